@@ -1,0 +1,1 @@
+"""Compile training recipes into reviewable bundles and launch them."""

@@ -1,0 +1,31 @@
+"""What every backend offers. A backend is one package beside this file, loaded by name."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Protocol
+
+from launcher.problems import Problem
+from launcher.specs import Bundle, JobHandle, JobSpec, JobStatus
+
+
+class Backend(Protocol):
+    """Turns a planned job into files, and files into a running job."""
+
+    name: ClassVar[str]
+
+    def check(self, job: JobSpec) -> tuple[Problem, ...]:
+        """Return what this backend cannot do with `job`. Pure."""
+
+    def render(self, job: JobSpec) -> dict[str, str]:
+        """Return the backend's own files of the bundle, relative path to text. Pure."""
+
+    def submit(self, bundle: Bundle) -> JobHandle:
+        """Start the job of a bundle that is on disk."""
+
+    def status(self, handle: JobHandle) -> JobStatus:
+        """Return the job as it is now."""
+
+    def logs(self, handle: JobHandle, *, follow: bool) -> Iterator[str]:
+        """Yield rank 0's log lines; with `follow`, until the job has ended."""
+
+    def cancel(self, handle: JobHandle) -> None:
+        """Stop the job and everything it started."""

@@ -1,0 +1,49 @@
+"""The `cluster` section of cluster=k8s. Spellings are the ones users' scripts already set."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from launcher.recipe import Listed, Model
+
+
+class HostVolume(Model):
+    volumeName: str
+    hostPath: str
+    mountPath: str
+
+
+class Claim(Model):
+    claimName: str
+    mountPath: str
+
+
+class LabelSelector(Model):
+    """Node affinity: `required` labels, and `preferred` ones with a weight each (default 100)."""
+
+    required: dict[str, Listed[str]] | None = None
+    preferred: dict[str, Listed[str]] | None = None
+    weights: Listed[Annotated[int, Field(ge=1, le=100)]] | None = None
+
+
+class Settings(Model):
+    pullPolicy: Literal["Always", "IfNotPresent", "Never"]
+    restartPolicy: Literal["Always", "OnFailure", "Never"]
+    namespace: str
+    kube_context: str | None
+    custom_labels: dict[str, str] | None
+    annotations: dict[str, str] | None
+    service_account_name: str | None
+    priority_class_name: str | None
+    workload_priority_class: str | None
+    queue_name: str | None
+    volumes: Listed[HostVolume] | None
+    persistent_volume_claims: Listed[Claim] | None
+    label_selector: LabelSelector | None
+    cleanPodPolicy: Literal["All", "OnlyComplete", "None"] | None
+    use_hyperpod_pytorch_job: bool
+    hostNetwork: bool | None
+    cpu_instance_type: str | Listed[str] | None
+    command: Listed[str] | None
+    security_context: dict[str, Any] | None
+    container_mounts: Listed[str] | None

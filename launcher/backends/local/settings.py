@@ -1,0 +1,8 @@
+"""The `cluster` section of cluster=local."""
+
+from launcher.recipe import Listed, Model
+
+
+class Settings(Model):
+    command: Listed[str] | None
+    container_mounts: Listed[str] | None

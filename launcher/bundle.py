@@ -1,0 +1,82 @@
+"""Bundles on disk: written whole or not at all, read back with every hash checked."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from launcher.problems import fail
+from launcher.render import MANIFEST, bundle_digest
+from launcher.specs import Bundle
+
+_EXECUTABLE = ".sh"
+
+
+def refuse_existing(directory: Path) -> None:
+    """Raise a Problem where a bundle could not be written without overwriting something.
+
+    Raises:
+        ProblemsFound: `directory` exists, or its parent is no folder that can be written to.
+    """
+    if directory.exists():
+        raise fail(
+            "E701",
+            "base_results_dir",
+            "a bundle of that name exists and is never overwritten",
+            value=str(directory),
+            remedy="launch again (the name's end is random), or remove the old one",
+        )
+    parent = next(p for p in directory.parents if p.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise fail("E702", "base_results_dir", f"{parent} is no folder that can be written to", value=str(directory))
+
+
+def write(bundle: Bundle) -> None:
+    """Write a bundle to its directory: beside it first, then renamed into place.
+
+    Raises:
+        ProblemsFound: The directory exists, or the disk refuses.
+    """
+    refuse_existing(bundle.directory)
+    try:
+        bundle.directory.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{bundle.job_name}.", dir=bundle.directory.parent))
+    except OSError as error:
+        raise fail("E702", "base_results_dir", str(error)) from error
+    try:
+        for name, text in bundle.files.items():
+            path = draft / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755 if path.suffix == _EXECUTABLE else 0o644)
+        draft.chmod(0o755)
+        draft.rename(bundle.directory)
+    except OSError as error:
+        raise fail("E702", "base_results_dir", str(error)) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def read(directory: Path) -> tuple[Bundle, str]:
+    """Read a bundle and the name of its backend.
+
+    Raises:
+        ProblemsFound: It is no bundle, or a file is missing or is not what was rendered.
+    """
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        hashes = dict(manifest["files"])
+        files = {path: (directory / path).read_text(encoding="utf-8") for path in hashes}
+    except (OSError, ValueError, KeyError) as error:
+        raise fail("E703", str(directory), f"is no bundle: {error}") from error
+    changed = [path for path, text in files.items() if hashlib.sha256(text.encode()).hexdigest() != hashes[path]]
+    if changed or bundle_digest(hashes) != manifest["digest"]:
+        raise fail(
+            "E704",
+            str(directory),
+            f"was changed after it was rendered: {', '.join(changed) or MANIFEST}",
+            remedy="render it again with the overrides you want; bundles are not edited",
+        )
+    return Bundle(manifest["job_name"], directory.resolve(), files, manifest["digest"]), manifest["backend"]

@@ -1,0 +1,220 @@
+"""Composition to a typed recipe, or every fault in it."""
+
+import copy
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from launcher import families, instances
+from launcher.compose import Composition, leaf_paths
+from launcher.instances import Instance
+from launcher.problems import Notice, Problem, ProblemsFound
+from launcher.recipe import Launch, RecipeBase
+from launcher.rules import all_rules
+from launcher.scales import ScaleTree, get, scale_trees, static_tree
+from launcher.typed import did_you_mean, type_problems
+
+_BACKENDS = {"local": "local", "k8s": "kubernetes", "slurm": "slurm", "sm_jobs": "sagemaker"}
+"""Package under `launcher.backends` of each choice of `cluster`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The typed recipe at one size.
+
+    Args:
+        nodes: Number of nodes; 0 when the key is no positive number (which is a Problem).
+        path: Dotted path of the scale, `recipes` for a static job.
+        own: What the entry of `scale_config` itself sets.
+        tree: Resolved recipe tree at this size.
+        recipe: The same, typed.
+        is_faulty: Whether its own entry has a fault, so that no other rule need look at it.
+    """
+
+    nodes: int
+    path: str
+    own: Mapping[str, Any]
+    tree: Mapping[str, Any] = field(repr=False)
+    recipe: Any = field(repr=False)
+    is_faulty: bool = False
+
+    @property
+    def args(self) -> Any:
+        return self.recipe.training_config.training_args
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A composition with its types, on its way through the rules; a Recipe once none complains.
+
+    Args:
+        composition: Where every value comes from.
+        launch: The top level, typed.
+        settings: The `cluster` section, typed by its backend.
+        recipe: The base recipe, typed by its family.
+        instance: What the chosen instance type has; None when unknown, or on this machine.
+        scales: Every size the job may run at, ascending.
+        notices: What the user should know.
+    """
+
+    composition: Composition
+    launch: Launch
+    settings: Any
+    recipe: Any
+    instance: Instance | None
+    scales: tuple[Scale, ...]
+    notices: tuple[Notice, ...]
+
+    @property
+    def backend(self) -> str:
+        return self.composition.backend
+
+    @property
+    def is_elastic(self) -> bool:
+        return bool(self.recipe.elastic_policy and self.recipe.elastic_policy.is_elastic)
+
+    @property
+    def devices(self) -> int:
+        """Processes a node: the recipe's, but no more than the instance can serve unless the user insists."""
+        wanted = self.recipe.trainer.devices
+        if self.instance and self.instance.processes and not self.is_explicit("recipes.trainer.devices"):
+            return min(wanted, self.instance.processes)
+        return wanted
+
+    @property
+    def sizes(self) -> tuple[Scale, ...]:
+        """The sizes the job may take: for an elastic one, those within its bounds."""
+        policy = self.recipe.elastic_policy
+        if not self.is_elastic:
+            return self.scales
+        return tuple(s for s in self.scales if s.nodes and policy.min_nodes <= s.nodes <= policy.max_nodes)
+
+    def is_explicit(self, path: str) -> bool:
+        """Tell whether the user's overrides set `path`."""
+        return path in self.composition.explicit
+
+    def data_parallel_size(self, scale: Scale) -> int:
+        """Return the ranks at `scale` divided by the ranks that share one sample, rounded down."""
+        return scale.nodes * self.devices // scale.args.ring_attn_size
+
+
+def backend_module(cluster: str, part: str) -> ModuleType | None:
+    """Return the module `part` of a cluster's backend package, or None when it has none yet."""
+    name = f"launcher.backends.{_BACKENDS[cluster]}.{part}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+
+
+def check(composition: Composition) -> Draft:
+    """Type a composition and put it through every rule.
+
+    Raises:
+        ProblemsFound: Every fault found, each with its origin.
+    """
+    draft, problems = _type(composition)
+    faulty = frozenset(problem.path for problem in problems)
+    for rule in all_rules():
+        if draft and rule.applies(composition.backend, faulty):
+            problems += rule.check(draft, functools.partial(Problem, rule.code))
+    if problems:
+        raise ProblemsFound(tuple(_with_origin(composition, problems)))
+    return draft
+
+
+def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
+    tree = dict(composition.tree)
+    recipe_tree, settings_tree = tree.pop("recipes"), tree.pop("cluster")
+    launch, problems = type_problems(Launch, tree, "")
+    settings_model = backend_module(composition.backend, "settings").Settings
+    settings, settings_problems = type_problems(settings_model, settings_tree, "cluster")
+    family, family_problems = _family(recipe_tree)
+    found = [*problems, *settings_problems, *family_problems]
+    if family is None:
+        return None, found
+    recipe, recipe_problems = _type_recipe(family, recipe_tree)
+    found += recipe_problems
+    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition)
+    found += [p for p in scale_problems if p.path not in {f.path for f in found}]
+    instance_type = instances.canonical(str(launch.instance_type))
+    instance = None if composition.backend == "local" else instances.table().get(instance_type)
+    return Draft(composition, launch, settings, recipe, instance, scales, notices), found
+
+
+def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Problem]]:
+    known = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+    name = get(recipe, "run.model_type")
+    if name in known:
+        return importlib.import_module(f"launcher.families.{name}").Recipe, []
+    return None, [
+        Problem(
+            "E104",
+            "recipes.run.model_type",
+            "no such recipe family",
+            value=name,
+            allowed=", ".join(known),
+            remedy=did_you_mean(str(name), known),
+        )
+    ]
+
+
+def _scales(
+    family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], composition: Composition
+) -> tuple[tuple[Scale, ...], list[Problem], tuple[Notice, ...]]:
+    """Type the recipe at every size. The sizes of a static job are one: its own."""
+    trees, notices = scale_trees(tree, composition.explicit)
+    policy = recipe.elastic_policy
+    is_elastic = policy is not None and policy.is_elastic is True
+    problems: list[Problem] = []
+    scales = []
+    for entry in trees:
+        typed, faults = _type_recipe(family, entry.tree)
+        own_faults = _faults_of_scale(entry, faults)
+        problems += own_faults
+        path = f"recipes.scale_config.{entry.key}"
+        nodes = int(entry.key) if entry.key.isdigit() else 0
+        scales.append(Scale(nodes, path, entry.own, entry.tree, typed, is_faulty=bool(own_faults)))
+    if not is_elastic:
+        return (_static(family, recipe, tree),), problems, ()
+    if policy.replica_increment_step and not trees:
+        sizes = range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step)
+        return tuple(_static(family, recipe, tree, nodes) for nodes in sizes), problems, ()
+    return tuple(scales), problems, notices
+
+
+def _static(family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], nodes: int | None = None) -> Scale:
+    nodes = nodes or recipe.trainer.num_nodes
+    merged = static_tree(tree, nodes)
+    return Scale(nodes, "recipes", {}, merged, _type_recipe(family, merged)[0])
+
+
+def _faults_of_scale(entry: ScaleTree, faults: tuple[Problem, ...]) -> list[Problem]:
+    """Return the faults that the entry itself made, under the entry's own path."""
+    own = set(leaf_paths(entry.own, ""))
+    return [
+        dataclasses.replace(fault, path=f"recipes.scale_config.{entry.key}.{rel}")
+        for fault in faults
+        if any(leaf == (rel := fault.path.removeprefix("recipes.")) or leaf.startswith(rel + ".") for leaf in own)
+    ]
+
+
+def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Any, tuple[Problem, ...]]:
+    """Type a recipe without the keys it declares in `extra_keys`: those go to the container unchecked."""
+    extra = tree.get("extra_keys")
+    if isinstance(extra, list):
+        tree = copy.deepcopy(dict(tree))
+        for path in map(str, extra):
+            parent, _, name = path.rpartition(".")
+            holder = get(tree, parent) if parent else tree
+            if isinstance(holder, dict):
+                holder.pop(name, None)
+    return type_problems(family, tree, "recipes")
+
+
+def _with_origin(composition: Composition, problems: list[Problem]) -> list[Problem]:
+    """Add where each faulty value came from."""
+    return [p if p.where else dataclasses.replace(p, where=composition.origin(p.path)) for p in problems]

@@ -1,0 +1,324 @@
+"""Overrides to one resolved tree, with the origin of every value. The only module that imports Hydra."""
+
+import copy
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from launcher import provenance
+from launcher.paths import COLLECTION
+from launcher.problems import Problem, ProblemsFound, fail, shown
+from launcher.sources import USER_RECIPE, RecipeFiles, UserRecipe, locate, register
+
+_CONFIG = "config"
+_GROUPS = ("recipes", "cluster")
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What the overrides mean.
+
+    Args:
+        tree: The whole configuration, resolved; every key a string.
+        recipe: The recipe as the user named it.
+        backend: The chosen cluster.
+        overrides: As typed.
+        explicit: Dotted path of every leaf an override sets, to that override.
+    """
+
+    tree: Mapping[str, Any]
+    recipe: str
+    backend: str
+    overrides: tuple[str, ...]
+    explicit: Mapping[str, str]
+    _loader: ConfigLoader = field(repr=False, compare=False)
+    _choices: tuple[str, ...] = field(repr=False, compare=False)
+
+    def origin(self, path: str) -> str | None:
+        """Return what set `path`: an override, or `file:line`. None when nothing did.
+
+        A path that no leaf has is answered by its nearest ancestor or, failing that, its first descendant.
+        """
+        return provenance.nearest(self.origins, path)
+
+    @cached_property
+    def origins(self) -> dict[str, str]:
+        """The origin of every leaf, dotted path to `file:line` or override."""
+        defaults = self._loader.compute_defaults_list(_CONFIG, list(self._choices), RunMode.RUN)
+        layers = [(d.config_path, d.package) for d in defaults.defaults if d.config_path]
+        chosen = {text.partition("=")[0]: text for text in self.overrides if text.partition("=")[0] in _GROUPS}
+        return provenance.leaf_origins(locate(layers, self._choices)) | dict(self.explicit) | chosen
+
+
+def compose(overrides: Sequence[str], cwd: Path) -> Composition:
+    """Compose `overrides` over the recipe collection.
+
+    Hydra composes the files that the overrides choose; that result is kept while those files are unchanged.
+    Values are then set on a copy one by one, so that each faulty override is reported, not only the first.
+
+    Args:
+        overrides: Hydra overrides, as on the command line; `recipes=` may stand anywhere.
+        cwd: Folder that relative recipe files are looked up in.
+
+    Raises:
+        ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value
+            that refers to nothing. Every fault that can be told apart is reported.
+    """
+    parsed = _parse(overrides)
+    choices = tuple(_choices(parsed, cwd))
+    files = _compose_files(choices)
+    config = copy.deepcopy(files.config)
+    values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
+    if problems := tuple(filter(None, (_set(config, override) for override in values))):
+        raise ProblemsFound(problems)
+    tree = _resolve(config)
+    named = next((str(o.value()) for o in parsed if o.key_or_group == "recipes"), files.recipe)
+    tree["training_config"] = tree.get("training_config") or named
+    return Composition(
+        tree=tree,
+        recipe=named,
+        backend=files.cluster,
+        overrides=tuple(overrides),
+        explicit=_explicit(values),
+        _loader=files.loader,
+        _choices=choices,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What Hydra made of the chosen files, before any value is overridden."""
+
+    config: DictConfig
+    recipe: str
+    cluster: str
+    loader: ConfigLoader
+    read: Mapping[Path, int]
+
+    def is_current(self) -> bool:
+        return all(path.is_file() and path.stat().st_mtime_ns == mtime for path, mtime in self.read.items())
+
+
+_composed: dict[tuple[str, ...], _Files] = {}
+
+
+def _compose_files(choices: tuple[str, ...]) -> _Files:
+    known = _composed.get(choices)
+    if known is None or not known.is_current():
+        known = _composed[choices] = _compose_anew(choices)
+    return known
+
+
+def _compose_anew(choices: tuple[str, ...]) -> _Files:
+    register()
+    RecipeFiles.read = {}
+    try:
+        with hydra.initialize_config_dir(config_dir=str(COLLECTION), version_base="1.3"):
+            loader = GlobalHydra.instance().config_loader()
+            config = hydra.compose(_CONFIG, list(choices), return_hydra_config=True)
+    except MissingConfigException as error:
+        raise _missing_config(error) from error
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise fail("E003", " ".join(choices), _first_line(error), remedy=_REMEDY_SYNTAX) from error
+    chosen = config.hydra.runtime.choices
+    recipe, cluster = chosen["recipes"], chosen["cluster"]
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    return _Files(config, recipe, cluster, loader, RecipeFiles.read)
+
+
+def _set(config: DictConfig, override: Override) -> Problem | None:
+    """Apply one value override to `config`; return what is wrong with it, if anything."""
+    key = override.key_or_group
+    if override.package is not None:
+        return Problem("E003", key, "a value cannot be given a package with @", where=shown(override.input_line))
+    try:
+        if override.is_delete():
+            parent, _, name = key.rpartition(".")
+            node = OmegaConf.select(config, parent) if parent else config
+            if not OmegaConf.is_dict(node) or name not in node:
+                return Problem(
+                    "E008", key, "cannot be removed: there is no such key", where=shown(override.input_line)
+                )
+            del node[name]
+        else:
+            OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
+    except OmegaConfBaseException as error:
+        return Problem("E003", key, _first_line(error), where=shown(override.input_line))
+    return None
+
+
+def hydra_application(run: Callable[[Sequence[str]], int]) -> int:
+    """Serve Hydra's own flags (`--cfg`, `--help`, `--multirun`, `--config-dir`, …) from `sys.argv`.
+
+    Args:
+        run: Called with the overrides of each job that the flags ask for.
+
+    Returns:
+        The exit code: the highest of the jobs'.
+    """
+    register()
+    jobs: list[list[str]] = []
+
+    def collect(config: DictConfig) -> None:
+        settings = HydraConfig.get()
+        added = [f"'{s.path}'" for s in settings.runtime.config_sources if s.provider == "command-line"]
+        search = [f"hydra.searchpath=[{','.join(added)}]"] if added else []
+        jobs.append([*settings.overrides.task, *search])
+
+    hydra.main(config_path=str(COLLECTION), config_name=_CONFIG, version_base="1.3")(collect)()
+    return max(map(run, jobs), default=0)  # after Hydra's own run: it cannot compose inside it
+
+
+def recipe_names() -> list[str]:
+    """Return the path of every recipe in the collection, sorted."""
+    root = COLLECTION / "recipes"
+    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.yaml"))
+
+
+_REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    parser, parsed, problems = OverridesParser.create(), [], []
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except HydraException as error:
+            problems.append(Problem("E001", shown(text), _first_line(error), remedy=_REMEDY_SYNTAX))
+            continue
+        if override.is_sweep_override():
+            problems.append(
+                Problem(
+                    "E002",
+                    shown(text),
+                    "sweeps over several values",
+                    remedy="add --multirun, or quote the value",
+                )
+            )
+        parsed.append(override)
+    if problems:
+        raise ProblemsFound(tuple(problems))
+    return parsed
+
+
+def _is_choice(override: Override) -> bool:
+    """Tell an override that chooses a file (`cluster=k8s`) from one that sets a value."""
+    return override.key_or_group in _GROUPS or "/" in override.key_or_group
+
+
+def _choices(parsed: Sequence[Override], cwd: Path) -> Iterator[str]:
+    """Yield the overrides that choose files, as Hydra gets them."""
+    search, chosen = [], {o.key_or_group: o for o in parsed}
+    for override in parsed:
+        if override.key_or_group == "hydra.searchpath":
+            search = [str(path) for path in override.value()]
+        elif override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd)):
+            search.append(f"{UserRecipe.scheme()}://{user_recipe}")
+            yield f"recipes={USER_RECIPE}{user_recipe.stem}"
+        elif _is_choice(override) or override.is_hydra_override():
+            yield override.input_line
+    if "cluster_type" in chosen and "cluster" not in chosen:
+        yield f"cluster={chosen['cluster_type'].value()}"
+    if search:
+        yield "hydra.searchpath=[" + ",".join(f"'{path}'" for path in search) + "]"
+
+
+def _recipe_file(override: Override, cwd: Path) -> Path | None:
+    """Return the file that `recipes=` names, or None when it names a recipe of the collection."""
+    name = str(override.value())
+    if not name.endswith((".yaml", ".yml")):
+        return None
+    path = (cwd / Path(name).expanduser()).resolve()
+    if not path.is_file():
+        raise fail("E005", "recipes", "no such file", value=name, remedy="give a path under recipes/ without .yaml")
+    return path
+
+
+def _resolve(config: Any) -> dict[str, Any]:
+    try:
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException:
+        problems = tuple(_unresolved(config, ""))
+        raise ProblemsFound(problems) from None
+
+
+def _unresolved(node: Any, path: str) -> Iterator[Problem]:
+    """Yield a Problem for each leaf that refers to something absent or is still `???`."""
+    keys = node.keys() if OmegaConf.is_dict(node) else range(len(node))
+    for key in keys:
+        here = f"{path}.{key}" if path else str(key)
+        try:
+            if OmegaConf.is_missing(node, key):
+                yield Problem("E006", here, "needs a value", remedy=f"add {here}=…")
+                continue
+            value = node[key]
+        except OmegaConfBaseException as error:
+            yield Problem("E007", here, _first_line(error))
+            continue
+        if OmegaConf.is_config(value):
+            yield from _unresolved(value, here)
+
+
+def _explicit(values: Sequence[Override]) -> dict[str, str]:
+    explicit: dict[str, str] = {}
+    for override in values:
+        if not override.is_delete():
+            for path in leaf_paths(override.value(), override.key_or_group):
+                explicit.pop(path, None)
+                explicit[path] = shown(override.input_line)
+    return explicit
+
+
+def leaf_paths(value: Any, prefix: str) -> Iterator[str]:
+    """Yield the dotted path of every leaf of `value`; a list or an empty mapping is a leaf."""
+    if isinstance(value, Mapping) and value:
+        for key, child in value.items():
+            yield from leaf_paths(child, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix
+
+
+def _missing_config(error: MissingConfigException) -> ProblemsFound:
+    missing = error.missing_cfg_file or ""
+    for group in _GROUPS:
+        if missing.startswith(f"{group}/"):
+            return _unknown_choice(group, missing.removeprefix(f"{group}/"))
+    return fail("E005", missing, _first_line(error))
+
+
+def _unknown_choice(group: str, name: str) -> ProblemsFound:
+    known = recipe_names() if group == "recipes" else clusters()
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:8]
+    return fail(
+        "E005",
+        group,
+        f"there is no {group.removesuffix('s')} of that name",
+        value=name,
+        allowed=", ".join(known) if group == "cluster" else None,
+        remedy=f"did you mean {' or '.join(f'{group}={n}' for n in near[:3])}?",
+    )
+
+
+def clusters() -> list[str]:
+    """Return the clusters a job can be compiled for, sorted."""
+    return sorted(path.stem for path in (COLLECTION / "cluster").glob("*.yaml"))
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

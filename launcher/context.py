@@ -1,0 +1,77 @@
+"""Everything a launch takes from outside: read once, then frozen."""
+
+import getpass
+import os
+import secrets
+import string
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from launcher.paths import COLLECTION
+
+_SUFFIX_LENGTH = 5
+"""Random characters of a job name. Source: the published launcher's job names."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchContext:
+    """What makes two launches of the same recipe differ.
+
+    Args:
+        cwd: Current folder; relative paths start here.
+        suffix: Random part of the job's name, lower-case letters and digits.
+        created: Time of the launch, ISO 8601 in UTC.
+        user: Who launches.
+        git_revision: Revision of the recipe collection, or None outside a repository.
+        versions: Version of each package that shapes a bundle.
+        environment: Environment variables at the time of launch.
+    """
+
+    cwd: Path
+    suffix: str
+    created: str
+    user: str
+    git_revision: str | None
+    versions: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def read(cls) -> "LaunchContext":
+        """Read the context of this process, now."""
+        letters = string.ascii_lowercase + string.digits
+        return cls(
+            cwd=Path.cwd(),
+            suffix="".join(secrets.choice(letters) for _ in range(_SUFFIX_LENGTH)),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            user=_user(),
+            git_revision=_git_revision(COLLECTION),
+            versions={name: _version(name) for name in ("hydra-core", "jinja2", "pydantic", "recipe-launcher")},
+            environment=dict(os.environ),
+        )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no entry in the password database
+        return str(os.getuid())
+
+
+def _git_revision(folder: Path) -> str | None:
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

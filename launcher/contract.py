@@ -1,0 +1,47 @@
+"""Names that the launcher writes and the training container reads. Standard library only."""
+
+import os
+from pathlib import Path
+
+CONFIG_DIR = "configs"
+"""Folder of a bundle that holds one resolved configuration per cluster size."""
+
+BASE_CONFIG = "config.yaml"
+"""Configuration of a job whose size has no file of its own."""
+
+ENV_RUN_DIR = "RECIPES_RUN_DIR"
+"""Environment variable: folder the running job may write to (logs, metrics, checkpoints)."""
+
+RUN_DIR = "run"
+"""Folder under a local bundle that the job writes to. It is not part of the bundle's digest."""
+
+METRICS_FILE = "metrics.jsonl"
+"""Under the run folder: one JSON object per optimizer step, written by rank 0, each step once."""
+
+SHIPPED_FILE = "metrics.shipped"
+"""Under the run folder: how many bytes of METRICS_FILE the tracking server has acknowledged."""
+
+LOG_DIR = "logs"
+"""Under the run folder: one folder per node and attempt, as the agent lays them out."""
+
+CHECKPOINT_DIR = "checkpoints"
+"""Under the run folder: checkpoints of a recipe whose training_dir is empty."""
+
+BUILTIN_DATA = "builtin:"
+"""Prefix of a data file that ships with `launcher.runtime`."""
+
+
+def config_name(num_nodes: int) -> str:
+    """Return the file name of the configuration for a cluster of `num_nodes` nodes."""
+    return f"config-n{num_nodes}.yaml"
+
+
+def config_path(config_dir: Path, num_nodes: int) -> Path:
+    """Return the configuration that applies at `num_nodes`: its own file, else the base one."""
+    own = config_dir / config_name(num_nodes)
+    return own if own.exists() else config_dir / BASE_CONFIG
+
+
+def run_dir() -> Path:
+    """Return the folder this job may write to (the current folder when the launcher set none)."""
+    return Path(os.environ.get(ENV_RUN_DIR, "."))

@@ -1,0 +1,14 @@
+"""Where the launcher's own files lie: beside the package in a checkout, inside it once installed."""
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _data(name: str) -> Path:
+    installed = _PACKAGE / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
+COLLECTION = _data("recipes_collection")
+TEMPLATES = _data("templates")

@@ -1,0 +1,72 @@
+"""The stages of a launch, in order.
+
+overrides ─compose→ Composition ─check→ Draft ─plan→ JobSpec ─render→ Bundle ─write, submit→ JobHandle
+"""
+
+from collections.abc import Sequence
+
+from launcher import bundle as bundles
+from launcher import tracking
+from launcher.backends.base import Backend
+from launcher.check import backend_module, check
+from launcher.compose import compose
+from launcher.context import LaunchContext
+from launcher.plan import plan
+from launcher.problems import ProblemsFound
+from launcher.render import render_bundle
+from launcher.specs import Bundle, JobHandle, JobSpec
+
+
+def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
+    """Compose, check and plan. Pure.
+
+    Raises:
+        ProblemsFound: Every fault in what the user gave.
+    """
+    job = plan(check(compose(overrides, context.cwd)), context)
+    if problems := load_backend(job.backend).check(job):
+        raise ProblemsFound(problems)
+    return job
+
+
+def render(job: JobSpec, context: LaunchContext) -> Bundle:
+    """Render a planned job. Pure: the same job and context give the same bytes."""
+    return render_bundle(job, context, load_backend(job.backend).render(job))
+
+
+def track(job: JobSpec, context: LaunchContext) -> JobSpec:
+    """Open the job's MLflow run, after everything that can fail without it has been tried.
+
+    Raises:
+        ProblemsFound: The bundle cannot be written where it should, or tracking refuses.
+    """
+    if not tracking.is_tracked(job):
+        return job
+    bundles.refuse_existing(render(job, context).directory)
+    return tracking.open_run(job, context)
+
+
+def write(bundle: Bundle) -> None:
+    """Write a bundle to disk and log it to its run.
+
+    Raises:
+        ProblemsFound: Something of that name exists, or the disk or the tracking store refuses.
+    """
+    bundles.write(bundle)
+    tracking.record(bundle)
+
+
+def submit(bundle: Bundle, backend: Backend) -> JobHandle:
+    """Start the job of a bundle that is on disk.
+
+    Raises:
+        ProblemsFound: The backend or the tracking store refuses.
+    """
+    handle = backend.submit(bundle)
+    tracking.start(bundle)
+    return handle
+
+
+def load_backend(cluster: str) -> Backend:
+    """Return the backend of a choice of `cluster`."""
+    return backend_module(cluster, "backend").BACKEND

@@ -1,0 +1,205 @@
+"""A checked recipe and a context to the job: every size, one resolved configuration each."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher import batch
+from launcher.check import Draft, Scale
+from launcher.context import LaunchContext
+from launcher.instances import canonical
+from launcher.problems import Notice
+from launcher.recipe import Mlflow
+from launcher.rules.batches import is_uneven
+from launcher.rules.elasticity import bounds_moved
+from launcher.scales import get, put
+from launcher.specs import BatchSplit, ElasticPolicy, JobSpec, Resources, ScalePoint
+
+_NAME_LENGTH = 34
+"""Characters of run.name kept in a job name. Source: the published launcher's job names."""
+
+_ARGS = "training_config.training_args"
+
+
+def plan(draft: Draft, context: LaunchContext) -> JobSpec:
+    """Plan every size of a checked recipe. Pure: the same draft and context give the same job.
+
+    Returns:
+        The job, its sizes ascending. Its configurations hold no secret, and no MLflow run yet.
+    """
+    sizes = tuple(_scale_point(draft, scale) for scale in draft.sizes)
+    policy = draft.recipe.elastic_policy
+    name = f"{draft.recipe.run.name[:_NAME_LENGTH].rstrip('-')}-{context.suffix}"
+    return JobSpec(
+        name=name,
+        backend=draft.backend,
+        recipe=draft.composition.recipe,
+        model_type=draft.recipe.run.model_type,
+        nproc_per_node=draft.devices,
+        initial_nodes=_initial_nodes(draft),
+        scales=sizes,
+        elastic=_elastic(policy, sizes) if draft.is_elastic else None,
+        resources=_resources(draft),
+        image=draft.launch.container,
+        base_results_dir=Path(context.cwd, draft.launch.base_results_dir),
+        settings=draft.settings,
+        config=_whole_config(draft),
+        overrides=draft.composition.overrides,
+        notices=(*draft.notices, *_notices(draft, sizes)),
+    )
+
+
+def tracking(job: JobSpec) -> Mlflow:
+    """Return the job's tracking settings."""
+    return Mlflow.model_validate(get(job.config, "recipes.training_config.mlflow"))
+
+
+def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
+    """Return the job with its MLflow settings written into the configuration of every size."""
+
+    def written(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
+        tree = copy.deepcopy(dict(tree))
+        for key, value in mlflow.items():
+            put(tree, f"{path}.{key}", value)
+        return tree
+
+    return dataclasses.replace(
+        job,
+        config=written(job.config, "recipes.training_config.mlflow"),
+        scales=tuple(
+            dataclasses.replace(point, config=written(point.config, "training_config.mlflow")) for point in job.scales
+        ),
+    )
+
+
+def _scale_point(draft: Draft, scale: Scale) -> ScalePoint:
+    args, size = scale.args, draft.data_parallel_size(scale)
+    if is_uneven(scale):
+        uneven = args.uneven_batch
+        split = BatchSplit(
+            uneven.small_local_batch_size,
+            uneven.large_local_batch_size,
+            uneven.num_dp_groups_with_small_batch_size,
+        )
+        micro, steps = split.large, 1
+    else:
+        split = batch.even_split(args.train_batch_size, size)
+        micro = args.micro_train_batch_size
+        steps = batch.accumulation_steps(split.large, micro)
+    return ScalePoint(
+        nodes=scale.nodes,
+        ranks=scale.nodes * draft.devices,
+        data_parallel_size=size,
+        split=split,
+        micro_batch_size=micro,
+        grad_accumulation=steps,
+        learning_rate=args.learning_rate,
+        config=_container_config(draft, scale.tree),
+    )
+
+
+def _container_config(draft: Draft, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe as the container reads it: real devices, no reference to a secret, no launcher keys."""
+    config = copy.deepcopy(dict(tree))
+    config.pop("extra_keys", None)
+    put(config, "trainer.devices", draft.devices)
+    put(config, "run.hf_access_token", None)
+    mlflow = get(config, "training_config.mlflow")
+    if mlflow.pop("enabled", None) is False:
+        mlflow |= {"tracking_uri": "", "run_id": ""}
+    return config
+
+
+def _whole_config(draft: Draft) -> dict[str, Any]:
+    config = copy.deepcopy(dict(draft.composition.tree))
+    put(config, "instance_type", canonical(draft.launch.instance_type))
+    return config
+
+
+def _initial_nodes(draft: Draft) -> int:
+    start, sizes = draft.recipe.trainer.num_nodes, [s.nodes for s in draft.sizes]
+    return start if start in sizes else min(sizes)
+
+
+def _elastic(policy: Any, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
+    step = policy.replica_increment_step
+    return ElasticPolicy(
+        min_nodes=policy.min_nodes,
+        max_nodes=policy.max_nodes,
+        replica_increment_step=step,
+        replica_values=None if step else tuple(point.nodes for point in sizes),
+        use_graceful_shutdown=policy.use_graceful_shutdown,
+        scaling_timeout_s=policy.scaling_timeout,
+        graceful_shutdown_timeout_s=policy.graceful_shutdown_timeout,
+        faulty_timeout_s=policy.faulty_timeout,
+        scale_up_snooze_s=policy.scale_up_snooze_time,
+    )
+
+
+def _resources(draft: Draft) -> Resources:
+    instance = draft.instance
+    if instance is None:
+        return Resources(None, 0, None, 0, False)
+    per_device = max(1, instance.processes // max(1, instance.accelerators))
+    accelerators = -(-draft.devices // per_device) if instance.accelerators else 0
+    return Resources(instance.name, accelerators, instance.accelerator_resource, instance.efa, instance.rdma)
+
+
+def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
+    notices = []
+    dropped = [s.nodes for s in draft.scales if s.nodes not in {point.nodes for point in sizes}]
+    if dropped and bounds_moved(draft):
+        notices.append(Notice("N101", f"sizes {_listed(dropped)} lie outside the bounds you set and are left out"))
+    start, wanted = _initial_nodes(draft), draft.recipe.trainer.num_nodes
+    if start != wanted:
+        notices.append(Notice("N102", f"the job starts on {start} nodes: {wanted} is not one of its sizes"))
+    if draft.devices != draft.recipe.trainer.devices:
+        notices.append(
+            Notice(
+                "N103",
+                f"{draft.devices} processes a node, as {draft.instance.name} has; the recipe says"
+                f" {draft.recipe.trainer.devices}",
+            )
+        )
+    notices += _changed_by_elasticity(draft, sizes)
+    if len({point.samples_per_step for point in sizes}) > 1:
+        notices.append(
+            Notice(
+                "N106",
+                "samples per optimizer step differ between sizes: "
+                + ", ".join(f"{p.samples_per_step} at {p.nodes}" for p in sizes),
+            )
+        )
+    empty = [key for key in _left_empty(draft) if get(draft.composition.tree, key) == ""]
+    if empty:
+        notices.append(
+            Notice(
+                "N107",
+                f"{', '.join(key.removeprefix('recipes.training_config.') for key in empty)}"
+                f" {'is' if len(empty) == 1 else 'are'} empty: the container's own default applies",
+            )
+        )
+    return notices
+
+
+def _changed_by_elasticity(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
+    """Say which hyperparameters the user changed by making the job elastic."""
+    if not draft.is_explicit("recipes.elastic_policy.is_elastic") or not draft.is_elastic:
+        return []
+    static, changed = draft.recipe.training_config.training_args, []
+    for name in ("train_batch_size", "learning_rate"):
+        values = {get(point.config, f"{_ARGS}.{name}") for point in sizes}
+        if values != {getattr(static, name)}:
+            changed.append(f"{name} {getattr(static, name)} → {_listed(sorted(values))}")
+    return [Notice("N105", f"elastic sizes change {', '.join(changed)}")] if changed else []
+
+
+def _left_empty(draft: Draft) -> list[str]:
+    paths = ["training_args.training_dir", "datasets.train_data.file_path", "datasets.val_data.file_path"]
+    return [] if draft.backend == "local" else [f"recipes.training_config.{path}" for path in paths]
+
+
+def _listed(values: list[Any]) -> str:
+    return ", ".join(map(str, values))

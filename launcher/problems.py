@@ -1,0 +1,84 @@
+"""What is wrong with a user's input, said so that it need not be looked up twice."""
+
+from dataclasses import dataclass
+from typing import Any
+
+_SECRET_WORDS = ("token", "password", "secret")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault in what the user gave. Problems are collected and shown together.
+
+    Args:
+        code: Stable code, `E` and three digits.
+        path: Dotted path of the faulty key, or the override itself when it names no key.
+        message: What is wrong, in one sentence.
+        value: The value found; None when there is none to show (or it is a secret).
+        allowed: What would be accepted.
+        remedy: What to type instead.
+        where: Where the value came from: `file:line` or the override.
+    """
+
+    code: str
+    path: str
+    message: str
+    value: Any = None
+    allowed: str | None = None
+    remedy: str | None = None
+    where: str | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.code} {self.path}", f"     {self.message}"]
+        if self.value is not None:
+            lines.append(f"     value: {self.value!r}")
+        for name in ("allowed", "remedy"):
+            if text := getattr(self, name):
+                lines.append(f"     {name}: {text}")
+        if self.where:
+            lines.append(f"     set by {self.where}")
+        return "\n".join(lines)
+
+
+def is_secret(path: str) -> bool:
+    """Tell whether a value at `path` must not be shown."""
+    return any(word in path.rpartition(".")[2].lower() for word in _SECRET_WORDS)
+
+
+def shown(override: str) -> str:
+    """Return an override as it may be shown: without the value of a secret."""
+    key, equals, _ = override.partition("=")
+    return f"{key}=…" if equals and is_secret(key) else override
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the user should know about a job that is otherwise right.
+
+    Args:
+        code: Stable code, `N` and three digits.
+        message: One line.
+    """
+
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"note  {self.code} {self.message}"
+
+
+class ProblemsFound(Exception):
+    """Raised by a stage that cannot return its value.
+
+    Args:
+        problems: Every fault found, in the order they should be shown.
+    """
+
+    def __init__(self, problems: tuple[Problem, ...]):
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+def fail(code: str, path: str, message: str, **details: Any) -> "ProblemsFound":
+    """Return the exception that carries one Problem; `details` are Problem's other fields."""
+    return ProblemsFound((Problem(code, path, message, **details),))

@@ -1,0 +1,43 @@
+"""Which line of which file set a value."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import yaml
+
+from launcher import yamlio
+from launcher.paths import COLLECTION
+
+
+def leaf_origins(layers: Iterable[tuple[Path, str]]) -> dict[str, str]:
+    """Return dotted path to `file:line` for every leaf of the layers.
+
+    Args:
+        layers: File and package (dotted prefix, may be empty) of each, lowest precedence first.
+    """
+    origins: dict[str, str] = {}
+    for file, package in layers:
+        node = yamlio.load_nodes(file.read_text(encoding="utf-8"))
+        name = file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
+        for path, line in _leaves(node, package):
+            if not path.startswith("defaults"):
+                origins[path] = f"{name}:{line}"
+    return origins
+
+
+def nearest(origins: Mapping[str, str], path: str) -> str | None:
+    """Return the origin of `path`, else of its nearest ancestor, else of its first descendant."""
+    ancestor = path
+    while ancestor:
+        if ancestor in origins:
+            return origins[ancestor]
+        ancestor = ancestor.rpartition(".")[0]
+    return next((origin for leaf, origin in origins.items() if leaf.startswith(path + ".")), None)
+
+
+def _leaves(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.MappingNode) and node.value:
+        for key, value in node.value:
+            yield from _leaves(value, f"{path}.{key.value}" if path else key.value)
+    elif node is not None:
+        yield path, node.start_mark.line + 1

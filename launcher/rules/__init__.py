@@ -1,0 +1,66 @@
+"""Checks a recipe must pass, grouped by subject: one module a subject, each rule with a code and a source.
+
+A rule is a generator of Problems over a `Draft`, which it makes with the `problem` it is given (that knows
+its code). It names the keys it reads, and is left out when one of
+them is faulty in itself, so that one fault is reported once.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from launcher.problems import Problem
+
+Check = Callable[[Any, Callable[..., Problem]], Iterator[Problem]]
+
+_rules: list["Rule"] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One check.
+
+    Args:
+        code: The code of its Problems.
+        needs: Dotted paths it reads, prefixes of them allowed.
+        source: Where the rule comes from.
+        backend: The only cluster it is about; None for all.
+        check: Yields the Problems of a Draft; its docstring is the reason.
+    """
+
+    code: str
+    needs: tuple[str, ...]
+    source: str
+    check: Check
+    backend: str | None = None
+
+    def applies(self, backend: str, faulty: frozenset[str]) -> bool:
+        """Tell whether it is about this cluster and none of the keys it needs is faulty."""
+        return self.backend in (None, backend) and not any(
+            _related(need, bad) for need in self.needs for bad in faulty
+        )
+
+
+def rule(code: str, *needs: str, source: str, backend: str | None = None) -> Callable[[Check], Check]:
+    """Register the decorated generator as the rule `code`."""
+
+    def register(check: Check) -> Check:
+        _rules.append(Rule(code, needs, source, check, backend))
+        return check
+
+    return register
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Return every rule of every module here, by code."""
+    for module in pkgutil.iter_modules(__path__, __name__ + "."):
+        importlib.import_module(module.name)
+    return tuple(sorted(_rules, key=lambda r: r.code))
+
+
+def _related(a: str, b: str) -> bool:
+    return a == b or a.startswith(b + ".") or b.startswith(a + ".")

@@ -1,0 +1,226 @@
+"""When a job may be elastic, and which sizes it may take."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from launcher.check import Draft
+from launcher.problems import Problem
+from launcher.rules import rule
+from launcher.scales import get
+
+_PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
+_LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
+_POLICY = "recipes.elastic_policy"
+
+
+def refuses_elastic(
+    draft: Draft, problem: Callable[..., Problem], path: str, what: str, **details
+) -> Iterator[Problem]:
+    """Yield the Problem of an elastic job that also has `what`."""
+    if draft.is_elastic:
+        yield problem(
+            path,
+            f"elastic training does not work with {what} ({_LIMITS})",
+            remedy=details.pop("remedy", f"{_POLICY}.is_elastic=false"),
+            **details,
+        )
+
+
+@rule("E201", f"{_POLICY}.min_nodes", f"{_POLICY}.max_nodes", source=f"{_PAGE}, Elastic Policy")
+def bounds_in_order(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A job cannot have fewer nodes at most than at least."""
+    policy = draft.recipe.elastic_policy
+    if policy and policy.min_nodes > policy.max_nodes:
+        yield problem(
+            f"{_POLICY}.min_nodes",
+            f"min_nodes {policy.min_nodes} is more than max_nodes {policy.max_nodes}",
+            value=policy.min_nodes,
+            allowed=f"1 to {policy.max_nodes}",
+        )
+
+
+@rule("E202", _POLICY, source=f"{_PAGE}, Elastic Policy: replica_increment_step")
+def step_or_scales(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Sizes come from a step or from a list; the operator takes exactly one."""
+    if not draft.is_elastic:
+        return
+    step, scales = draft.recipe.elastic_policy.replica_increment_step, draft.recipe.scale_config
+    if step and scales:
+        yield problem(
+            f"{_POLICY}.replica_increment_step",
+            "is given together with scale_config",
+            value=step,
+            allowed="one of the two",
+            remedy="~recipes.scale_config keeps the step; leave out the step to keep the scales",
+        )
+    if not step and not scales:
+        yield problem(
+            "recipes.scale_config",
+            "an elastic job needs sizes, and neither scale_config nor replica_increment_step gives any",
+            remedy=f"++{_POLICY}.replica_increment_step=1",
+        )
+
+
+@rule("E203", source=f"{_PAGE}, Scale Config")
+def scale_keys_are_sizes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A key of scale_config is a number of nodes."""
+    for key in _entries(draft):
+        if not (key.isdecimal() and key.isascii() and key == str(int(key)) and int(key) > 0):
+            yield problem(f"recipes.scale_config.{key}", "is no number of nodes", value=key, allowed="1, 2, 3, …")
+
+
+def _entries(draft: Draft) -> Mapping[str, Any]:
+    entries = draft.recipe.scale_config
+    return entries if isinstance(entries, Mapping) else {}
+
+
+@rule("E204", source=f"{_PAGE}, Scale Config")
+def scale_key_is_num_nodes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The entry for N nodes describes N nodes."""
+    for key, own in _entries(draft).items():
+        nodes = get(own, "trainer.num_nodes")
+        if nodes is not None and str(nodes) != key:
+            yield problem(
+                f"recipes.scale_config.{key}.trainer.num_nodes",
+                f"the entry for {key} nodes says {nodes}",
+                value=nodes,
+                allowed=key,
+            )
+
+
+@rule("E205", _POLICY, source=f"{_PAGE}, Scale Config")
+def scales_within_bounds(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A size outside [min_nodes, max_nodes] would never be used; where the user moved a bound it is dropped."""
+    if not draft.is_elastic or not _entries(draft):
+        return
+    policy = draft.recipe.elastic_policy
+    outside = [s for s in draft.scales if not policy.min_nodes <= s.nodes <= policy.max_nodes]
+    allowed = f"{policy.min_nodes} to {policy.max_nodes} nodes"
+    if policy.min_nodes <= policy.max_nodes and len(outside) == len(draft.scales):
+        sizes = ", ".join(str(s.nodes) for s in outside)
+        yield problem(
+            "recipes.scale_config",
+            f"no size is left within the bounds; the recipe has {sizes}",
+            allowed=allowed,
+        )
+    elif not bounds_moved(draft):
+        for scale in outside:
+            yield problem(
+                scale.path, f"{scale.nodes} nodes is outside the bounds", value=scale.nodes, allowed=allowed
+            )
+
+
+def bounds_moved(draft: Draft) -> bool:
+    """Tell whether the user set a bound, so that sizes outside are dropped with a notice."""
+    return any(draft.is_explicit(f"{_POLICY}.{bound}") for bound in ("min_nodes", "max_nodes"))
+
+
+@rule("E206", _POLICY, "recipes.trainer.num_nodes", source=f"{_PAGE}, Elastic Policy")
+def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A job starts at one of its sizes."""
+    start = draft.recipe.trainer.num_nodes
+    if not draft.is_elastic or not draft.is_explicit("recipes.trainer.num_nodes"):
+        return
+    policy = draft.recipe.elastic_policy
+    sizes = [s.nodes for s in draft.scales if policy.min_nodes <= s.nodes <= policy.max_nodes]
+    if sizes and start not in sizes:
+        yield problem(
+            "recipes.trainer.num_nodes",
+            f"the job cannot start on {start} nodes",
+            value=start,
+            allowed=", ".join(map(str, sizes)),
+        )
+
+
+@rule("E207", _POLICY, "recipes.checkpointless", source=_LIMITS)
+def not_checkpointless(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A scale event restarts from a checkpoint, which checkpointless training does not write."""
+    if draft.recipe.checkpointless:
+        yield from refuses_elastic(draft, problem, "recipes.checkpointless", "checkpointless training", value=True)
+
+
+@rule("E208", _POLICY, "recipes.tiered_checkpointing", source=_LIMITS)
+def not_tiered(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Managed tiered checkpointing is tied to one world size."""
+    if draft.recipe.tiered_checkpointing:
+        yield from refuses_elastic(
+            draft, problem, "recipes.tiered_checkpointing", "managed tiered checkpointing", value=True
+        )
+
+
+@rule("E209", _POLICY, "cluster", source=_LIMITS)
+def not_spot(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Spot capacity leaves without the operator's knowledge."""
+    for path, value in _spot(draft):
+        yield from refuses_elastic(draft, problem, path, "Spot capacity", value=value)
+
+
+def _spot(draft: Draft) -> Iterator[tuple[str, object]]:
+    selector = getattr(draft.settings, "label_selector", None)
+    for kind in ("required", "preferred"):
+        for label, values in (getattr(selector, kind, None) or {}).items():
+            if "capacity" in label.lower() and any("spot" in value.lower() for value in values):
+                yield f"cluster.label_selector.{kind}.{label}", values
+    estimator = getattr(getattr(draft.settings, "sm_jobs_config", None), "additional_estimator_kwargs", None) or {}
+    if estimator.get("use_spot_instances") is True:
+        yield "cluster.sm_jobs_config.additional_estimator_kwargs.use_spot_instances", True
+
+
+@rule("E210", _POLICY, "cluster.use_hyperpod_pytorch_job", source=_PAGE, backend="k8s")
+def not_kubeflow(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """elasticPolicy is a field of HyperPodPyTorchJob; Kubeflow's PyTorchJob has another, unlike one."""
+    if draft.settings.use_hyperpod_pytorch_job is False:
+        yield from refuses_elastic(
+            draft,
+            problem,
+            "cluster.use_hyperpod_pytorch_job",
+            "a Kubeflow PyTorchJob",
+            value=False,
+            remedy="cluster.use_hyperpod_pytorch_job=true",
+        )
+
+
+@rule("E211", _POLICY, source=f"{_PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
+def needs_the_operator(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Scale events come from the HyperPod training operator, which runs on Kubernetes only."""
+    names = {"slurm": "Slurm", "sm_jobs": "SageMaker training jobs"}
+    if draft.backend in names:
+        yield from refuses_elastic(
+            draft,
+            problem,
+            "cluster",
+            names[draft.backend],
+            value=draft.backend,
+            remedy=f"cluster=k8s, or {_POLICY}.is_elastic=false",
+        )
+
+
+@rule(
+    "E212",
+    _POLICY,
+    "recipes.training_config.training_args.override_training_dir",
+    source=f"{_PAGE}, Monitor training on MLFlow (note on the training directory)",
+)
+def keeps_its_training_dir(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A restart that makes a new directory does not find the checkpoint."""
+    if draft.is_elastic and not draft.recipe.training_config.training_args.override_training_dir:
+        path = "recipes.training_config.training_args.override_training_dir"
+        yield problem(
+            path,
+            "an elastic job resumes from the directory it wrote, so every restart must use the same one",
+            value=False,
+            allowed="true",
+            remedy=f"{path}=true",
+        )
+
+
+@rule("E213", "cluster_type", source="the published launcher's own convention")
+def cluster_type_agrees(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """`cluster` and `cluster_type` name the same thing."""
+    if draft.launch.cluster_type not in (None, draft.backend):
+        yield problem(
+            "cluster_type",
+            f"does not agree with cluster={draft.backend}",
+            value=draft.launch.cluster_type,
+            remedy=f"cluster_type={draft.backend}, or leave it out",
+        )

@@ -1,0 +1,50 @@
+"""Keys that are accepted because users' scripts set them, and whose backend is still to come."""
+
+from collections.abc import Callable, Iterator
+
+from launcher.check import Draft, backend_module
+from launcher.problems import Problem
+from launcher.rules import rule
+
+_ROADMAP = "docs/decisions.md, What is not there yet"
+
+
+@rule("E901", source=_ROADMAP)
+def backend_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A cluster whose keys are known but which cannot be compiled for yet."""
+    if backend_module(draft.backend, "backend") is None:
+        yield problem(
+            "cluster",
+            "is not yet supported: its keys are checked, but no bundle is rendered",
+            value=draft.backend,
+            allowed="local, k8s",
+        )
+
+
+@rule("E902", "recipes.scale_config", "training_cfg", source=_ROADMAP)
+def feature_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A key that asks for something still to come."""
+    if draft.recipe.scale_config == "auto":
+        yield problem(
+            "recipes.scale_config",
+            "auto is not yet supported",
+            value="auto",
+            remedy="write the sizes by hand",
+        )
+    if draft.launch.training_cfg is not None:
+        yield problem("training_cfg", "custom scripts are not yet supported", remedy="~training_cfg")
+    for key in ("checkpointless", "tiered_checkpointing"):
+        if getattr(draft.recipe, key) and not draft.is_elastic:
+            yield problem(f"recipes.{key}", "is not yet supported", value=True, remedy=f"recipes.{key}=false")
+
+
+@rule("E903", "cluster.use_hyperpod_pytorch_job", source=_ROADMAP, backend="k8s")
+def job_kind_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A Kubeflow PyTorchJob is another manifest."""
+    if draft.settings.use_hyperpod_pytorch_job is False and not draft.is_elastic:
+        yield problem(
+            "cluster.use_hyperpod_pytorch_job",
+            "a Kubeflow PyTorchJob is not yet supported",
+            value=False,
+            remedy="cluster.use_hyperpod_pytorch_job=true",
+        )

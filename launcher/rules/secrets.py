@@ -1,0 +1,84 @@
+"""Secrets are named, never written."""
+
+import re
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+from launcher.check import Draft
+from launcher.problems import Problem
+from launcher.recipe import SecretRef
+from launcher.rules import rule
+
+_SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.I
+)
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DECISION = "docs/decisions.md, Secrets are references"
+
+
+@rule("E602", "env_vars", source=_DECISION)
+def env_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A variable that is named like a secret names where the secret is."""
+    for name, value in (draft.launch.env_vars or {}).items():
+        if _SECRET_NAME.search(name) and value is not None and not isinstance(value, SecretRef):
+            yield problem(
+                f"env_vars.{name}",
+                "looks like a secret written in clear; it would end up in files and logs",
+                allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
+                where="env_vars",
+            )
+
+
+@rule("E603", "recipes.training_config.mlflow", "git", source=_DECISION)
+def urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A URL with a user name and password in it carries them into every file."""
+    urls = {
+        "recipes.training_config.mlflow.tracking_uri": draft.recipe.training_config.mlflow.tracking_uri,
+        "git.repo_url_or_path": draft.launch.git.repo_url_or_path,
+    }
+    remedies = {
+        "recipes.training_config.mlflow.tracking_uri": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        " in the environment, and env_vars for the job",
+        "git.repo_url_or_path": "git.token={secretKeyRef:{name:…,key:…}}",
+    }
+    for path, url in urls.items():
+        if url and "@" in urlsplit(url).netloc and urlsplit(url).scheme in ("http", "https"):
+            yield problem(path, "holds credentials", remedy=remedies[path], where=path)
+
+
+@rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")
+def env_names_are_names(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A shell cannot export another kind of name."""
+    for name in draft.launch.env_vars or {}:
+        if not _ENV_NAME.fullmatch(name):
+            yield problem(
+                f"env_vars.{name}",
+                "is no name of an environment variable",
+                value=name,
+                allowed="letters, digits and _, not starting with a digit",
+            )
+
+
+@rule("E605", "recipes.run.hf_access_token", "git.token", "env_vars", source=_DECISION)
+def secrets_are_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A pod reads a Kubernetes Secret; a process on this machine reads the environment."""
+    for path, ref in secret_refs(draft):
+        if draft.backend == "k8s" and ref.env is not None:
+            yield problem(
+                path,
+                "a pod cannot read this shell's environment",
+                where=path,
+                allowed="{secretKeyRef: {name: …, key: …}}",
+            )
+        if draft.backend == "local" and ref.secretKeyRef is not None:
+            yield problem(path, "there is no Kubernetes Secret on this machine", where=path, allowed="{env: NAME}")
+
+
+def secret_refs(draft: Draft) -> Iterator[tuple[str, SecretRef]]:
+    """Yield path and reference of every secret a job names."""
+    named = {
+        "recipes.run.hf_access_token": draft.recipe.run.hf_access_token,
+        "git.token": draft.launch.git.token,
+    }
+    named |= {f"env_vars.{name}": value for name, value in (draft.launch.env_vars or {}).items()}
+    yield from ((path, ref) for path, ref in named.items() if isinstance(ref, SecretRef))

@@ -1,0 +1,63 @@
+"""`python main.py`: overrides to a running job, and an exit code."""
+
+import shlex
+import traceback
+from collections.abc import Sequence
+
+from launcher import pipeline, terminal, tracking
+from launcher.context import LaunchContext
+from launcher.problems import ProblemsFound
+from launcher.specs import Bundle, JobState
+
+USER_ERROR, JOB_FAILED, INTERRUPTED = 2, 3, 130
+"""Exit codes. 0 is success, 1 a fault of our own (with a traceback)."""
+
+
+def main(overrides: Sequence[str]) -> int:
+    """Compile `overrides`, write the bundle, launch it and follow it.
+
+    Returns:
+        The exit code: 0, 2 when the input is at fault, 3 when the job failed, 130 when interrupted.
+    """
+    outcome = "nothing was written or submitted"
+    try:
+        context = LaunchContext.read()
+        job = pipeline.prepare(overrides, context)
+        terminal.show_plan(job)
+        job = pipeline.track(job, context)
+        bundle = pipeline.render(job, context)
+        pipeline.write(bundle)
+        outcome = f"the bundle {bundle.directory.name} is written, nothing was submitted"
+        if job.config["dry_run"]:
+            terminal.show_bundle(
+                bundle, next_step=f"recipes launch {shlex.quote(terminal.shown_path(bundle.directory))}"
+            )
+            return 0
+        terminal.show_bundle(bundle)
+        return launch(bundle, job.backend)
+    except ProblemsFound as error:
+        if "debug=true" in overrides:
+            traceback.print_exc()
+        terminal.show_problems(error.problems, outcome)
+        return USER_ERROR
+
+
+def launch(bundle: Bundle, backend_name: str) -> int:
+    """Start the job of a bundle on disk and follow it to its end. Ctrl-C stops it.
+
+    Raises:
+        ProblemsFound: The backend refuses.
+    """
+    backend = pipeline.load_backend(backend_name)
+    handle = pipeline.submit(bundle, backend)
+    try:
+        terminal.follow(backend.logs(handle, follow=True))
+        state = backend.status(handle).state
+    except KeyboardInterrupt:
+        terminal.console(stderr=True).print("stopping; the job saves a checkpoint first")
+        backend.cancel(handle)
+        state = JobState.CANCELLED
+    tracking.finish(bundle, state)
+    message = backend.status(handle).message
+    terminal.console(stderr=state is not JobState.SUCCEEDED).print(f"{state.value}  {message}".rstrip(), markup=False)
+    return {JobState.SUCCEEDED: 0, JobState.CANCELLED: INTERRUPTED}.get(state, JOB_FAILED)

@@ -1,0 +1,118 @@
+"""Where Hydra finds recipe files, and how it reads them. With `compose`, the only module that imports Hydra."""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+
+from launcher import yamlio
+from launcher.paths import COLLECTION
+from launcher.problems import fail
+
+USER_RECIPE = "file/"
+"""Choice under `recipes` that stands for a recipe given as a file outside the collection."""
+
+
+class RecipeFiles(FileConfigSource):
+    """Hydra's file source, reading with libyaml, each file once while it is unchanged."""
+
+    read: ClassVar[dict[Path, int]] = {}
+    """Files read by the composition under way, with their modification times in nanoseconds."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = self.file(config_path)
+        mtime_ns = RecipeFiles.read[path] = path.stat().st_mtime_ns
+        text, tree = _read(path, mtime_ns)
+        return ConfigResult(
+            config=OmegaConf.create(tree),
+            path=f"file://{self.path}",
+            provider=self.provider,
+            header=ConfigSource._get_header_dict(text[:512]),
+        )
+
+    def file(self, config_path: str) -> Path:
+        """Return the file of a config of this source."""
+        return Path(self.path, self._normalize_file_name(config_path))
+
+
+class UserRecipe(RecipeFiles):
+    """A single recipe file outside the collection, seen as `recipes/file/<name>`."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "recipe"
+
+    def file(self, config_path: str) -> Path:
+        return Path(self.path)
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path in ("", "recipes", f"recipes/{USER_RECIPE}".rstrip("/"))
+
+    def is_config(self, config_path: str) -> bool:
+        return config_path == f"recipes/{USER_RECIPE}{Path(self.path).stem}"
+
+
+@lru_cache(maxsize=1)
+def register() -> None:
+    Plugins.instance()  # registers Hydra's own sources, which must come first
+    types = SourcesRegistry.instance().types
+    types["file"] = RecipeFiles
+    types[UserRecipe.scheme()] = UserRecipe
+    for name, function in _RESOLVERS.items():
+        OmegaConf.register_new_resolver(name, function, replace=True)
+
+
+def _divide_ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+_RESOLVERS = {
+    "multiply": lambda a, b: a * b,
+    "add": lambda *numbers: sum(numbers),
+    "divide_ceil": _divide_ceil,
+    "divide_floor": lambda a, b: a // b,
+}
+
+
+@lru_cache(maxsize=4096)
+def _read(path: Path, mtime_ns: int) -> tuple[str, Any]:
+    """Return a file's text and tree. `mtime_ns` is part of the key: a changed file is read again."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, yamlio.load(text) or {}
+    except UnicodeDecodeError as error:
+        raise fail("E004", str(path), f"not UTF-8: {error.reason} at byte {error.start}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise fail("E004", place, f"not valid YAML: {error.problem}") from error
+
+
+def locate(layers: Sequence[tuple[str, str | None]], choices: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Yield file and package of each layer, lowest precedence first."""
+    sources = _sources(choices)
+    for config_path, package in layers:
+        for source in sources:
+            if source.is_config(config_path):
+                yield source.file(config_path), "" if package in (None, "_global_") else package
+                break
+
+
+def _sources(choices: Sequence[str]) -> list[RecipeFiles]:
+    sources = [RecipeFiles("main", f"file://{COLLECTION}")]
+    for text in choices:
+        if text.startswith("hydra.searchpath="):
+            for path in re.findall(r"'([^']+)'", text):
+                if path.startswith(UserRecipe.scheme() + "://"):
+                    sources.append(UserRecipe("user", path))
+                else:
+                    sources.append(RecipeFiles("user", "file://" + path.removeprefix("file://")))
+    return sources

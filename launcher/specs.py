@@ -1,0 +1,194 @@
+"""The values that pass from one stage to the next. All frozen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from launcher.problems import Notice
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSplit:
+    """How the samples of one optimizer step fall on the data-parallel ranks.
+
+    The first `num_small` ranks take `small` samples each, the others `large`. An even split has
+    `small == large`.
+    """
+
+    small: int
+    large: int
+    num_small: int
+
+    @property
+    def is_even(self) -> bool:
+        return self.small == self.large
+
+    def samples(self, data_parallel_size: int) -> int:
+        """Return the samples per optimizer step over `data_parallel_size` ranks."""
+        return self.small * self.num_small + self.large * (data_parallel_size - self.num_small)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePoint:
+    """The job at one cluster size.
+
+    Args:
+        nodes: Number of nodes.
+        ranks: Processes over all nodes.
+        data_parallel_size: Ranks divided by every model- and sequence-parallel degree.
+        split: Samples per data-parallel rank and optimizer step.
+        micro_batch_size: Samples per forward pass of a rank with the larger share.
+        grad_accumulation: Forward passes per optimizer step.
+        learning_rate: Peak learning rate at this size.
+        config: The recipe as it is at this size, resolved; what the container reads.
+    """
+
+    nodes: int
+    ranks: int
+    data_parallel_size: int
+    split: BatchSplit
+    micro_batch_size: int
+    grad_accumulation: int
+    learning_rate: float
+    config: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.split.samples(self.data_parallel_size)
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticPolicy:
+    """How a job may change its size. Times in seconds; None leaves the operator's default.
+
+    Exactly one of `replica_increment_step` and `replica_values` is set.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    replica_increment_step: int | None
+    replica_values: tuple[int, ...] | None
+    use_graceful_shutdown: bool
+    scaling_timeout_s: int | None
+    graceful_shutdown_timeout_s: int | None
+    faulty_timeout_s: int | None
+    scale_up_snooze_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one node of the job asks for.
+
+    Args:
+        instance_type: With the `ml.` prefix; None on this machine.
+        accelerators: Devices of `accelerator_resource` per node; 0 for a CPU job.
+        accelerator_resource: Kubernetes resource name, or None.
+        efa: EFA devices per node.
+        rdma: Whether the instance's EFA devices do RDMA.
+    """
+
+    instance_type: str | None
+    accelerators: int
+    accelerator_resource: str | None
+    efa: int
+    rdma: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A checked and planned job: everything a backend needs to render it.
+
+    Args:
+        name: Job name, a DNS label of at most 63 characters.
+        backend: Name of the package under `launcher.backends`.
+        recipe: Recipe path as the user named it.
+        nproc_per_node: Worker processes a node.
+        initial_nodes: Nodes the job starts with.
+        scales: One point per size, ascending.
+        elastic: None for a job of fixed size.
+        resources: Per node.
+        image: Container image, or None.
+        base_results_dir: Folder that receives the bundle.
+        settings: The typed `cluster` section of this backend.
+        config: The whole composed configuration, resolved, without secrets.
+        overrides: As typed by the user.
+        notices: What the user should know.
+    """
+
+    name: str
+    backend: str
+    recipe: str
+    model_type: str
+    nproc_per_node: int
+    initial_nodes: int
+    scales: tuple[ScalePoint, ...]
+    elastic: ElasticPolicy | None
+    resources: Resources
+    image: str | None
+    base_results_dir: Path
+    settings: Any
+    config: Mapping[str, Any] = field(repr=False)
+    overrides: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def max_nodes(self) -> int:
+        return self.elastic.max_nodes if self.elastic else self.initial_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A rendered job, not yet on disk.
+
+    Args:
+        job_name: Name of the job and of the bundle's folder.
+        directory: Where the bundle is (to be) written.
+        files: Relative path to text, `bundle.json` among them.
+        digest: sha256 over every other file, hex.
+    """
+
+    job_name: str
+    directory: Path
+    files: Mapping[str, str] = field(repr=False)
+    digest: str
+
+
+class JobState(StrEnum):
+    """Where a job is in its life, whatever the backend calls it."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SCALING = "scaling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle:
+    """Names a submitted job: the backend, and its bundle's folder."""
+
+    backend: str
+    job_name: str
+    bundle_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as last seen.
+
+    Args:
+        state: Where it is in its life.
+        nodes: Nodes it runs on now.
+        message: In words: what it waits for, or why it ended.
+    """
+
+    state: JobState
+    nodes: int
+    message: str = ""

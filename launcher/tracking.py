@@ -1,0 +1,218 @@
+"""One job, one MLflow run: created (or resumed) before the job is rendered, so that its id is in every
+configuration. The only module of the launcher that imports mlflow, and only where tracking is on."""
+
+import importlib.util
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from launcher import contract, yamlio
+from launcher.context import LaunchContext
+from launcher.plan import tracking, with_run
+from launcher.problems import fail
+from launcher.recipe import Mlflow
+from launcher.scales import get, leaves
+from launcher.specs import Bundle, JobSpec, JobState
+
+_PATH = "recipes.training_config.mlflow"
+_STORE = "mlflow.db"
+_ARTIFACTS = "mlartifacts"
+_REACH_TIMEOUT_S = 5
+_PARAM_LENGTH = 6000
+"""Characters of a parameter's value. Source: mlflow.utils.validation, MAX_PARAM_VAL_LENGTH."""
+_PARAM_BATCH = 100
+"""Parameters per request. Source: MLflow REST API, Log Batch."""
+_STATUS = {JobState.SUCCEEDED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}
+
+
+def is_tracked(job: JobSpec) -> bool:
+    """Tell whether `job` gets an MLflow run: on this machine always, on a cluster where a store is named."""
+    settings = tracking(job)
+    return settings.enabled is not False and bool(settings.tracking_uri or job.backend == "local")
+
+
+def open_run(job: JobSpec, context: LaunchContext) -> JobSpec:
+    """Create the job's MLflow run, or resume the one its recipe names, and write its id into every size.
+
+    The run waits (SCHEDULED) until the job is launched.
+
+    Raises:
+        ProblemsFound: The store cannot be reached, refuses, or does not know the run.
+    """
+    if not is_tracked(job):
+        return job
+    settings = tracking(job)
+    uri = store_uri(settings.tracking_uri, job)
+    experiment, name = (
+        settings.experiment_name or job.config["recipes"]["run"]["name"],
+        settings.run_name or job.name,
+    )
+    with _problems(uri):
+        client = _client(uri)
+        run = _resume(client, settings.run_id) if settings.run_id else _create(client, uri, experiment, name, job)
+        for key, value in _tags(job, context).items():
+            client.set_tag(run.info.run_id, key, value)
+        _log_params(client, run, job.config["recipes"])
+    return with_run(
+        job, tracking_uri=uri, run_id=run.info.run_id, experiment_name=experiment, run_name=run.info.run_name
+    )
+
+
+def store_uri(named: str | None, job: JobSpec) -> str:
+    """Return the MLflow URI of a server, an ARN or a path; a path becomes a sqlite file there.
+
+    Raises:
+        ProblemsFound: The server does not answer, the ARN's plugin is missing, or a path is given to a job
+            that runs elsewhere.
+    """
+    if not named:
+        return f"sqlite:///{job.base_results_dir.resolve() / _STORE}"
+    if named.startswith(("http://", "https://")):
+        _reach(named)
+        return named
+    if named.startswith("arn:"):
+        if importlib.util.find_spec("sagemaker_mlflow") is None:
+            raise fail(
+                "E503",
+                f"{_PATH}.tracking_uri",
+                "a SageMaker tracking server needs its MLflow plugin",
+                value=named,
+                remedy="pip install sagemaker-mlflow",
+            )
+        return named
+    if job.backend != "local":
+        raise fail(
+            "E504",
+            f"{_PATH}.tracking_uri",
+            "a file on this machine is out of the job's reach",
+            value=named,
+            allowed="http://…, https://… or the ARN of a SageMaker tracking server",
+        )
+    if named.startswith("sqlite:"):
+        return named
+    path = Path(named.removeprefix("file://")).expanduser().absolute()
+    return f"sqlite:///{path if path.suffix == '.db' else path / _STORE}"
+
+
+def record(bundle: Bundle) -> None:
+    """Log a bundle that is on disk to its run: files as artifacts, digest as a tag."""
+    if settings := run_of(bundle):
+        with _problems(settings.tracking_uri):
+            client = _client(settings.tracking_uri)
+            client.set_tag(settings.run_id, "digest", bundle.digest)
+            for path in bundle.files:
+                folder = str(Path("bundle", path).parent)
+                client.log_artifact(settings.run_id, str(bundle.directory / path), folder)
+
+
+def start(bundle: Bundle) -> None:
+    """Mark the run of a bundle as running."""
+    if settings := run_of(bundle):
+        with _problems(settings.tracking_uri):
+            _client(settings.tracking_uri).update_run(settings.run_id, status="RUNNING")
+
+
+def finish(bundle: Bundle, state: JobState) -> None:
+    """Send what the job left unsent of its metrics and mark the run by how the job ended."""
+    if settings := run_of(bundle):
+        from launcher.runtime import reporting
+
+        with _problems(settings.tracking_uri):
+            reporting.ship(bundle.directory / contract.RUN_DIR, settings.tracking_uri, settings.run_id)
+            _client(settings.tracking_uri).set_terminated(settings.run_id, _STATUS[state])
+
+
+def run_of(bundle: Bundle) -> Mlflow | None:
+    """Return where a bundle is tracked, or None where it is not."""
+    settings = Mlflow.model_validate(get(yamlio.load(bundle.files["recipe.yaml"]), _PATH))
+    return settings if settings.run_id and settings.tracking_uri and settings.enabled is not False else None
+
+
+@contextmanager
+def _problems(uri: str) -> Iterator[None]:
+    """Turn what MLflow raises into a Problem."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        raise fail("E502", f"{_PATH}.tracking_uri", str(error).splitlines()[0], value=uri) from error
+
+
+def _client(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    if uri.startswith("sqlite:///"):
+        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    return MlflowClient(tracking_uri=uri)
+
+
+def _reach(uri: str) -> None:
+    """Ask the server anything, before MLflow with its minutes of retries does."""
+    try:
+        urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_REACH_TIMEOUT_S).close()
+    except urllib.error.HTTPError:
+        return  # it answers; MLflow will say what it thinks of us
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise fail(
+            "E501",
+            f"{_PATH}.tracking_uri",
+            f"the MLflow server cannot be reached: {reason}",
+            value=uri,
+            remedy=f"start it, or ++{_PATH}.enabled=false",
+        ) from error
+
+
+def _create(client: Any, uri: str, experiment: str, name: str, job: JobSpec) -> Any:
+    known = client.get_experiment_by_name(experiment)
+    if known is None:
+        place = None
+        if uri.startswith("sqlite:///"):  # MLflow's own default is the current folder
+            place = (Path(uri.removeprefix("sqlite:///")).parent / _ARTIFACTS / experiment).as_uri()
+        experiment_id = client.create_experiment(experiment, artifact_location=place)
+    else:
+        experiment_id = known.experiment_id
+    run = client.create_run(experiment_id, run_name=name)
+    client.update_run(run.info.run_id, status="SCHEDULED")
+    return run
+
+
+def _resume(client: Any, run_id: str) -> Any:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            raise fail(
+                "E505",
+                f"{_PATH}.run_id",
+                "the tracking store has no such run",
+                value=run_id,
+                remedy=f"leave {_PATH}.run_id empty for a new one",
+            ) from error
+        raise
+
+
+def _tags(job: JobSpec, context: LaunchContext) -> dict[str, str]:
+    return {
+        "recipe": job.recipe,
+        "backend": job.backend,
+        "job_name": job.name,
+        "git_revision": context.git_revision or "none",
+        "mlflow.user": context.user,
+    }
+
+
+def _log_params(client: Any, run: Any, recipe: Mapping[str, Any]) -> None:
+    """Log every leaf of the recipe. A resumed run keeps what it has: MLflow refuses to change a parameter."""
+    from mlflow.entities import Param
+
+    known = run.data.params
+    params = [Param(path, str(value)[:_PARAM_LENGTH]) for path, value in leaves(recipe) if path not in known]
+    for first in range(0, len(params), _PARAM_BATCH):
+        client.log_batch(run.info.run_id, params=params[first : first + _PARAM_BATCH])

@@ -1,0 +1,137 @@
+"""Type a tree with a pydantic model and say every fault as a Problem."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from launcher.problems import Problem, is_secret
+
+_ALLOWED = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
+
+def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, tuple[Problem, ...]]:
+    """Return the typed value of `tree`, or a stand-in without its faulty parts, and every fault.
+
+    Args:
+        model: The model to type with.
+        tree: Resolved configuration.
+        prefix: Dotted path of `tree`, put before each fault's own path; may be empty.
+
+    Returns:
+        The model and no Problem; or an unvalidated stand-in (absent where faulty) and the Problems.
+    """
+    try:
+        return model.model_validate(tree), ()
+    except ValidationError as error:
+        details = _one_per_value(error.errors(include_url=False))
+        return _stand_in(model, tree), tuple(_problem(model, detail, prefix) for detail in details)
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str | None:
+    """Return a suggestion for an unknown `name`, or None when nothing is near."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """Leave one error for a value that matches no member of a union."""
+    seen: dict[tuple[Any, ...], ErrorDetails] = {}
+    for error in errors:
+        loc = tuple(part for part in error["loc"] if not _is_union_tag(part))
+        seen.setdefault(loc, {**error, "loc": loc})
+    yield from seen.values()
+
+
+def _is_union_tag(part: int | str) -> bool:
+    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part or part == "SecretRef")
+
+
+def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Problem:
+    path = ".".join(filter(None, (prefix, *map(str, error["loc"]))))
+    if error["type"] == "extra_forbidden":
+        known = _fields_at(model, error["loc"][:-1])
+        return Problem(
+            "E101",
+            path,
+            "unknown key",
+            remedy=did_you_mean(str(error["loc"][-1]), known),
+            allowed=", ".join(known[:12]) + (", …" if len(known) > 12 else ""),
+        )
+    if error["type"] == "missing":
+        return Problem("E103", path, "is missing", remedy=f"add {path}=…")
+    if is_secret(path):
+        return Problem(
+            "E601",
+            path,
+            "a secret is named, never written: its value would end up in files and logs",
+            allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
+            remedy=f'"{path}={{secretKeyRef:{{name:my-secret,key:token}}}}"',
+        )
+    return Problem("E102", path, _message(error), value=error["input"], allowed=_allowed(error))
+
+
+def _message(error: ErrorDetails) -> str:
+    return error["msg"].removeprefix("Value error, ").replace("Input should", "should")
+
+
+def _allowed(error: ErrorDetails) -> str | None:
+    return _ALLOWED.get(error["type"]) or (error.get("ctx") or {}).get("expected")
+
+
+def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    current: type[BaseModel] | None = model
+    for part in loc:
+        if current is None:
+            return []
+        if isinstance(part, str):
+            current = submodel(current, part)
+    return field_names(current) if current else []
+
+
+def field_names(model: type[BaseModel]) -> list[str]:
+    """Return the keys of `model` as a recipe spells them."""
+    return sorted(info.alias or name for name, info in model.model_fields.items())
+
+
+def submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """Return the model of the values under `key`, through Optional and list, or None."""
+    for name, info in model.model_fields.items():
+        if key == (info.alias or name):
+            return _model_in(info.annotation)
+    return None
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        if found := _model_in(argument):
+            return found
+    return None
+
+
+def _stand_in(model: type[BaseModel], tree: Any) -> Any:
+    """Build `model` from `tree` without validating; rules that need a faulty key are left out anyway."""
+    values = {}
+    for name, info in model.model_fields.items():
+        value = tree.get(info.alias or name) if isinstance(tree, Mapping) else None
+        inner = _model_in(info.annotation)
+        if inner and isinstance(value, Mapping):
+            value = _stand_in(inner, value)
+        elif inner and isinstance(value, list):
+            value = [_stand_in(inner, item) for item in value]
+        values[name] = value
+    return model.model_construct(**values)
