@@ -17,7 +17,7 @@ from launcher.instances import Instance
 from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.recipe import Launch, RecipeBase
 from launcher.rules import all_rules
-from launcher.scales import ScaleTree, get, scale_trees, static_tree
+from launcher.scales import ScaleTree, get, scale_trees, size_of, static_tree
 from launcher.typed import did_you_mean, type_problems
 
 _BACKENDS = {"local": "local", "k8s": "kubernetes", "slurm": "slurm", "sm_jobs": "sagemaker"}
@@ -127,11 +127,11 @@ def check(composition: Composition) -> Draft:
 
 
 def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
-    tree = dict(composition.tree)
-    recipe_tree, settings_tree = tree.pop("recipes"), tree.pop("cluster")
+    tree = composition.tree
+    recipe_tree = tree["recipes"]
     launch, problems = type_problems(Launch, tree, "")
     settings_model = backend_module(composition.backend, "settings").Settings
-    settings, settings_problems = type_problems(settings_model, settings_tree, "cluster")
+    settings, settings_problems = type_problems(settings_model, tree["cluster"], "cluster")
     family, family_problems = _family(recipe_tree)
     found = [*problems, *settings_problems, *family_problems]
     if family is None:
@@ -176,8 +176,7 @@ def _scales(
         own_faults = _faults_of_scale(entry, faults)
         problems += own_faults
         path = f"recipes.scale_config.{entry.key}"
-        nodes = int(entry.key) if entry.key.isdigit() else 0
-        scales.append(Scale(nodes, path, entry.own, entry.tree, typed, is_faulty=bool(own_faults)))
+        scales.append(Scale(size_of(entry.key), path, entry.own, entry.tree, typed, is_faulty=bool(own_faults)))
     if not is_elastic:
         return (_static(family, recipe, tree),), problems, ()
     if policy.replica_increment_step and not trees:

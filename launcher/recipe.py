@@ -157,8 +157,10 @@ class CustomTraining(Model):
 
 
 class Launch(Model):
-    """The top level of the configuration, without `recipes` and `cluster`, which are typed by their owners."""
+    """The top level of the configuration. `recipes` and `cluster` are typed by the family and the backend."""
 
+    recipes: Any
+    cluster: Any
     cluster_type: Literal["local", "k8s", "slurm", "sm_jobs"] | None
     instance_type: str
     container: str | None

@@ -5,6 +5,7 @@ and it says so), the user's override of that size's key.
 """
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,11 @@ class ScaleTree:
     key: str
     own: Mapping[str, Any]
     tree: dict[str, Any]
+
+
+def size_of(key: str) -> int:
+    """Return the number of nodes a key of `scale_config` names, 0 when it names none."""
+    return int(key) if re.fullmatch("[1-9][0-9]*", key) else 0
 
 
 def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
@@ -53,9 +59,9 @@ def scale_trees(
         return (), ()
     base_overrides = [p.removeprefix("recipes.") for p in explicit if _is_base(p)]
     scales, shadowed = [], dict.fromkeys(base_overrides, 0)
-    for key in sorted(entries, key=lambda k: (not k.isdigit(), int(k) if k.isdigit() else 0, k)):
+    for key in sorted(entries, key=size_of):
         own = entries[key] if isinstance(entries[key], Mapping) else {}
-        tree = static_tree(recipe, int(key)) if key.isdigit() else static_tree(recipe, 0)
+        tree = static_tree(recipe, size_of(key))
         merge(tree, own)
         for path in base_overrides:
             if f"recipes.scale_config.{key}.{path}" in explicit:

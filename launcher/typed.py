@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -117,6 +117,8 @@ def submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
+    if get_origin(annotation) is dict:
+        return None
     for argument in getattr(annotation, "__args__", ()):
         if found := _model_in(argument):
             return found

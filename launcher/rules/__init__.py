@@ -16,6 +16,11 @@ from launcher.problems import Problem
 
 Check = Callable[[Any, Callable[..., Problem]], Iterator[Problem]]
 
+SIZES = tuple(
+    f"recipes.elastic_policy.{key}" for key in ("is_elastic", "min_nodes", "max_nodes", "replica_increment_step")
+)
+"""The keys that say which sizes a job may take: what a rule about sizes needs."""
+
 _rules: list["Rule"] = []
 
 

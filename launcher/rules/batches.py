@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from launcher import batch
 from launcher.check import Draft, Scale
 from launcher.problems import Problem
-from launcher.rules import rule
+from launcher.rules import SIZES, rule
 from launcher.scales import get
 
 _ARGS = "training_config.training_args"
-_NEEDS = (f"recipes.{_ARGS}", "recipes.trainer", "recipes.elastic_policy", "instance_type")
+_BATCH_KEYS = ("train_batch_size", "micro_train_batch_size", "ring_attn_size", "uneven_batch")
+_NEEDS = (*(f"recipes.{_ARGS}.{key}" for key in _BATCH_KEYS), "recipes.trainer", "instance_type", *SIZES)
 _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batch Size"
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from launcher.check import Draft
 from launcher.problems import Problem
-from launcher.rules import rule
-from launcher.scales import get
+from launcher.rules import SIZES, rule
+from launcher.scales import get, size_of
 
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 _LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
@@ -39,7 +39,7 @@ def bounds_in_order(draft: Draft, problem: Callable[..., Problem]) -> Iterator[P
         )
 
 
-@rule("E202", _POLICY, source=f"{_PAGE}, Elastic Policy: replica_increment_step")
+@rule("E202", *SIZES, source=f"{_PAGE}, Elastic Policy: replica_increment_step")
 def step_or_scales(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Sizes come from a step or from a list; the operator takes exactly one."""
     if not draft.is_elastic:
@@ -65,7 +65,7 @@ def step_or_scales(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
 def scale_keys_are_sizes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key of scale_config is a number of nodes."""
     for key in _entries(draft):
-        if not (key.isdecimal() and key.isascii() and key == str(int(key)) and int(key) > 0):
+        if not size_of(key):
             yield problem(f"recipes.scale_config.{key}", "is no number of nodes", value=key, allowed="1, 2, 3, …")
 
 
@@ -79,7 +79,7 @@ def scale_key_is_num_nodes(draft: Draft, problem: Callable[..., Problem]) -> Ite
     """The entry for N nodes describes N nodes."""
     for key, own in _entries(draft).items():
         nodes = get(own, "trainer.num_nodes")
-        if nodes is not None and str(nodes) != key:
+        if nodes is not None and size_of(key) and str(nodes) != key:
             yield problem(
                 f"recipes.scale_config.{key}.trainer.num_nodes",
                 f"the entry for {key} nodes says {nodes}",
@@ -88,13 +88,13 @@ def scale_key_is_num_nodes(draft: Draft, problem: Callable[..., Problem]) -> Ite
             )
 
 
-@rule("E205", _POLICY, source=f"{_PAGE}, Scale Config")
+@rule("E205", *SIZES, source=f"{_PAGE}, Scale Config")
 def scales_within_bounds(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A size outside [min_nodes, max_nodes] would never be used; where the user moved a bound it is dropped."""
     if not draft.is_elastic or not _entries(draft):
         return
     policy = draft.recipe.elastic_policy
-    outside = [s for s in draft.scales if not policy.min_nodes <= s.nodes <= policy.max_nodes]
+    outside = [s for s in draft.scales if s.nodes and not policy.min_nodes <= s.nodes <= policy.max_nodes]
     allowed = f"{policy.min_nodes} to {policy.max_nodes} nodes"
     if policy.min_nodes <= policy.max_nodes and len(outside) == len(draft.scales):
         sizes = ", ".join(str(s.nodes) for s in outside)
@@ -115,7 +115,7 @@ def bounds_moved(draft: Draft) -> bool:
     return any(draft.is_explicit(f"{_POLICY}.{bound}") for bound in ("min_nodes", "max_nodes"))
 
 
-@rule("E206", _POLICY, "recipes.trainer.num_nodes", source=f"{_PAGE}, Elastic Policy")
+@rule("E206", *SIZES, "recipes.trainer.num_nodes", source=f"{_PAGE}, Elastic Policy")
 def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job starts at one of its sizes."""
     start = draft.recipe.trainer.num_nodes
@@ -132,14 +132,14 @@ def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
         )
 
 
-@rule("E207", _POLICY, "recipes.checkpointless", source=_LIMITS)
+@rule("E207", *SIZES, "recipes.checkpointless", source=_LIMITS)
 def not_checkpointless(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A scale event restarts from a checkpoint, which checkpointless training does not write."""
     if draft.recipe.checkpointless:
         yield from refuses_elastic(draft, problem, "recipes.checkpointless", "checkpointless training", value=True)
 
 
-@rule("E208", _POLICY, "recipes.tiered_checkpointing", source=_LIMITS)
+@rule("E208", *SIZES, "recipes.tiered_checkpointing", source=_LIMITS)
 def not_tiered(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Managed tiered checkpointing is tied to one world size."""
     if draft.recipe.tiered_checkpointing:
@@ -148,7 +148,7 @@ def not_tiered(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Proble
         )
 
 
-@rule("E209", _POLICY, "cluster", source=_LIMITS)
+@rule("E209", *SIZES, "cluster", source=_LIMITS)
 def not_spot(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Spot capacity leaves without the operator's knowledge."""
     for path, value in _spot(draft):
@@ -166,7 +166,7 @@ def _spot(draft: Draft) -> Iterator[tuple[str, object]]:
         yield "cluster.sm_jobs_config.additional_estimator_kwargs.use_spot_instances", True
 
 
-@rule("E210", _POLICY, "cluster.use_hyperpod_pytorch_job", source=_PAGE, backend="k8s")
+@rule("E210", *SIZES, "cluster.use_hyperpod_pytorch_job", source=_PAGE, backend="k8s")
 def not_kubeflow(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """elasticPolicy is a field of HyperPodPyTorchJob; Kubeflow's PyTorchJob has another, unlike one."""
     if draft.settings.use_hyperpod_pytorch_job is False:
@@ -180,7 +180,7 @@ def not_kubeflow(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Prob
         )
 
 
-@rule("E211", _POLICY, source=f"{_PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
+@rule("E211", *SIZES, source=f"{_PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
 def needs_the_operator(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Scale events come from the HyperPod training operator, which runs on Kubernetes only."""
     names = {"slurm": "Slurm", "sm_jobs": "SageMaker training jobs"}
@@ -197,7 +197,7 @@ def needs_the_operator(draft: Draft, problem: Callable[..., Problem]) -> Iterato
 
 @rule(
     "E212",
-    _POLICY,
+    *SIZES,
     "recipes.training_config.training_args.override_training_dir",
     source=f"{_PAGE}, Monitor training on MLFlow (note on the training directory)",
 )

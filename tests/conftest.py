@@ -1,0 +1,59 @@
+"""Shared fixtures: a frozen context, and the pipeline up to the bundle."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher import pipeline
+from launcher.context import LaunchContext
+from launcher.problems import Problem, ProblemsFound
+
+LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
+ELASTIC = "++recipes.elastic_policy.is_elastic=true"
+LLAMA_K8S = (f"recipes={LLAMA}", "cluster=k8s")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def frozen_context(cwd: Path) -> LaunchContext:
+    return LaunchContext(
+        cwd=cwd,
+        suffix="x068q",
+        created="2026-01-02T03:04:05+00:00",
+        user="ada",
+        git_revision="0" * 40,
+        versions={"hydra-core": "1.3.2"},
+        environment={},
+    )
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> LaunchContext:
+    return frozen_context(tmp_path)
+
+
+@pytest.fixture
+def prepare(context: LaunchContext):
+    """Return a function from overrides to a planned job."""
+    return lambda *overrides: pipeline.prepare(overrides, context)
+
+
+@pytest.fixture
+def render(context: LaunchContext):
+    """Return a function from overrides to a rendered bundle."""
+    return lambda *overrides: pipeline.render(pipeline.prepare(overrides, context), context)
+
+
+@pytest.fixture
+def problems(context: LaunchContext):
+    """Return a function from overrides to the Problems they make."""
+
+    def found(*overrides: str) -> tuple[Problem, ...]:
+        with pytest.raises(ProblemsFound) as caught:
+            pipeline.prepare(overrides, context)
+        return caught.value.problems
+
+    return found
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite-goldens", action="store_true", help="accept what is rendered now as reviewed")

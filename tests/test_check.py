@@ -1,0 +1,181 @@
+"""Each fault a tired user may type gets its Problem; all of them in one run."""
+
+import pytest
+from conftest import ELASTIC, LLAMA_K8S
+
+ARGS = "recipes.training_config.training_args"
+SCALE = "++recipes.scale_config"
+POLICY = "recipes.elastic_policy"
+
+FAULTS = [
+    # overrides, code, path, a word of the text
+    ((f"++{POLICY[:-1]}.is_elastic=true",), "E101", "recipes.elastic_polic", "did you mean elastic_policy"),
+    ((f"++{ARGS}.learning_rat=1",), "E101", f"{ARGS}.learning_rat", "did you mean learning_rate"),
+    (
+        (f"{SCALE}.2.training_config.training_arg.seed=1",),
+        "E101",
+        "recipes.scale_config.2.training_config.training_arg",
+        "",
+    ),
+    (("clustr=k8s",), "E101", "clustr", "did you mean"),
+    (("cluster.namespce=x",), "E101", "cluster.namespce", "did you mean namespace"),
+    ((f"{POLICY}.is_elastic=false_",), "E102", f"{POLICY}.is_elastic", "true or false"),
+    ((f"{POLICY}.is_elastic='\"false\"'",), "E102", f"{POLICY}.is_elastic", "true or false"),
+    ((f"{POLICY}.scaling_timeout=abc",), "E102", f"{POLICY}.scaling_timeout", "whole number"),
+    ((f"{POLICY}.min_nodes=-3",), "E102", f"{POLICY}.min_nodes", "greater than or equal to 1"),
+    ((f"{POLICY}.min_nodes=1.5",), "E102", f"{POLICY}.min_nodes", "whole number"),
+    ((f"~{ARGS}.seed",), "E103", f"{ARGS}.seed", "missing"),
+    (("recipes.run.model_type=llmft",), "E104", "recipes.run.model_type", "llm_finetuning_aws"),
+    ((f"{POLICY}.min_nodes=4", f"{POLICY}.max_nodes=2"), "E201", f"{POLICY}.min_nodes", "more than max_nodes"),
+    ((ELASTIC, f"++{POLICY}.replica_increment_step=2"), "E202", f"{POLICY}.replica_increment_step", "together"),
+    ((ELASTIC, "~recipes.scale_config"), "E202", "recipes.scale_config", "replica_increment_step"),
+    ((f"{SCALE}.abc.trainer.num_nodes=1",), "E203", "recipes.scale_config.abc", "number of nodes"),
+    ((f"{SCALE}.0.trainer.num_nodes=1",), "E203", "recipes.scale_config.0", "number of nodes"),
+    ((f"{SCALE}.5.trainer.num_nodes=6",), "E204", "recipes.scale_config.5.trainer.num_nodes", "5 nodes says 6"),
+    ((ELASTIC, f"{SCALE}.32.trainer.num_nodes=32"), "E205", "recipes.scale_config.32", "outside"),
+    ((ELASTIC, f"{POLICY}.min_nodes=9", f"{POLICY}.max_nodes=10"), "E205", "recipes.scale_config", "no size is left"),
+    ((ELASTIC, "recipes.trainer.num_nodes=5"), "E206", "recipes.trainer.num_nodes", "1, 2, 3, 4, 6, 8, 16"),
+    ((ELASTIC, "++recipes.checkpointless=true"), "E207", "recipes.checkpointless", "Using elastic training"),
+    (
+        (ELASTIC, "++recipes.tiered_checkpointing=true"),
+        "E208",
+        "recipes.tiered_checkpointing",
+        "Using elastic training",
+    ),
+    ((ELASTIC, "cluster.label_selector={required:{karpenter.sh/capacity-type:[spot]}}"), "E209", None, "Spot"),
+    ((ELASTIC, "cluster.use_hyperpod_pytorch_job=false"), "E210", "cluster.use_hyperpod_pytorch_job", "Kubeflow"),
+    ((ELASTIC, f"{ARGS}.override_training_dir=false"), "E212", f"{ARGS}.override_training_dir", "resumes"),
+    (("cluster_type=slurm",), "E213", "cluster_type", "cluster=k8s"),
+    ((f"{ARGS}.ring_attn_size=3",), "E220", f"{ARGS}.ring_attn_size", "groups of 3"),
+    ((f"{ARGS}.train_batch_size=12",), "E221", f"{ARGS}.train_batch_size", "train_batch_size=8 or 16"),
+    ((f"{ARGS}.micro_train_batch_size=2",), "E221", f"{ARGS}.train_batch_size", "micro_train_batch_size=1"),
+    (("recipes.trainer.num_nodes=3",), "E221", f"{ARGS}.train_batch_size", "24 data-parallel ranks"),
+    ((f"++{ARGS}.uneven_batch.use_uneven_batch=true",), "E222", f"{ARGS}.uneven_batch", "lacks"),
+    (("instance_type=p5.49xlarge",), "E230", "instance_type", "not an instance type"),
+    (("instance_type=ml.trn1.32xlarge",), "E231", "instance_type", "not among"),
+    (("instance_type=g5.12xlarge", "recipes.trainer.devices=8"), "E232", "recipes.trainer.devices", "4 accelerators"),
+    (("recipes.run.name=My_Run.Name",), "E301", "recipes.run.name", "recipes.run.name=my-run-name"),
+    (("cluster.namespace=Team_A",), "E302", "cluster.namespace", "DNS label"),
+    (("cluster.custom_labels={a b: c}",), "E303", "cluster.custom_labels.a b", "label key"),
+    (("cluster.custom_labels={a: 'b c'}",), "E303", "cluster.custom_labels.a", "label value"),
+    (("cluster.custom_labels={x.k8s.io/y: c}",), "E303", None, "reserved"),
+    (("cluster.annotations={kueue.x-k8s.io/elastic-job: 'true'}",), "E304", None, "other kinds of job"),
+    (("container='Not An Image'",), "E305", "container", "image reference"),
+    (("container=null",), "E305", "container", "no image of its own"),
+    (("cluster.pullPolicy=Sometimes",), "E102", "cluster.pullPolicy", "IfNotPresent"),
+    (("cluster.restartPolicy=Maybe",), "E102", "cluster.restartPolicy", "OnFailure"),
+    (("cluster.cleanPodPolicy=Running",), "E102", "cluster.cleanPodPolicy", "OnlyComplete"),
+    (("cluster.volumes=[{volumeName: A, hostPath: /a, mountPath: /a}]",), "E306", "cluster.volumes.0.volumeName", ""),
+    (
+        ("+cluster.persistent_volume_claims.0.claimName=c", "+cluster.persistent_volume_claims.0.mountPath=d"),
+        "E313",
+        "cluster.persistent_volume_claims.0.mountPath",
+        "remedy: /d",
+    ),
+    (("cluster.service_account_name=A_b",), "E307", "cluster.service_account_name", "DNS name"),
+    (
+        ("cluster.label_selector={preferred:{a:[b]},weights:[1,2]}",),
+        "E308",
+        "cluster.label_selector.weights",
+        "one each",
+    ),
+    (("++recipes.resources.memory=lots",), "E309", "recipes.resources.memory", "quantity"),
+    (("cluster.security_context={privilege: true}",), "E310", "cluster.security_context.privilege", "privileged"),
+    (("recipes.run.hf_access_token=hf_abc123",), "E601", "recipes.run.hf_access_token", "secretKeyRef"),
+    (("git.token=ghp_abc123",), "E601", "git.token", "secretKeyRef"),
+    (("+env_vars.WANDB_API_KEY=abc123",), "E602", "env_vars.WANDB_API_KEY", "in clear"),
+    (("git.repo_url_or_path=https://u:abc123@host/r",), "E603", "git.repo_url_or_path", "credentials"),
+    (("+env_vars.A-B=1",), "E604", "env_vars.A-B", "environment variable"),
+    (("git.token={env: TOKEN}",), "E605", "git.token", "pod"),
+    (("training_cfg={entry_script: a.py}",), "E902", "training_cfg", "not yet"),
+    (("recipes.scale_config=auto",), "E902", "recipes.scale_config", "not yet"),
+    (("cluster.use_hyperpod_pytorch_job=false",), "E903", "cluster.use_hyperpod_pytorch_job", "not yet"),
+]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "path", "says"), FAULTS, ids=[f"{f[1]}-{' '.join(f[0])}" for f in FAULTS]
+)
+def test_a_fault_is_one_problem(problems, overrides, code, path, says):
+    (problem,) = problems(*LLAMA_K8S, *overrides)
+    assert problem.code == code
+    assert path is None or problem.path == path
+    assert says in str(problem)
+    assert problem.where
+    assert "abc123" not in str(problem)
+
+
+@pytest.mark.parametrize(("cluster", "name"), [("slurm", "Slurm"), ("sm_jobs", "SageMaker training jobs")])
+def test_backends_to_come_say_so_and_refuse_elasticity(problems, cluster, name):
+    overrides = (LLAMA_K8S[0], f"cluster={cluster}")
+    assert [p.code for p in problems(*overrides)] == ["E901"]
+    elastic, not_yet = problems(*overrides, ELASTIC)
+    assert (elastic.code, not_yet.code) == ("E211", "E901")
+    assert name in elastic.message and "Using elastic training" in elastic.message
+
+
+def test_faults_of_different_kinds_come_together(problems):
+    found = problems(
+        *LLAMA_K8S,
+        ELASTIC,
+        "instance_type=p9",
+        "recipes.run.name=A",
+        "cluster.namespace=B",
+        f"++{ARGS}.typo=1",
+        f"{POLICY}.use_graceful_shutdown=maybe",
+        f"{SCALE}.x.trainer.num_nodes=1",
+        "cluster.pullPolicy=No",
+        f"{SCALE}.3.training_config.training_args.uneven_batch.large_local_batch_size=7",
+    )
+    assert {p.code for p in found} == {"E101", "E102", "E203", "E223", "E230", "E301", "E302"}
+    assert len(found) == 8
+
+
+UNEVEN = "recipes.scale_config.3.training_config.training_args.uneven_batch"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ("large_local_batch_size=7", "E223", "16·5 + 8·7 = 136, but train_batch_size is 128 at 3 nodes × 8 devices"),
+        ("num_dp_groups_with_small_batch_size=24", "E222", "1 to 23"),
+        ("num_dp_groups_with_small_batch_size=0", "E222", "1 to 23"),
+        ("small_local_batch_size=7", "E222", "not in order"),
+        ("small_local_batch_size=0", "E222", "not in order"),
+    ],
+)
+def test_uneven_arithmetic(problems, change, code, says):
+    found = problems(*LLAMA_K8S, ELASTIC, f"{UNEVEN}.{change}")
+    assert code in {p.code for p in found}
+    text = "\n".join(map(str, found))
+    assert says in text
+    assert (
+        "num_dp_groups_with_small_batch_size=16 small_local_batch_size=5 large_local_batch_size=6 gives 128" in text
+    )
+
+
+def test_arithmetic_uses_the_instance_s_real_accelerators(problems):
+    found = problems(*LLAMA_K8S, ELASTIC, "instance_type=ml.g5.12xlarge")
+    assert {p.code for p in found} == {"E222", "E223"}
+    assert {p.path.split(".")[2] for p in found} == {"3", "6"}
+    assert "3 nodes × 4 devices of ml.g5.12xlarge" in str(found[0])
+
+
+def test_a_sequence_parallel_group_counts_once(prepare):
+    job = prepare(*LLAMA_K8S, f"{ARGS}.ring_attn_size=4")
+    assert job.scales[0].data_parallel_size == 2
+    assert job.scales[0].grad_accumulation == 4
+
+
+def test_extra_keys_are_let_through_and_kept(prepare):
+    key = "training_config.training_args.my_own"
+    job = prepare(*LLAMA_K8S, f"++recipes.{key}=3", f"++recipes.extra_keys=[{key}]")
+    assert job.scales[0].config["training_config"]["training_args"]["my_own"] == 3
+
+
+def test_every_rule_has_a_reason_and_a_source():
+    from launcher.rules import all_rules
+
+    rules = all_rules()
+    assert len({r.code for r in rules}) == len(rules)
+    assert all(r.check.__doc__ and r.source for r in rules)

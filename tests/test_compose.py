@@ -1,0 +1,141 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+from conftest import LLAMA, LLAMA_K8S, ROOT
+
+from launcher.compose import compose
+from launcher.problems import ProblemsFound
+
+SCALE_3 = "recipes.scale_config.3.training_config.training_args"
+FACTS = ROOT.parent / "shared" / "facts" / "recipe-values.json"
+
+
+def test_published_recipe_composes_to_its_published_values():
+    if not FACTS.exists():
+        pytest.skip(f"{FACTS} is not here")
+    expected = json.loads(FACTS.read_text())[LLAMA]
+    composed = json.loads(json.dumps(compose(LLAMA_K8S, Path.cwd()).tree["recipes"]))
+    expected["run"]["results_dir"] = "results/llama-3-1-8b-instruct"  # there, still an interpolation
+    assert composed == expected
+
+
+def test_published_values_we_rely_on():
+    recipe = compose(LLAMA_K8S, Path.cwd()).tree["recipes"]
+    args = recipe["training_config"]["training_args"]
+    assert (args["train_batch_size"], args["micro_train_batch_size"], args["learning_rate"]) == (8, 1, 1e-4)
+    assert sorted(recipe["scale_config"], key=int) == ["1", "2", "3", "4", "6", "8", "16"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [("recipes={}", "cluster=k8s"), ("cluster=k8s", "debug=false", "recipes={}"), ("cluster_type=k8s", "recipes={}")],
+    ids=["first", "last", "cluster_type_alone"],
+)
+def test_recipes_may_stand_anywhere(overrides):
+    composition = compose([o.format(LLAMA) for o in overrides], Path.cwd())
+    assert (composition.recipe, composition.backend) == (LLAMA, "k8s")
+    assert composition.tree["training_config"] == LLAMA
+
+
+def test_default_is_the_tiny_recipe_on_this_machine():
+    composition = compose([], Path.cwd())
+    assert (composition.recipe, composition.backend) == ("training/tiny/tiny_lm_cpu", "local")
+
+
+def test_every_leaf_knows_where_it_came_from():
+    override = "recipes.training_config.training_args.seed=7"
+    composition = compose([*LLAMA_K8S, override], Path.cwd())
+    leaves = composition.origins
+    assert leaves["recipes.training_config.training_args.seed"] == override
+    for path, file in {
+        f"{SCALE_3}.uneven_batch.small_local_batch_size": "gbs128_micro8.yaml",
+        "recipes.run.name": "llama3_1_8b_instruct.yaml",
+        "cluster.namespace": "cluster/k8s.yaml",
+        "container": "base/llmft/image.yaml",
+    }.items():
+        name, _, line = leaves[path].rpartition(":")
+        assert name.endswith(file)
+        key = path.rpartition(".")[2]
+        assert key in (ROOT / "recipes_collection" / name).read_text().splitlines()[int(line) - 1]
+
+
+def test_origins_cover_every_leaf():
+    from launcher.scales import leaves
+
+    composition = compose(LLAMA_K8S, Path.cwd())
+    without = [p for p, _ in leaves(composition.tree) if composition.origin(p) is None]
+    assert without == []
+
+
+def test_recipe_file_by_absolute_and_relative_path(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"defaults:\n  - /recipes/{LLAMA}@_here_\n  - _self_\nrun:\n  name: mine\n")
+    for name in (str(file), "mine.yaml"):
+        composition = compose([f"recipes={name}", "cluster=k8s"], tmp_path)
+        assert composition.tree["recipes"]["run"]["name"] == "mine"
+        assert composition.tree["recipes"]["trainer"]["devices"] == 8
+        assert composition.origin("recipes.run.name") == f"{file}:5"
+
+
+def test_recipe_folder_on_the_search_path(tmp_path):
+    (tmp_path / "recipes" / "team").mkdir(parents=True)
+    file = tmp_path / "recipes" / "team" / "own.yaml"
+    file.write_text("defaults:\n  - /recipes/training/tiny/tiny_lm_cpu@_here_\n  - _self_\nrun:\n  name: own\n")
+    composition = compose([f"hydra.searchpath=[{tmp_path}]", "recipes=team/own"], Path("/"))
+    assert composition.tree["recipes"]["run"]["name"] == "own"
+    assert composition.origin("recipes.run.name") == f"{file}:5"
+
+
+def test_a_changed_file_is_read_again(tmp_path):
+    file = tmp_path / "mine.yaml"
+    text = "defaults:\n  - /recipes/training/tiny/tiny_lm_cpu@_here_\n  - _self_\nrun:\n  name: {}\n"
+    for name in ("one", "two"):
+        file.write_text(text.format(name))
+        os.utime(file, ns=(0, hash(name) % 10**9))
+        assert compose([f"recipes={file}"], tmp_path).tree["recipes"]["run"]["name"] == name
+
+
+def test_resolvers(tmp_path):
+    values = "[${multiply:3,4},${divide_ceil:7,2},${divide_floor:7,2},${add:1,2,3}]"
+    assert compose([f"+numbers={values}"], tmp_path).tree["numbers"] == [12, 4, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "says"),
+    [
+        ("recipes=fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lor", "E005", LLAMA),
+        ("cluster=k9s", "E005", "cluster=k8s"),
+        ("recipes=/nowhere/x.yaml", "E005", "no such file"),
+        ("a=b=[c", "E001", "a=b=[c"),
+        ("recipes.run.name=a,b", "E002", "--multirun"),
+        ("~recipes.nothing", "E008", "no such key"),
+        ("recipes.display_name=${nothing}", "E007", "nothing"),
+        ("recipes.display_name=???", "E006", "needs a value"),
+    ],
+)
+def test_a_bad_override_is_a_problem(override, code, says):
+    with pytest.raises(ProblemsFound) as caught:
+        compose([override], Path.cwd())
+    assert [p.code for p in caught.value.problems] == [code]
+    assert says in str(caught.value)
+
+
+def test_every_bad_override_is_reported():
+    with pytest.raises(ProblemsFound) as caught:
+        compose(["a=[", "b=1,2", "c=]"], Path.cwd())
+    assert [p.code for p in caught.value.problems] == ["E001", "E002", "E001"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [(b"a: [1\nb: 2", ":2:"), (b"a: 1\na: 2", "given twice"), (b"a: \xff", "UTF-8")],
+    ids=["syntax", "duplicate", "encoding"],
+)
+def test_a_file_that_is_not_yaml_says_where(tmp_path, text, says):
+    (tmp_path / "bad.yaml").write_bytes(text)
+    with pytest.raises(ProblemsFound) as caught:
+        compose(["recipes=bad.yaml"], tmp_path)
+    (problem,) = caught.value.problems
+    assert problem.code == "E004" and says in str(problem)

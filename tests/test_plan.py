@@ -1,0 +1,102 @@
+import pytest
+from conftest import ELASTIC, LLAMA_K8S
+
+from launcher import report
+
+LR = "recipes.training_config.training_args.learning_rate"
+SCALE_LR = "recipes.scale_config.4.training_config.training_args.learning_rate"
+
+
+def test_every_size_of_the_elastic_llama(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC)
+    assert job.name == "llama-3-1-8b-instruct-x068q"
+    assert [report.row(point) for point in job.scales] == [
+        ("1", "8", "16", "8 x 2", "0.0004", ""),
+        ("2", "16", "8", "8 x 1", "0.0004", ""),
+        ("3", "24", "5 on 16, 6 on 8", "6 x 1", "0.0004", "uneven"),
+        ("4", "32", "4", "4 x 1", "0.0004", ""),
+        ("6", "48", "2 on 16, 3 on 32", "3 x 1", "0.0004", "uneven"),
+        ("8", "64", "2", "2 x 1", "0.0004", ""),
+        ("16", "128", "1", "1 x 1", "0.0004", ""),
+    ]
+    assert {point.samples_per_step for point in job.scales} == {128}
+    assert job.elastic.replica_values == (1, 2, 3, 4, 6, 8, 16)
+    assert job.elastic.replica_increment_step is None
+
+
+def test_a_static_job_has_one_size_and_ignores_scale_config(prepare):
+    job = prepare(*LLAMA_K8S)
+    assert job.elastic is None
+    assert [(p.nodes, p.samples_per_step, p.learning_rate) for p in job.scales] == [(1, 8, 1e-4)]
+
+
+def test_scale_config_wins_over_the_base(prepare):
+    assert {p.learning_rate for p in prepare(*LLAMA_K8S, ELASTIC).scales} == {4e-4}
+
+
+def test_an_override_of_the_base_wins_at_every_size_and_says_so(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC, f"{LR}=0.0002")
+    assert {p.learning_rate for p in job.scales} == {2e-4}
+    assert "learning_rate=0.0002 from the command line wins over scale_config at 7 sizes" in str(job.notices)
+
+
+def test_an_override_of_one_size_wins_over_all(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC, f"{LR}=0.0002", f"{SCALE_LR}=0.0003")
+    assert [p.learning_rate for p in job.scales] == [2e-4] * 3 + [3e-4] + [2e-4] * 3
+    assert "at 6 sizes" in str(job.notices)
+
+
+def test_a_text_key_and_a_number_key_are_one_size(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC, f"++{SCALE_LR}=0.0003")
+    assert len(job.scales) == 7 and job.scales[3].learning_rate == 3e-4
+
+
+def test_moved_bounds_drop_sizes_with_a_notice(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC, "recipes.elastic_policy.max_nodes=5", "recipes.elastic_policy.min_nodes=2")
+    assert [p.nodes for p in job.scales] == [2, 3, 4]
+    assert job.initial_nodes == 2
+    codes = [n.code for n in job.notices]
+    assert "N101" in codes and "N102" in codes
+
+
+def test_a_size_can_be_overridden_away(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC, "~recipes.scale_config.3")
+    assert 3 not in [p.nodes for p in job.scales]
+
+
+def test_the_start_size_is_the_user_s(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC, "recipes.trainer.num_nodes=4")
+    assert job.initial_nodes == 4
+    assert [p.config["trainer"]["num_nodes"] for p in job.scales] == [1, 2, 3, 4, 6, 8, 16]
+
+
+def test_a_stepped_job_takes_min_plus_k_steps(prepare):
+    job = prepare(
+        *LLAMA_K8S,
+        ELASTIC,
+        "~recipes.scale_config",
+        "++recipes.elastic_policy.replica_increment_step=3",
+        "recipes.elastic_policy.max_nodes=8",
+        "recipes.training_config.training_args.train_batch_size=224",
+    )
+    assert [p.nodes for p in job.scales] == [1, 4, 7]
+    assert job.elastic.replica_increment_step == 3 and job.elastic.replica_values is None
+
+
+def test_fewer_accelerators_mean_fewer_processes(prepare):
+    job = prepare(*LLAMA_K8S, "instance_type=g5.12xlarge")
+    assert (job.nproc_per_node, job.resources.accelerators) == (4, 4)
+    assert job.scales[0].config["trainer"]["devices"] == 4
+    assert "N103" in [n.code for n in job.notices]
+
+
+@pytest.mark.parametrize("max_nodes", [1, 2, 4])
+def test_the_tiny_recipe_keeps_its_batch_at_every_size(prepare, max_nodes):
+    job = prepare(f"recipes.elastic_policy.max_nodes={max_nodes}")
+    assert {p.samples_per_step for p in job.scales} == {32}
+    assert job.scales[-1].nodes == max_nodes
+
+
+def test_long_run_names_are_cut(prepare):
+    name = prepare(*LLAMA_K8S, f"recipes.run.name={'a' * 60}").name
+    assert name == "a" * 34 + "-x068q"

@@ -1,0 +1,108 @@
+import hashlib
+import json
+
+import pytest
+from conftest import ELASTIC, LLAMA_K8S, frozen_context
+
+from launcher import bundle as bundles
+from launcher import pipeline, yamlio
+from launcher import render as render_module
+from launcher.problems import ProblemsFound
+
+
+@pytest.fixture
+def llama(render):
+    return render(*LLAMA_K8S, ELASTIC)
+
+
+def test_a_bundle_holds_what_people_and_programs_read(llama):
+    assert list(llama.files) == [
+        "configs/config-n1.yaml", "configs/config-n16.yaml", "configs/config-n2.yaml", "configs/config-n3.yaml",
+        "configs/config-n4.yaml", "configs/config-n6.yaml", "configs/config-n8.yaml", "configs/config.yaml",
+        "manifests/configmap.yaml", "manifests/job.yaml", "plan.json", "plan.md", "recipe.yaml", "bundle.json",
+    ]  # fmt: skip
+
+
+def test_same_inputs_and_context_give_the_same_bytes(llama, tmp_path):
+    again = pipeline.render(
+        pipeline.prepare((*LLAMA_K8S, ELASTIC), frozen_context(tmp_path)), frozen_context(tmp_path)
+    )
+    assert again.files == llama.files and again.digest == llama.digest
+
+
+def test_bundle_json_accounts_for_every_file(llama):
+    manifest = json.loads(llama.files["bundle.json"])
+    others = {path: text for path, text in llama.files.items() if path != "bundle.json"}
+    assert manifest["files"] == {path: hashlib.sha256(text.encode()).hexdigest() for path, text in others.items()}
+    assert manifest["digest"] == llama.digest
+    assert manifest["overrides"] == [*LLAMA_K8S, ELASTIC]
+    assert manifest["git_revision"] == "0" * 40 and manifest["versions"]
+
+
+def test_digest_is_what_sha256sum_gives(llama, tmp_path):
+    bundles.write(llama)
+    paths = sorted(path for path in llama.files if path != "bundle.json")
+    lines = "".join(f"{hashlib.sha256((llama.directory / p).read_bytes()).hexdigest()}  {p}\n" for p in paths)
+    assert hashlib.sha256(lines.encode()).hexdigest() == llama.digest
+
+
+def test_plan_json_tells_every_size(llama):
+    plan = json.loads(llama.files["plan.json"])
+    assert [scale["nodes"] for scale in plan["scales"]] == [1, 2, 3, 4, 6, 8, 16]
+    assert plan["scales"][2]["samples_per_rank"] == {"small": 5, "large": 6, "num_small": 16}
+    assert {scale["samples_per_step"] for scale in plan["scales"]} == {128}
+
+
+def test_config_of_a_size_is_the_recipe_at_that_size(llama):
+    args = yamlio.load(llama.files["configs/config-n3.yaml"])["training_config"]["training_args"]
+    assert args["uneven_batch"]["small_local_batch_size"] == 5
+    assert "scale_config" not in yamlio.load(llama.files["configs/config-n3.yaml"])
+
+
+def test_write_and_read_back(llama):
+    bundles.write(llama)
+    read, backend = bundles.read(llama.directory)
+    assert (read.digest, backend) == (llama.digest, "k8s")
+    assert sorted(p.name for p in llama.directory.parent.iterdir()) == [llama.job_name]
+
+
+def test_an_existing_bundle_is_never_overwritten(llama):
+    bundles.write(llama)
+    before = (llama.directory / "plan.md").stat().st_mtime_ns
+    with pytest.raises(ProblemsFound, match="E701"):
+        bundles.write(llama)
+    assert (llama.directory / "plan.md").stat().st_mtime_ns == before
+
+
+def test_a_failed_write_leaves_nothing(llama, monkeypatch):
+    def full(self, text, encoding):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    with pytest.raises(ProblemsFound, match="No space left"):
+        bundles.write(llama)
+    assert list(llama.directory.parent.iterdir()) == []
+
+
+def test_a_file_in_the_way_is_a_problem(render, tmp_path):
+    (tmp_path / "results").write_text("")
+    with pytest.raises(ProblemsFound, match="E702"):
+        bundles.write(render(*LLAMA_K8S))
+
+
+@pytest.mark.parametrize("change", ["edit", "remove", "no_bundle"])
+def test_a_changed_bundle_is_not_launched(llama, change):
+    bundles.write(llama)
+    if change == "edit":
+        (llama.directory / "configs/config.yaml").write_text("a: 1\n")
+    elif change == "remove":
+        (llama.directory / "plan.md").unlink()
+    directory = llama.directory.parent if change == "no_bundle" else llama.directory
+    with pytest.raises(ProblemsFound, match="E70[34]"):
+        bundles.read(directory)
+
+
+def test_a_template_that_leaves_a_field_empty_is_our_fault(monkeypatch):
+    monkeypatch.setattr(render_module, "render_template", lambda *args, **values: "a:\n  b:\n  - c: ''\n")
+    with pytest.raises(ValueError, match=r"a\.b\[0\]\.c"):
+        render_module.render_yaml("x")
