@@ -16,7 +16,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 bench: $(VENV)/ready
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m pytest benchmarks --benchmark-columns=median,min,max,rounds
 
 $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)

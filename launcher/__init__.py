@@ -1,1 +1,3 @@
 """Compile training recipes into reviewable bundles and launch them."""
+
+VERSION = "0.1.0"

@@ -2,15 +2,18 @@
 
 import getpass
 import os
-import secrets
+import random
 import string
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import hydra
+import pydantic
+
+from launcher import VERSION
 from launcher.paths import COLLECTION
 
 _SUFFIX_LENGTH = 5
@@ -45,11 +48,11 @@ class LaunchContext:
         letters = string.ascii_lowercase + string.digits
         return cls(
             cwd=Path.cwd(),
-            suffix="".join(secrets.choice(letters) for _ in range(_SUFFIX_LENGTH)),
+            suffix="".join(random.SystemRandom().choices(letters, k=_SUFFIX_LENGTH)),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             user=_user(),
             git_revision=_git_revision(COLLECTION),
-            versions={name: _version(name) for name in ("hydra-core", "jinja2", "pydantic", "recipe-launcher")},
+            versions={"recipe-launcher": VERSION, "hydra-core": hydra.__version__, "pydantic": pydantic.VERSION},
             environment=dict(os.environ),
         )
 
@@ -68,10 +71,3 @@ def _git_revision(folder: Path) -> str | None:
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() or None
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"

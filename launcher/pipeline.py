@@ -31,7 +31,7 @@ def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
 
 def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
-    return render_bundle(job, context, load_backend(job.backend).render(job))
+    return render_bundle(job, context, load_backend(job.backend))
 
 
 def track(job: JobSpec, context: LaunchContext) -> JobSpec:

@@ -4,7 +4,10 @@ Models are strict (a string is never a boolean or a number), frozen, and refuse 
 `recipes_collection/`, not here; a field has a default of None only where a recipe may leave the key out.
 """
 
+import os
 from typing import Annotated, Any, Literal, TypeVar
+
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them reads every installed package
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -12,7 +15,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 class Model(BaseModel):
     """Base of every model: strict, frozen, no unknown keys."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        defer_build=True,  # a part is built with the whole that holds it, not once by itself before
+    )
 
 
 def indexed(value: Any) -> Any:

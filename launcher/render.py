@@ -2,14 +2,17 @@
 
 import hashlib
 import json
+import os
 import shlex
+import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 
 from launcher import report, yamlio
+from launcher.backends.base import Backend
 from launcher.context import LaunchContext
 from launcher.contract import BASE_CONFIG, CONFIG_DIR, config_name
 from launcher.paths import TEMPLATES
@@ -19,23 +22,24 @@ from launcher.specs import Bundle, JobSpec
 MANIFEST = "bundle.json"
 
 
-def render_bundle(job: JobSpec, context: LaunchContext, backend_files: Mapping[str, str]) -> Bundle:
+def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bundle:
     """Put together every file of a job's bundle.
 
     Args:
         job: The planned job.
         context: When, where and by whom it is launched.
-        backend_files: What the job's backend rendered, relative path to text.
+        backend: Renders its own files.
 
     Returns:
         The bundle, its files in the order of their names, `bundle.json` last.
     """
+    configs = config_files(job)
     files = {
         "recipe.yaml": yamlio.dump(job.config),
-        **{f"{CONFIG_DIR}/{name}": text for name, text in config_files(job).items()},
+        **{f"{CONFIG_DIR}/{name}": text for name, text in configs.items()},
         "plan.json": json.dumps(report.plan_json(job), indent=2) + "\n",
         "plan.md": report.plan_markdown(job),
-        **backend_files,
+        **backend.render(job, configs),
     }
     hashes = {path: hashlib.sha256(files[path].encode()).hexdigest() for path in sorted(files)}
     digest = bundle_digest(hashes)
@@ -104,6 +108,15 @@ def _empty_fields(node: Any, path: str) -> list[str]:
     return [path] if node in (None, {}, []) or (node == "" and not is_env_value) else []
 
 
+def _bytecode_cache() -> FileSystemBytecodeCache | None:
+    """Keep compiled templates where Python would keep compiled modules, if it may write there."""
+    folder = TEMPLATES / "__pycache__"
+    if sys.dont_write_bytecode or not os.access(folder if folder.exists() else TEMPLATES, os.W_OK):
+        return None
+    folder.mkdir(exist_ok=True)
+    return FileSystemBytecodeCache(str(folder))
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -113,6 +126,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        bytecode_cache=_bytecode_cache(),
     )
     environment.filters |= {
         "to_yaml": lambda value: yamlio.dump(value).rstrip("\n"),

@@ -19,6 +19,20 @@ def row(point: ScalePoint) -> tuple[str, ...]:
     )
 
 
+def table(job: JobSpec) -> list[str]:
+    """Return the plan as aligned lines, the head first."""
+    rows = [COLUMNS, *(row(point) for point in job.scales)]
+    widths = [max(len(cells[i]) for cells in rows) for i in range(len(COLUMNS))]
+    numbers = 2  # columns aligned to the right
+    return [
+        " "
+        + "  ".join(
+            c.rjust(w) if i < numbers else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
+        for cells in rows
+    ]
+
+
 def samples_per_rank(point: ScalePoint) -> str:
     """Return how the samples fall on the ranks, as `16` or `5 on 16, 6 on 8`."""
     split = point.split

@@ -54,10 +54,10 @@ def launch(bundle: Bundle, backend_name: str) -> int:
         terminal.follow(backend.logs(handle, follow=True))
         state = backend.status(handle).state
     except KeyboardInterrupt:
-        terminal.console(stderr=True).print("stopping; the job saves a checkpoint first")
+        terminal.say("stopping; the job saves a checkpoint first", stderr=True)
         backend.cancel(handle)
         state = JobState.CANCELLED
     tracking.finish(bundle, state)
     message = backend.status(handle).message
-    terminal.console(stderr=state is not JobState.SUCCEEDED).print(f"{state.value}  {message}".rstrip(), markup=False)
+    terminal.say(f"{state.value}  {message}".rstrip(), stderr=state is not JobState.SUCCEEDED)
     return {JobState.SUCCEEDED: 0, JobState.CANCELLED: INTERRUPTED}.get(state, JOB_FAILED)

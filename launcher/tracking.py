@@ -2,8 +2,6 @@
 configuration. The only module of the launcher that imports mlflow, and only where tracking is on."""
 
 import importlib.util
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -152,6 +150,9 @@ def _client(uri: str) -> Any:
 
 def _reach(uri: str) -> None:
     """Ask the server anything, before MLflow with its minutes of retries does."""
+    import urllib.error  # costs 10 ms, which an untracked job does not pay
+    import urllib.request
+
     try:
         urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_REACH_TIMEOUT_S).close()
     except urllib.error.HTTPError:

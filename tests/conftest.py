@@ -1,5 +1,6 @@
 """Shared fixtures: a frozen context, and the pipeline up to the bundle."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,14 @@ def frozen_context(cwd: Path) -> LaunchContext:
         versions={"hydra-core": "1.3.2"},
         environment={},
     )
+
+
+@pytest.fixture(scope="session")
+def unused_port() -> int:
+    """Return a loopback port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What every backend offers. A backend is one package beside this file, loaded by name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Protocol
 
 from launcher.problems import Problem
@@ -15,8 +15,13 @@ class Backend(Protocol):
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return what this backend cannot do with `job`. Pure."""
 
-    def render(self, job: JobSpec) -> dict[str, str]:
-        """Return the backend's own files of the bundle, relative path to text. Pure."""
+    def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
+        """Return the backend's own files of the bundle, relative path to text. Pure.
+
+        Args:
+            job: The planned job.
+            configs: The configurations the container reads, file name to text; they are in the bundle anyway.
+        """
 
     def submit(self, bundle: Bundle) -> JobHandle:
         """Start the job of a bundle that is on disk."""

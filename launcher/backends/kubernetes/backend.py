@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from launcher.families import interface
 from launcher.problems import Problem, fail
 from launcher.recipe import SecretRef
-from launcher.render import config_files, render_yaml
+from launcher.render import render_yaml
 from launcher.scales import get
 from launcher.specs import Bundle, JobHandle, JobSpec, JobStatus
 
@@ -47,8 +47,7 @@ class KubernetesBackend:
             ),
         )
 
-    def render(self, job: JobSpec) -> dict[str, str]:
-        configs = config_files(job)
+    def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         size = sum(len(text.encode()) for text in configs.values())
         if size > CONFIG_MAP_LIMIT:
             raise fail(

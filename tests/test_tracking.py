@@ -1,0 +1,180 @@
+"""One job, one run: against a real sqlite store and a real MLflow server."""
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+from conftest import LLAMA_K8S, ROOT
+
+from launcher import pipeline, tracking, yamlio
+from launcher.problems import ProblemsFound
+from launcher.specs import JobState
+
+MLFLOW = "recipes.training_config.mlflow"
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory, unused_port):
+    """Start an MLflow tracking server on a free loopback port."""
+    folder = tmp_path_factory.mktemp("server")
+    environment = os.environ | {
+        "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/mlflow.db",
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(folder / "artifacts"),
+        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+    }
+    command = [sys.executable, "-m", "uvicorn", "mlflow.server.fastapi_app:app", "--port", str(unused_port)]
+    log = (folder / "log").open("w")
+    process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{unused_port}"
+    try:
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.5)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture
+def tracked(context):
+    """Return a function from overrides to a tracked job and its written bundle."""
+
+    def track(*overrides):
+        job = pipeline.track(pipeline.prepare(overrides, context), context)
+        bundle = pipeline.render(job, context)
+        pipeline.write(bundle)
+        return job, bundle
+
+    return track
+
+
+def run_of(job):
+    from mlflow import MlflowClient
+
+    settings = tracking.tracking(job)
+    client = MlflowClient(tracking_uri=settings.tracking_uri)
+    return client, client.get_run(settings.run_id)
+
+
+def artifacts(client, run, folder="bundle"):
+    return {item.path for item in client.list_artifacts(run.info.run_id, folder)}
+
+
+def test_the_default_is_a_sqlite_file_beside_the_bundles(tracked, context):
+    job, bundle = tracked()
+    settings = tracking.tracking(job)
+    assert settings.tracking_uri == f"sqlite:///{context.cwd}/results/mlflow.db"
+    client, run = run_of(job)
+    assert run.info.status == "SCHEDULED"
+    assert run.data.params["training_config.training_args.train_batch_size"] == "32"
+    assert run.data.params["scale_config.3.training_config.training_args.uneven_batch.large_local_batch_size"] == "6"
+    expected = {"recipe": job.recipe, "backend": "local", "digest": bundle.digest, "git_revision": "0" * 40}
+    assert run.data.tags.items() >= expected.items()
+    assert {"bundle/bundle.json", "bundle/plan.md", "bundle/run.sh"} <= artifacts(client, run)
+    assert sorted(p.name for p in (context.cwd / "results").iterdir()) == [job.name, "mlartifacts", "mlflow.db"]
+
+
+def test_the_run_s_id_is_in_every_size(tracked):
+    job, bundle = tracked()
+    run_id = tracking.tracking(job).run_id
+    configs = [text for path, text in bundle.files.items() if path.startswith("configs/")]
+    assert len(configs) == 5
+    for text in configs:
+        mlflow = yamlio.load(text)["training_config"]["mlflow"]
+        assert mlflow["run_id"] == run_id and mlflow["tracking_uri"].startswith("sqlite:////")
+
+
+def test_a_path_is_a_sqlite_file_there(tracked, tmp_path):
+    job, _ = tracked(
+        f"{MLFLOW}.tracking_uri={tmp_path}/elsewhere", f"{MLFLOW}.experiment_name=mine", f"++{MLFLOW}.run_name=r"
+    )
+    settings = tracking.tracking(job)
+    assert settings.tracking_uri == f"sqlite:///{tmp_path}/elsewhere/mlflow.db"
+    assert (settings.experiment_name, settings.run_name) == ("mine", "r")
+
+
+def test_a_named_run_is_resumed(tracked, context):
+    first, _ = tracked()
+    settings = tracking.tracking(first)
+    job = pipeline.prepare((f"{MLFLOW}.run_id={settings.run_id}", "recipes.run.name=other"), context)
+    resumed = pipeline.track(job, context)
+    assert tracking.tracking(resumed).run_id == settings.run_id
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [(JobState.SUCCEEDED, "FINISHED"), (JobState.FAILED, "FAILED"), (JobState.CANCELLED, "KILLED")],
+)
+def test_the_run_ends_as_the_job_did(tracked, state, status):
+    job, bundle = tracked()
+    tracking.start(bundle)
+    assert run_of(job)[1].info.status == "RUNNING"
+    tracking.finish(bundle, state)
+    assert run_of(job)[1].info.status == status
+
+
+def test_off_means_off(tracked, context):
+    job, bundle = tracked(f"{MLFLOW}.enabled=false")
+    assert not (context.cwd / "results" / "mlflow.db").exists()
+    assert tracking.run_of(bundle) is None
+    assert "enabled" not in yamlio.load(bundle.files["configs/config.yaml"])["training_config"]["mlflow"]
+
+
+def test_a_cluster_job_without_a_store_is_not_tracked(tracked, context):
+    tracked(*LLAMA_K8S)
+    assert [p.name for p in (context.cwd / "results").iterdir()] == ["llama-3-1-8b-instruct-x068q"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "code", "says"),
+    [
+        ("http://127.0.0.1:9", "E501", "cannot be reached"),
+        ("arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/t", "E503", "pip install sagemaker-mlflow"),
+        ("/data/mlflow", "E504", "out of the job's reach"),
+    ],
+)
+def test_a_store_that_cannot_serve_is_a_problem_and_nothing_is_written(context, uri, code, says):
+    job = pipeline.prepare((*LLAMA_K8S, f"{MLFLOW}.tracking_uri={uri}"), context)
+    with pytest.raises(ProblemsFound, match=says) as caught:
+        pipeline.track(job, context)
+    assert [p.code for p in caught.value.problems] == [code]
+    assert list(context.cwd.iterdir()) == []
+
+
+def test_credentials_in_a_url_are_refused_unseen(problems):
+    (problem,) = problems(*LLAMA_K8S, f"{MLFLOW}.tracking_uri=https://ada:hunter2@mlflow.example")
+    assert problem.code == "E603" and "hunter2" not in str(problem)
+
+
+def test_an_http_server_gets_the_run_and_the_bundle(server, tracked):
+    job, bundle = tracked(*LLAMA_K8S, f"{MLFLOW}.tracking_uri={server}")
+    client, run = run_of(job)
+    assert run.data.tags["digest"] == bundle.digest
+    assert {"bundle/manifests", "bundle/bundle.json"} <= artifacts(client, run)
+
+
+def test_an_unknown_run_is_a_problem(server, context):
+    job = pipeline.prepare((*LLAMA_K8S, f"{MLFLOW}.tracking_uri={server}", f"{MLFLOW}.run_id=nope"), context)
+    with pytest.raises(ProblemsFound, match="E505"):
+        pipeline.track(job, context)
+
+
+def test_main_says_soon_that_a_server_is_away(tmp_path):
+    began = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, ROOT / "main.py", *LLAMA_K8S, f"{MLFLOW}.tracking_uri=http://127.0.0.1:9"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2 and "E501" in result.stderr
+    assert time.monotonic() - began < 10
+    assert list(tmp_path.iterdir()) == []
