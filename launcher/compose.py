@@ -169,7 +169,7 @@ def hydra_application(run: Callable[[Sequence[str]], int]) -> int:
         run: Called with the overrides of each job that the flags ask for.
 
     Returns:
-        The exit code: the highest of the jobs'.
+        The exit code: the highest of the jobs', or 2 where Hydra itself refuses (it has said why).
     """
     register()
     jobs: list[list[str]] = []
@@ -180,7 +180,10 @@ def hydra_application(run: Callable[[Sequence[str]], int]) -> int:
         search = [f"hydra.searchpath=[{','.join(added)}]"] if added else []
         jobs.append([*settings.overrides.task, *search])
 
-    hydra.main(config_path=str(COLLECTION), config_name=_CONFIG, version_base="1.3")(collect)()
+    try:
+        hydra.main(config_path=str(COLLECTION), config_name=_CONFIG, version_base="1.3")(collect)()
+    except SystemExit as stop:
+        return 2 if stop.code else 0
     return max(map(run, jobs), default=0)  # after Hydra's own run: it cannot compose inside it
 
 

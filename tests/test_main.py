@@ -80,6 +80,11 @@ def test_hydra_s_own_flags_work_from_any_folder(tmp_path):
     assert files(tmp_path) == []
 
 
+def test_hydra_s_own_refusal_is_exit_code_2(tmp_path):
+    result = main("--cfg", "job", "recipes=nothing/like/it", cwd=tmp_path)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+
+
 def test_multirun_compiles_every_choice(tmp_path):
     sweep = "recipes.training_config.training_args.seed=1,2,3"
     result = main("--multirun", *LLAMA_K8S, sweep, "dry_run=true", cwd=tmp_path)
