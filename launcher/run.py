@@ -35,6 +35,8 @@ def main(overrides: Sequence[str]) -> int:
             return 0
         terminal.show_bundle(bundle)
         return launch(bundle, job.backend)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except ProblemsFound as error:
         if "debug=true" in overrides:
             traceback.print_exc()

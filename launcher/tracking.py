@@ -2,6 +2,7 @@
 configuration. The only module of the launcher that imports mlflow, and only where tracking is on."""
 
 import importlib.util
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,6 +144,7 @@ def _problems(uri: str) -> Iterator[None]:
 def _client(uri: str) -> Any:
     from mlflow import MlflowClient
 
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of its tables at every new store
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     return MlflowClient(tracking_uri=uri)

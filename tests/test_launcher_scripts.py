@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 from conftest import LLAMA, ROOT
@@ -23,7 +24,7 @@ VARIABLES = {
 
 
 def run(script, *arguments, cwd, **variables):
-    environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **variables}
+    environment = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, **variables}
     return subprocess.run([script, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
 
 

@@ -36,6 +36,7 @@ def server(tmp_path_factory, unused_port):
                 urllib.request.urlopen(f"{url}/health", timeout=1).close()
                 break
             except OSError:
+                assert process.poll() is None, (folder / "log").read_text()
                 time.sleep(0.5)
         yield url
     finally:
@@ -79,7 +80,7 @@ def test_the_default_is_a_sqlite_file_beside_the_bundles(tracked, context):
     expected = {"recipe": job.recipe, "backend": "local", "digest": bundle.digest, "git_revision": "0" * 40}
     assert run.data.tags.items() >= expected.items()
     assert {"bundle/bundle.json", "bundle/plan.md", "bundle/run.sh"} <= artifacts(client, run)
-    assert sorted(p.name for p in (context.cwd / "results").iterdir()) == [job.name, "mlartifacts", "mlflow.db"]
+    assert sorted(p.name for p in (context.cwd / "results").iterdir()) == ["mlartifacts", "mlflow.db", job.name]
 
 
 def test_the_run_s_id_is_in_every_size(tracked):

@@ -17,8 +17,9 @@ fi
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 launcher_dir=${SAGEMAKER_TRAINING_LAUNCHER_DIR:-$here}
-python=${PYTHON:-python3}
-[ ! -x "$launcher_dir/.venv/bin/python" ] || python=$launcher_dir/.venv/bin/python
+python=$launcher_dir/.venv/bin/python
+[ -x "$python" ] || python=python3
+python=${PYTHON:-$python}
 
 quote() { printf "'%s'" "${1//\'/\\\'}"; } # a text in Hydra's override grammar
 

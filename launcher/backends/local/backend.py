@@ -1,0 +1,234 @@
+"""cluster=local: the job on this machine, one real agent per simulated node."""
+
+import contextlib
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import launcher
+from launcher.backends.local.logs import follow_attempts, tail
+from launcher.backends.local.orders import SCRIPT_FILE, read_orders
+from launcher.backends.local.state import (
+    OPERATOR_LOG,
+    STATE_FILE,
+    Attempt,
+    Snapshot,
+    is_alive,
+    publish,
+    read_snapshot,
+)
+from launcher.contract import CONFIG_DIR, RUN_DIR
+from launcher.families import interface
+from launcher.problems import Problem, fail
+from launcher.render import render_template
+from launcher.scales import get
+from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
+
+BUNDLE_PREFIX = "bundle:"
+"""A word of `cluster.command` that begins so is a path inside the bundle."""
+
+LOOPBACK_ENV = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+"""Keeps collectives off the network, and off a host name that does not resolve. A recipe may override it.
+
+Source: torch.distributed documentation, "Choosing the network interface to use".
+"""
+
+GRACEFUL_ENV = {"HYPERPOD_SIGNAL_COORDINATION": "distributed"}
+"""Lets workers see SIGUSR1 as an elastic event, agreed between all ranks.
+
+Source: hyperpod_elastic_agent 1.1.3, elastic_event_handler.py: _VALID_COORDINATION_MODES.
+"""
+
+STOP_MARGIN_S = 30.0
+"""What the operator may take to end a job, beyond the time its workers have to save."""
+
+KILL_PATIENCE_S = 20.0
+"""What ending at once may take on a loaded machine; under 2 s seen."""
+
+_NEEDED_MODULES = ("torch", "hyperpod_elastic_agent", "httpx", "psutil")
+_INSTALL = "pip install '.[local]'\n     pip install --no-deps hyperpod-elastic-agent==1.1.3"
+_POLL_S = 0.2
+
+
+class JobSurvived(Exception):
+    """A cancelled job did not end."""
+
+
+class LocalBackend:
+    """Runs jobs on this machine. Jobs end with the process that submitted them."""
+
+    name: ClassVar[str] = "local"
+
+    def __init__(self) -> None:
+        self._operators: dict[Path, subprocess.Popen[bytes]] = {}
+
+    def check(self, job: JobSpec) -> tuple[Problem, ...]:
+        """Return what keeps `job` from running on this machine. Looks for modules, imports none."""
+        problems = []
+        missing = [name for name in _NEEDED_MODULES if importlib.util.find_spec(name) is None]
+        if missing:
+            message = f"cluster=local runs the real agent, but this Python has no {', '.join(missing)}"
+            problems.append(Problem("E401", "cluster", message, remedy=_INSTALL))
+        if sys.platform != "linux":
+            message = "cluster=local needs Linux, whose kernel ends a job's processes with the job"
+            problems.append(Problem("E402", "cluster", message, value=sys.platform))
+        if "," in str(job.base_results_dir):
+            message = "the results folder has a comma in its name, which --rdzv-conf cannot carry"
+            problems.append(Problem("E403", "base_results_dir", message, value=str(job.base_results_dir)))
+        program = interface(job.model_type).program
+        if not job.settings.command and program[0] == "-m" and not _is_importable(program[1]):
+            message = f"this recipe trains with {program[1]}, which is not installed here"
+            problems.append(Problem("E404", "cluster", message, value="local", remedy="cluster=k8s"))
+        return tuple(problems)
+
+    def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
+        """Return `run.sh`, which starts one node's agent or the whole job. It reads `configs` in the bundle."""
+        graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
+        context = {
+            "job_name": job.name,
+            "nproc_per_node": job.nproc_per_node,
+            "env": {**LOOPBACK_ENV, **(GRACEFUL_ENV if graceful else {}), **_env_vars(job)},
+            "secrets": _secrets(job),
+            "command": [str(word) for word in job.settings.command or _default_command(job)],
+            "graceful": graceful,
+        }
+        return {SCRIPT_FILE: render_template("local/run.sh.j2", **context)}
+
+    def submit(self, bundle: Bundle) -> JobHandle:
+        """Start the bundle's operator; it ends with this process. Call it from the main thread.
+
+        Raises:
+            ProblemsFound: The bundle's job is running already (E405).
+        """
+        handle = JobHandle(self.name, bundle.job_name, bundle.directory.resolve())
+        run_dir = handle.bundle_dir / RUN_DIR
+        run_dir.mkdir(exist_ok=True)
+        if is_alive(run_dir):
+            remedy = f"recipes cancel {bundle.job_name}"
+            raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
+        (run_dir / STATE_FILE).unlink(missing_ok=True)
+        with (run_dir / OPERATOR_LOG).open("wb") as log:
+            operator = subprocess.Popen(
+                [sys.executable, "-m", "launcher.backends.local.operator"]
+                + ["--parent", str(os.getpid()), str(handle.bundle_dir)],
+                env={**os.environ, **_python_path()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._operators[handle.bundle_dir] = operator
+        _await_first_word(run_dir, operator)
+        return handle
+
+    def status(self, handle: JobHandle) -> JobStatus:
+        """Return the job as it is now; failed when its operator ended without a last word."""
+        if operator := self._operators.get(handle.bundle_dir):
+            operator.poll()
+        run_dir = handle.bundle_dir / RUN_DIR
+        # First the lock, then the file: what a dead operator has said is its last word.
+        alive = is_alive(run_dir)
+        snapshot = read_snapshot(run_dir)
+        if snapshot is None:
+            return JobStatus(JobState.PENDING, 0, "not submitted")
+        if alive or snapshot.state.is_final:
+            return JobStatus(snapshot.state, snapshot.nodes, snapshot.message)
+        return JobStatus(JobState.FAILED, 0, f"the job's operator died; see {run_dir / OPERATOR_LOG}")
+
+    def logs(self, handle: JobHandle, *, follow: bool) -> Iterator[str]:
+        """Yield what rank 0 wrote to stdout, attempt after attempt; with `follow`, until the job has ended."""
+        run_dir = handle.bundle_dir / RUN_DIR
+
+        def attempts() -> tuple[tuple[Attempt, ...], bool]:
+            ended = self.status(handle).state.is_final
+            snapshot = read_snapshot(run_dir)
+            return (snapshot.attempts if snapshot else ()), ended
+
+        return follow_attempts(run_dir, attempts, (lambda: time.sleep(_POLL_S)) if follow else None)
+
+    def cancel(self, handle: JobHandle) -> None:
+        """Stop the job as its recipe says and return when nothing of it is left.
+
+        Raises:
+            JobSurvived: It did not end even when it was killed.
+        """
+        run_dir = handle.bundle_dir / RUN_DIR
+        snapshot = read_snapshot(run_dir)
+        if snapshot is None or not is_alive(run_dir):
+            return
+        patience_s = (read_orders(handle.bundle_dir).graceful_timeout_s or 0) + STOP_MARGIN_S
+        rungs = (
+            (signal.SIGTERM, patience_s),
+            (signal.SIGTERM, KILL_PATIENCE_S),
+            (signal.SIGKILL, KILL_PATIENCE_S),
+        )
+        for signum, wait_s in rungs:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(snapshot.pid, signum)
+            if _is_gone(run_dir, wait_s):
+                if operator := self._operators.get(handle.bundle_dir):
+                    operator.wait()
+                return
+        raise JobSurvived(f"{handle.job_name}: operator {snapshot.pid} or a node of it does not end")
+
+
+def _default_command(job: JobSpec) -> tuple[str, ...]:
+    return (*interface(job.model_type).program, "--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}")
+
+
+def _is_importable(module: str) -> bool:
+    return importlib.util.find_spec(module.partition(".")[0]) is not None
+
+
+def _env_vars(job: JobSpec) -> dict[str, str]:
+    given: Mapping[str, Any] = job.config.get("env_vars") or {}
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in given.items()
+        if value is not None and not isinstance(value, Mapping)
+    }
+
+
+def _secrets(job: JobSpec) -> dict[str, str]:
+    """Return variable of the job to the variable of the user's shell that holds its secret."""
+    named = {"HF_TOKEN": get(job.config, "recipes.run.hf_access_token"), "GIT_TOKEN": get(job.config, "git.token")}
+    named |= job.config.get("env_vars") or {}
+    return {name: ref["env"] for name, ref in named.items() if isinstance(ref, Mapping)}
+
+
+def _python_path() -> dict[str, str]:
+    """Return the variable that lets child processes import this launcher from a checkout."""
+    home = str(Path(launcher.__file__).resolve().parent.parent)
+    # PYTHONPATH comes before the standard library: an installed launcher must not put its neighbours there.
+    if home in sysconfig.get_paths().values():
+        return {}
+    inherited = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{home}{os.pathsep}{inherited}" if inherited else home}
+
+
+def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
+    """Wait until the operator has published its state; publish its failure when it ends before."""
+    while not (run_dir / STATE_FILE).exists():
+        if (code := operator.poll()) is not None and not (run_dir / STATE_FILE).exists():
+            message = f"the operator ended with status {code}:\n{tail(run_dir / OPERATOR_LOG)}"
+            publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
+        time.sleep(_POLL_S / 4)
+
+
+def _is_gone(run_dir: Path, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while is_alive(run_dir):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S / 4)
+    return True
+
+
+BACKEND = LocalBackend()

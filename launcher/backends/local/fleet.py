@@ -1,0 +1,164 @@
+"""The simulated nodes of one job: their processes, ports and agents."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from launcher.backends.local.agent import Agent, AgentStatus, AgentUnreachable, OrderIgnored, StartOrder
+from launcher.backends.local.course import Cause, Fault, Report, StartWorkers, StopWorkers
+from launcher.backends.local.logs import AGENT_LOG, node_logs
+from launcher.backends.local.orders import SCRIPT_FILE
+from launcher.backends.local.ports import port_of, reserve_port
+from launcher.backends.local.processes import KILL_TIMEOUT_S, adopt_orphans, kill_descendants, kill_strays
+
+SHUTDOWN_TIMEOUT_S = 5.0
+"""How long an agent may take to end after /shutdown; about 1 s seen."""
+
+_POLL_S = 0.05
+_MAX_CALLS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A simulated node: its process, which holds everything below it, and its agent."""
+
+    index: int
+    process: subprocess.Popen[bytes]
+    agent: Agent
+    reservation: socket.socket
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+
+class Fleet:
+    """Starts nodes, talks to all of them at once, and ends them all when it is left.
+
+    Nodes are told of this process's death by the kernel, which counts the death of the *thread* that
+    started them: `spawn` belongs on the main thread.
+
+    Args:
+        bundle_dir: Holds `run.sh`.
+        run_dir: Where nodes write.
+        lock: An open file that every node inherits.
+    """
+
+    def __init__(self, bundle_dir: Path, run_dir: Path, lock: IO[bytes]):
+        self._bundle_dir = bundle_dir
+        self._run_dir = run_dir
+        self._lock = lock
+        self._nodes: dict[int, Node] = {}
+        self._heard: dict[int, float] = {}
+        self._master: socket.socket | None = None
+        self._calls = ThreadPoolExecutor(_MAX_CALLS_AT_ONCE, thread_name_prefix="agent-call")
+
+    def __enter__(self) -> "Fleet":
+        adopt_orphans()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.kill()
+        self._calls.shutdown()
+        for node in self._nodes.values():
+            node.agent.close()
+            node.reservation.close()
+        if self._master:
+            self._master.close()
+
+    def spawn(self, index: int) -> None:
+        """Start a node; its agent is ready some seconds later."""
+        reservation = reserve_port()
+        port = port_of(reservation)
+        own = [sys.executable, "-m", "launcher.backends.local.node", "--parent", str(os.getpid()), "--"]
+        logs = node_logs(self._run_dir, index)
+        logs.mkdir(parents=True, exist_ok=True)
+        with (logs / AGENT_LOG).open("ab") as log:
+            process = subprocess.Popen(
+                [*own, "bash", str(self._bundle_dir / SCRIPT_FILE), str(index), str(port)],
+                env={**os.environ, "PYTHON": sys.executable},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(self._lock.fileno(),),
+            )
+        self._nodes[index] = Node(index, process, Agent(port), reservation)
+        self._heard[index] = time.monotonic()
+
+    def look(self) -> Mapping[int, Report]:
+        """Return every node as it is now; kill what a dead node has left behind."""
+        answers = self._ask_all(self._nodes.values())
+        kill_strays(node.process.pid for node in self._nodes.values())
+        return answers
+
+    def start(self, order: StartWorkers) -> tuple[Fault, ...]:
+        """Start workers on the nodes of `order`; return the nodes that did not obey."""
+        if self._master:
+            self._master.close()
+        self._master = reserve_port()
+        port = port_of(self._master)
+        size = len(order.nodes)
+
+        def call(rank: int) -> Callable[[Agent], None]:
+            return lambda agent: agent.start(StartOrder(rank, size, order.attempt, port))
+
+        return self._tell({node: call(rank) for rank, node in enumerate(order.nodes)})
+
+    def stop(self, order: StopWorkers) -> tuple[Fault, ...]:
+        """Stop the workers of all nodes of `order` at once; return the nodes that did not obey."""
+        return self._tell(dict.fromkeys(order.nodes, lambda agent: agent.stop(order.graceful_timeout_s)))
+
+    def shut_down(self) -> None:
+        """Tell every agent to end, and wait for it."""
+        self._tell(dict.fromkeys(self._nodes, Agent.shutdown))
+        self._wait(SHUTDOWN_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """End every node with all that runs on it, whatever it is doing."""
+        for node in self._nodes.values():
+            if node.alive:
+                node.process.send_signal(signal.SIGTERM)
+        self._wait(KILL_TIMEOUT_S)
+        kill_descendants()
+
+    def _ask_all(self, nodes: Iterable[Node]) -> dict[int, Report]:
+        asked = list(nodes)
+        return dict(zip((node.index for node in asked), self._calls.map(self._ask, asked), strict=True))
+
+    def _ask(self, node: Node) -> Report:
+        if not node.alive:
+            return Report(alive=False, status=None)
+        status: AgentStatus | None
+        try:
+            status = node.agent.status()
+            self._heard[node.index] = time.monotonic()
+        except AgentUnreachable:
+            status = None
+        return Report(node.alive, status, time.monotonic() - self._heard[node.index])
+
+    def _tell(self, calls: Mapping[int, Callable[[Agent], None]]) -> tuple[Fault, ...]:
+        def tell(item: tuple[int, Callable[[Agent], None]]) -> Fault | None:
+            index, call = item
+            if not self._nodes[index].alive:
+                return Fault(index, Cause.LOST)
+            try:
+                call(self._nodes[index].agent)
+            except (AgentUnreachable, OrderIgnored) as error:
+                return Fault(index, Cause.DISOBEDIENT, str(error))
+            return None
+
+        return tuple(fault for fault in self._calls.map(tell, calls.items()) if fault)
+
+    def _wait(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while any(node.alive for node in self._nodes.values()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)

@@ -1,0 +1,65 @@
+"""One simulated node: a process that runs a command and takes everything below with it when it ends.
+
+    python -m launcher.backends.local.node [--parent PID] -- COMMAND ...
+
+The agent starts its workers in sessions of their own, so that killing the agent alone, or its process
+group, leaves them training. A node adopts them and kills them: when the command ends, on SIGTERM,
+SIGINT or SIGHUP, and when the parent dies.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from types import FrameType
+
+from launcher.backends.local.processes import (
+    adopt_orphans,
+    end_with_parent,
+    kill_descendants,
+    remove_agent_socket,
+)
+
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def _end(signum: int, _frame: FrameType | None) -> None:
+    _ignore_signals()
+    raise SystemExit(128 + signum)
+
+
+def _ignore_signals() -> None:
+    for each in _END_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="node", description="Run a command as a simulated node.")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="pid to end with")
+    parser.add_argument("command", nargs="+")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command to its end and return its exit status (128 + N for signal N)."""
+    args = _parse(sys.argv[1:] if argv is None else argv)
+    for each in _END_SIGNALS:
+        signal.signal(each, _end)
+    try:
+        # Two levels: a signal that comes while the first is left must not skip the second.
+        try:
+            adopt_orphans()
+            end_with_parent(args.parent)
+            child = subprocess.Popen(args.command, stdin=subprocess.DEVNULL)
+            status = child.wait()
+        finally:
+            _ignore_signals()
+    finally:
+        kill_descendants()
+    remove_agent_socket(child.pid)
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Process trees that end whole: nothing a job starts outlives it. Linux only."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+KILL_TIMEOUT_S = 15.0
+"""How long a killed process may stay (one in an uninterruptible read cannot end)."""
+
+_KILL_POLL_S = 0.02
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class ProcessesSurvived(Exception):
+    """Killed processes did not end.
+
+    Args:
+        pids: What is left.
+    """
+
+    def __init__(self, pids: tuple[int, ...]):
+        super().__init__(f"killed processes still there after {KILL_TIMEOUT_S:g} s: {pids}")
+        self.pids = pids
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option}) refused")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends.
+
+    Source: prctl(2), PR_SET_CHILD_SUBREAPER.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Ask for SIGTERM when `parent_pid`, this process's parent, ends; at once if it has ended already.
+
+    The signal comes when the parent's *thread* that started this process ends, so start it from a
+    thread that lasts.
+
+    Source: prctl(2), PR_SET_PDEATHSIG.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent_pid:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def kill_descendants() -> None:
+    """Kill everything below this process and return when it is gone. Needs `adopt_orphans` before.
+
+    A process that has adopted its orphans and has no child left has no descendant left, however
+    quickly they fork.
+
+    Raises:
+        ProcessesSurvived: Some did not end within KILL_TIMEOUT_S.
+    """
+    me = psutil.Process()
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while True:
+        left = me.children(recursive=True)
+        _kill(left)
+        if not _reap_children():
+            return
+        if time.monotonic() > deadline:
+            raise ProcessesSurvived(tuple(process.pid for process in left))
+        time.sleep(_KILL_POLL_S)
+
+
+def kill_strays(known_pids: Iterable[int]) -> None:
+    """Kill what this process has adopted: every direct child but `known_pids`, with its tree."""
+    known = set(known_pids)
+    for child in psutil.Process().children():
+        if child.pid in known:
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess):
+            _kill([child, *child.children(recursive=True)])
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child.pid, 0)
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+        remove_agent_socket(process.pid)
+
+
+def remove_agent_socket(pid: int) -> None:
+    """Remove the socket file that the agent of this pid made; it leaves it even when it ends by itself.
+
+    Source: hyperpod_elastic_agent 1.1.3, ipc/socket.py: `<tmp>/hyperpod_elastic_agent_<pid>.sock`.
+    """
+    Path(tempfile.gettempdir(), f"hyperpod_elastic_agent_{pid}.sock").unlink(missing_ok=True)
+
+
+def _reap_children() -> bool:
+    """Collect the children that have ended; return whether any child is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True

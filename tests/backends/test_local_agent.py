@@ -1,0 +1,110 @@
+"""The client of the agent's API against a server that answers 200 to everything, as the agent does."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+httpx = pytest.importorskip("httpx")
+
+from launcher.backends.local import agent as agent_module  # noqa: E402
+from launcher.backends.local.agent import Agent, AgentState, AgentUnreachable, OrderIgnored, StartOrder  # noqa: E402
+from launcher.backends.local.ports import port_of, reserve_port  # noqa: E402
+
+START = StartOrder(rank=1, num_nodes=3, attempt=2, master_port=5678, progress={"job": {"progressCount": 7}})
+
+
+class Stub:
+    """An agent in `state` that takes an order when `obeys` names what it becomes."""
+
+    def __init__(self, state, obeys=None, status_body=None):
+        stub = self
+        self.orders = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.answer(status_body or json.dumps({"status": state, "progress": None}).encode())
+
+            def do_POST(self):
+                nonlocal state
+                length = int(self.headers.get("Content-Length", 0))
+                stub.orders.append((self.path, json.loads(self.rfile.read(length) or "null")))
+                state = obeys or state
+                self.answer(b"")
+
+            def answer(self, body):
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        self.client = Agent(self.server.server_port)
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    monkeypatch.setattr(agent_module, "CONFIRM_TIMEOUT_S", 0.2)
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(Stub(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.client.close()
+        each.server.shutdown()
+        each.server.server_close()
+
+
+def test_start_sends_what_the_node_must_know(stub):
+    ready = stub("ready", obeys="running")
+    ready.client.start(START)
+    body = {"rank": 1, "nnodes": 3, "faultCount": 2, "master_addr": "127.0.0.1", "master_port": 5678}
+    assert ready.orders == [("/start", {**body, "progress": {"job": {"progressCount": 7}}})]
+    assert ready.client.status().state is AgentState.RUNNING
+
+
+def test_start_refuses_an_agent_that_would_ignore_it(stub):
+    completed = stub("completed")
+    with pytest.raises(OrderIgnored, match="completed"):
+        completed.client.start(START)
+    assert completed.orders == []
+
+
+def test_an_order_that_has_no_effect_is_not_taken_for_done(stub):
+    with pytest.raises(OrderIgnored, match="/start had no effect"):
+        stub("ready").client.start(START)
+    with pytest.raises(OrderIgnored, match="/stop had no effect"):
+        stub("running").client.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("graceful_timeout_s", "extra"),
+    [(None, {}), (9, {"is_graceful": True, "timeout": 9})],
+    ids=["at-once", "graceful"],
+)
+def test_stop_is_graceful_only_when_asked(stub, graceful_timeout_s, extra):
+    running = stub("running", obeys="stopping")
+    running.client.stop(graceful_timeout_s)
+    assert running.orders == [("/stop", {"restart_mode": "plr", **extra})]
+
+
+def test_an_answer_that_makes_no_sense_counts_as_none(stub):
+    with pytest.raises(AgentUnreachable, match="/status answered"):
+        stub("ready", status_body=b'{"status": "levitating"}').client.status()
+
+
+def test_no_agent_is_unreachable_and_a_proxy_is_never_asked(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:1")
+    with reserve_port() as reservation:
+        client = Agent(port_of(reservation))
+        with pytest.raises(AgentUnreachable, match="refused"):
+            client.status()
+        client.close()

@@ -1,0 +1,174 @@
+"""Checking and rendering for this machine, and run.sh as a shell reads it."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from launcher.backends.local.backend import LocalBackend, _python_path
+from launcher.specs import ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
+
+ELASTIC = ElasticPolicy(1, 4, None, (1, 2, 3, 4), True, None, 20, None, None)
+WEIRD_NAME = 'it\'s a "bundle" with $HOME and ; `true`'
+
+
+def job(**changes):
+    fields = {
+        "name": "tiny",
+        "backend": "local",
+        "recipe": "training/tiny/tiny_lm_cpu",
+        "model_type": "tiny_lm",
+        "nproc_per_node": 2,
+        "initial_nodes": 1,
+        "scales": (),
+        "elastic": ELASTIC,
+        "resources": Resources(None, 0, None, 0, False),
+        "image": None,
+        "base_results_dir": Path("/results"),
+        "settings": SimpleNamespace(command=None),
+        "config": {"env_vars": {}},
+    }
+    return JobSpec(**{**fields, **changes})
+
+
+def script(**changes):
+    return LocalBackend().render(job(**changes), {})["run.sh"]
+
+
+def run_with_echo(text, directory):
+    """Run the script with a `python` that prints its environment and words, one a line."""
+    directory.mkdir()
+    (directory / "run.sh").write_text(text)
+    echo = directory / "echo"
+    echo.write_text('#!/bin/bash\nprintf "%s\\n" "RUN=$RECIPES_RUN_DIR" "A=${A:-}" "$@"\n')
+    echo.chmod(0o755)
+    environment = {"PYTHON": str(echo), "PATH": "/usr/bin:/bin"}
+    command = ["bash", str(directory / "run.sh"), "1", "4567"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_run_sh_passes_the_agents_options_from_any_folder(tmp_path):
+    bundle = tmp_path / WEIRD_NAME
+    text = script(config={"env_vars": {"A": "it's $A"}}, settings=SimpleNamespace(command=["t.py", "--x", "a b'c"]))
+    assert run_with_echo(text, bundle) == [
+        f"RUN={bundle}/run",
+        "A=it's $A",
+        "-m",
+        "launcher.backends.local.hyperpodrun",
+        "--nnodes=1",
+        "--nproc-per-node=2",
+        "--rdzv-backend=hyperpod",
+        "--rdzv-id=tiny",
+        f"--rdzv-conf=resource_config_dir={bundle}/run/nodes/node-1",
+        "--server-host=127.0.0.1",
+        "--server-port=4567",
+        "--server-log-level=warning",
+        f"--log-dir={bundle}/run/logs/node-1",
+        "--redirects=3",
+        "t.py",
+        "--x",
+        "a b'c",
+    ]
+
+
+def test_the_default_command_reads_the_bundles_configs(tmp_path):
+    words = run_with_echo(script(), tmp_path / WEIRD_NAME)
+    configs = f"{tmp_path / WEIRD_NAME}/configs"
+    assert words[-4:] == ["-m", "launcher.runtime.entrypoint", "--config-path", configs]
+
+
+def test_a_secret_is_read_from_the_shell_and_never_written(tmp_path):
+    text = script(config={"env_vars": {"A": {"env": "MINE"}}})
+    (tmp_path / "run.sh").write_text(text)
+    command = ["bash", tmp_path / "run.sh", "1", "4567"]
+    away = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert away.returncode != 0 and "MINE: holds a secret of this job" in away.stderr
+    echo = tmp_path / "echo"
+    echo.write_text('#!/bin/bash\necho "$A"\n')
+    echo.chmod(0o755)
+    there = {"PATH": "/usr/bin:/bin", "MINE": "it's", "PYTHON": str(echo)}
+    assert subprocess.run(command, env=there, capture_output=True, text=True, check=True).stdout == "it's\n"
+
+
+def test_run_sh_without_arguments_launches_the_bundle(tmp_path):
+    (tmp_path / "run.sh").write_text(script())
+    done = subprocess.run(
+        ["bash", str(tmp_path / "run.sh")], env={"PYTHON": "/bin/echo"}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"-m launcher launch {tmp_path}\n"
+
+
+def test_run_sh_refuses_one_argument(tmp_path):
+    (tmp_path / "run.sh").write_text(script())
+    done = subprocess.run(["bash", str(tmp_path / "run.sh"), "1"], capture_output=True, text=True)
+    assert (done.returncode, "usage:" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("elastic", [ELASTIC, None], ids=["elastic", "fixed"])
+@pytest.mark.parametrize("command", [None, ["-m", "mine", "bundle:recipe.yaml", "$x"]], ids=["default", "own"])
+def test_shellcheck_finds_nothing_in_run_sh(tmp_path, elastic, command):
+    if not (shellcheck := shutil.which("shellcheck")):
+        pytest.skip("shellcheck is not installed")
+    path = tmp_path / "run.sh"
+    path.write_text(script(elastic=elastic, settings=SimpleNamespace(command=command)))
+    # SC2016: a user's word with a $ in it is quoted because it must stay as it is.
+    done = subprocess.run([shellcheck, "--exclude=SC2016", str(path)], capture_output=True, text=True)
+    assert done.stdout == ""
+
+
+def test_workers_see_scale_events_only_where_the_recipe_is_graceful():
+    line = "export HYPERPOD_SIGNAL_COORDINATION=distributed"
+    assert line in script()
+    assert line not in script(elastic=None)
+
+
+def test_a_recipes_variables_override_the_backends():
+    text = script(config={"env_vars": {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 2, "UNSET": None}})
+    assert "export GLOO_SOCKET_IFNAME=eth0" in text
+    assert "export NCCL_SOCKET_IFNAME=lo" in text
+    assert "export OMP_NUM_THREADS=2" in text
+    assert "UNSET" not in text
+
+
+def test_check_accepts_a_job_where_everything_is_installed():
+    assert LocalBackend().check(job()) == ()
+
+
+def test_check_says_how_to_install_the_agent(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name.startswith("hyperpod") else object())
+    (problem,) = LocalBackend().check(job())
+    assert problem.code == "E401"
+    assert "hyperpod_elastic_agent" in problem.message
+    assert "pip install '.[local]'" in problem.remedy
+    assert "pip install --no-deps hyperpod-elastic-agent==1.1.3" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"base_results_dir": Path("/a,b")}, "E403"),
+        ({"model_type": "llm_finetuning_aws"}, "E404"),
+    ],
+    ids=["comma", "program"],
+)
+def test_check_refuses_what_cannot_run_here(changes, code):
+    assert [problem.code for problem in LocalBackend().check(job(**changes))] == [code]
+
+
+def test_the_backend_is_imported_without_the_agent_torch_or_httpx():
+    code = "import sys, launcher.backends.local.backend; print({'torch', 'httpx', 'psutil'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=_python_path(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_a_bundle_that_was_never_submitted_is_pending(tmp_path):
+    handle = JobHandle("local", "tiny", tmp_path)
+    assert LocalBackend().status(handle) == JobStatus(JobState.PENDING, 0, "not submitted")
+    assert list(LocalBackend().logs(handle, follow=False)) == []
+    LocalBackend().cancel(handle)

@@ -1,0 +1,228 @@
+"""The local backend's parts that need no agent: ports, nodes, state, logs, explanations."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.backends.local.course import Cause, Fault
+from launcher.backends.local.explain import explain
+from launcher.backends.local.logs import describe_exit, failed_workers, follow_attempts, tail
+from launcher.backends.local.orders import read_orders
+from launcher.backends.local.ports import LOOPBACK, port_of, reserve_port
+from launcher.backends.local.state import Attempt, JobAlreadyRunning, Snapshot, is_alive, lock, publish, read_snapshot
+from launcher.specs import JobState
+
+ROOT = Path(__file__).parents[2]
+NODE = [sys.executable, "-m", "launcher.backends.local.node"]
+# Prints the pid of a grandchild in a session of its own, whose parent is gone.
+ORPHAN = (
+    "import subprocess, sys, time;"
+    'inner = \'import subprocess, sys; print(subprocess.Popen([sys.executable, "-c", "import time;'
+    " time.sleep(600)\"], start_new_session=True, stdout=subprocess.DEVNULL).pid, flush=True)';"
+    "subprocess.run([sys.executable, '-c', inner])"
+)
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def wait_gone(pid, timeout_s=5.0):
+    deadline = time.monotonic() + timeout_s
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, f"{pid} lives on"
+        time.sleep(0.02)
+
+
+def node(script, *options):
+    return subprocess.Popen(
+        [*NODE, *options, "--", sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment()
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("", 0), ("; sys.exit(7)", 7), ("; import os; os.kill(os.getpid(), 9)", 137)],
+    ids=["success", "failure", "killed"],
+)
+def test_a_node_ends_with_its_command_and_takes_orphans_with_it(end, status):
+    process = node(ORPHAN + end)
+    orphan = int(process.stdout.readline())
+    assert process.wait(10) == status
+    process.stdout.close()
+    wait_gone(orphan, 0.5)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda s: s.name)
+def test_a_signalled_node_kills_all_below_it(signum):
+    process = node(ORPHAN + "; time.sleep(600)")
+    orphan = int(process.stdout.readline())
+    process.send_signal(signum)
+    assert process.wait(10) == 128 + signum
+    process.stdout.close()
+    wait_gone(orphan, 0.5)
+
+
+def test_a_node_ends_when_its_parent_is_killed():
+    start = (
+        f"import subprocess; subprocess.run({[*NODE, '--', sys.executable, '-c', ORPHAN + '; time.sleep(600)']!r})"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, env=environment())
+    orphan = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    wait_gone(orphan)
+
+
+def test_a_node_whose_parent_is_gone_already_runs_nothing(tmp_path):
+    process = node(f"open({str(tmp_path / 'ran')!r}, 'w'); import time; time.sleep(600)", "--parent", "1")
+    assert process.wait(10) == 128 + signal.SIGTERM
+    process.stdout.close()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_reserved_port_serves_whoever_names_it_and_nobody_else():
+    reservations = [reserve_port() for _ in range(50)]
+    ports = {port_of(each) for each in reservations}
+    assert len(ports) == 50
+    try:
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((LOOPBACK, min(ports)))
+            server.listen()
+            socket.create_connection((LOOPBACK, min(ports))).close()
+        with socket.socket() as greedy, pytest.raises(OSError, match="in use"):
+            greedy.bind((LOOPBACK, max(ports)))
+    finally:
+        for each in reservations:
+            each.close()
+
+
+def test_a_snapshot_comes_back_as_it_was_published(tmp_path):
+    attempts = (Attempt(0, 0, (0, 1), 1.5), Attempt(1, 1, (1, 2), 2.5))
+    snapshot = Snapshot(JobState.FAILED, 0, "rank 1 …", 1, 42, 3, attempts)
+    assert read_snapshot(tmp_path) is None
+    publish(tmp_path, snapshot)
+    assert read_snapshot(tmp_path) == snapshot
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_the_lock_is_held_while_an_inheritor_of_it_lives(tmp_path):
+    assert not is_alive(tmp_path)
+    with lock(tmp_path) as file:
+        sleeper = subprocess.Popen(["sleep", "600"], pass_fds=(file.fileno(),))
+    assert is_alive(tmp_path)
+    with pytest.raises(JobAlreadyRunning), lock(tmp_path):
+        pass
+    sleeper.kill()
+    sleeper.wait()
+    assert not is_alive(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-768, "exited with code 3"),
+        (-256, "exited with code 1"),
+        (-9, "was killed by SIGKILL"),
+        (-139, "was killed by SIGSEGV"),
+        (2, "exited with code 2"),
+    ],
+    ids=["exit-3", "exception", "sigkill", "core-dumped", "unmangled"],
+)
+def test_an_agents_exit_codes_are_told_as_they_were(code, words):
+    assert describe_exit(code) == words
+
+
+def test_failed_workers_are_read_from_the_agents_message():
+    message = (
+        "A training worker process has crashed:\n"
+        "    Local Rank 1 exited with code -768 due to: unknown\n"
+        "    Local Rank 0 exited with code -9 due to: Signal 9\n"
+    )
+    assert [(each.local_rank, each.exit_code) for each in failed_workers(message)] == [(1, -768), (0, -9)]
+
+
+def worker_file(run_dir, node_index, attempt, local_rank, name, text, mtime=None):
+    path = run_dir / "logs" / f"node-{node_index}" / "job_x1" / f"attempt_{attempt}" / str(local_rank) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    if mtime:
+        os.utime(path, (mtime, mtime))
+    return path
+
+
+def test_the_rank_that_wrote_its_last_word_first_is_named(tmp_path):
+    now = time.time()
+    worker_file(tmp_path, 4, 2, 0, "stderr.log", "Connection closed by peer\n", now + 0.3)
+    worker_file(tmp_path, 7, 2, 1, "stderr.log", "Traceback\nValueError: bad sample\n", now)
+    faults = tuple(
+        Fault(node_index, Cause.WORKER, f"Local Rank {rank} exited with code -256 due to: unknown")
+        for node_index, rank in ((4, 0), (7, 1))
+    )
+    text = explain(faults, tmp_path, (Attempt(2, 4, (4, 7), now),), nproc_per_node=2)
+    assert text == "rank 3 (node 7, local rank 1) exited with code 1:\nTraceback\nValueError: bad sample"
+
+
+def test_a_lost_node_outranks_the_workers_that_missed_it(tmp_path):
+    (tmp_path / "logs/node-1").mkdir(parents=True)
+    (tmp_path / "logs/node-1/agent.log").write_text("Killed\n")
+    faults = (Fault(0, Cause.WORKER, "Local Rank 0 exited with code -256"), Fault(1, Cause.LOST))
+    assert explain(faults, tmp_path, (), 1) == "node 1: its agent ended:\nKilled"
+
+
+def test_tail_gives_the_last_lines_of_a_long_file(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("".join(f"line {i}\n" for i in range(10_000)))
+    assert tail(path, 2) == "line 9998\nline 9999"
+    assert tail(tmp_path / "none") == ""
+
+
+def test_following_goes_from_attempt_to_attempt_and_never_splits_a_line(tmp_path):
+    now = time.time()
+    looks = iter(
+        [
+            ((), False),
+            ((Attempt(0, 0, (0,), now),), False),
+            ((Attempt(0, 0, (0,), now),), False),
+            ((Attempt(0, 0, (0,), now), Attempt(1, 3, (3,), now)), False),
+        ]
+    )
+    last = ((Attempt(0, 0, (0,), now), Attempt(1, 3, (3,), now)), True)
+    first = worker_file(tmp_path, 0, 0, 0, "stdout.log", "one\ntw")
+    steps = iter([lambda: None, lambda: first.write_text("one\ntwo\nthree"), lambda: None])
+    worker_file(tmp_path, 3, 1, 0, "stdout.log", "four\nfive")
+    lines = follow_attempts(tmp_path, lambda: next(looks, last), lambda: next(steps, lambda: None)())
+    assert list(lines) == ["one", "two", "three", "four", "five"]
+
+
+def test_an_earlier_runs_attempt_of_the_same_number_is_not_shown(tmp_path):
+    now = time.time()
+    worker_file(tmp_path, 0, 0, 0, "stdout.log", "old\n", now - 100)
+    assert list(follow_attempts(tmp_path, lambda: ((Attempt(0, 0, (0,), now),), True), None)) == []
+
+
+@pytest.mark.parametrize(
+    ("elastic", "graceful_timeout_s"),
+    [
+        (None, None),
+        ({"use_graceful_shutdown": False, "graceful_shutdown_timeout_s": 9}, None),
+        ({"use_graceful_shutdown": True, "graceful_shutdown_timeout_s": 9}, 9),
+        ({"use_graceful_shutdown": True, "graceful_shutdown_timeout_s": None}, 15),
+    ],
+    ids=["fixed", "abrupt", "graceful", "graceful-default"],
+)
+def test_orders_take_the_time_to_save_from_the_plan(tmp_path, elastic, graceful_timeout_s):
+    plan = {"job_name": "j", "nproc_per_node": 2, "initial_nodes": 3, "elastic": elastic}
+    (tmp_path / "plan.json").write_text(json.dumps({**plan, "scales": [{"nodes": 3}, {"nodes": 1}]}))
+    orders = read_orders(tmp_path)
+    assert (orders.graceful_timeout_s, orders.sizes, orders.initial_nodes) == (graceful_timeout_s, (1, 3), 3)
