@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from launcher import pipeline, terminal, tracking
 from launcher.context import LaunchContext
+from launcher.contract import RUN_DIR
 from launcher.problems import ProblemsFound
 from launcher.specs import Bundle, JobState
 
 USER_ERROR, JOB_FAILED, INTERRUPTED = 2, 3, 130
 """Exit codes. 0 is success, 1 a fault of our own (with a traceback)."""
+_EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: JOB_FAILED, JobState.CANCELLED: INTERRUPTED}
 
 
 def main(overrides: Sequence[str]) -> int:
@@ -24,6 +26,8 @@ def main(overrides: Sequence[str]) -> int:
         context = LaunchContext.read()
         job = pipeline.prepare(overrides, context)
         terminal.show_plan(job)
+        if tracking.is_tracked(job):
+            terminal.say("opening the MLflow run …", "dim", stderr=True)
         job = pipeline.track(job, context)
         bundle = pipeline.render(job, context)
         pipeline.write(bundle)
@@ -54,12 +58,13 @@ def launch(bundle: Bundle, backend_name: str) -> int:
     handle = pipeline.submit(bundle, backend)
     try:
         terminal.follow(backend.logs(handle, follow=True))
-        state = backend.status(handle).state
     except KeyboardInterrupt:
         terminal.say("stopping; the job saves a checkpoint first", stderr=True)
         backend.cancel(handle)
-        state = JobState.CANCELLED
-    tracking.finish(bundle, state)
-    message = backend.status(handle).message
-    terminal.say(f"{state.value}  {message}".rstrip(), stderr=state is not JobState.SUCCEEDED)
-    return {JobState.SUCCEEDED: 0, JobState.CANCELLED: INTERRUPTED}.get(state, JOB_FAILED)
+    status = backend.status(handle)
+    try:
+        tracking.finish(bundle, status.state)
+    except ProblemsFound as error:  # a job that has run is not undone by its tracking store
+        terminal.show_problems(error.problems, f"unsent metrics stay in {bundle.directory / RUN_DIR}")
+    terminal.show_end(bundle, status)
+    return _EXIT_CODES[status.state]

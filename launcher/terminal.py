@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher import report
+from launcher import report, tracking
+from launcher.contract import LOG_DIR, RUN_DIR
 from launcher.problems import Problem
-from launcher.specs import Bundle, JobSpec
+from launcher.specs import Bundle, JobSpec, JobState, JobStatus
 
 _STEP = re.compile(r"step (\d+)/(\d+)\s+(.*)")
 _QUIET_S = 2.0
@@ -51,6 +52,16 @@ def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
     """Print where a bundle is and what to do with it."""
     where = f"bundle {shown_path(bundle.directory)}  {len(bundle.files)} files, digest {bundle.digest[:6]}"
     say(where + (f"   next: {next_step}" if next_step else ""))
+
+
+def show_end(bundle: Bundle, status: JobStatus) -> None:
+    """Print how a job ended, and where its logs and its curve are."""
+    is_success = status.state is JobState.SUCCEEDED
+    said = "" if is_success else f"  {status.message}"
+    say(f"{status.state.value}{said}", "bold green" if is_success else "bold red", stderr=not is_success)
+    say(f"logs {shown_path(bundle.directory / RUN_DIR / LOG_DIR)}")
+    if settings := tracking.run_of(bundle):
+        say(f"mlflow run {settings.run_id} in {settings.tracking_uri}")
 
 
 def shown_path(path: Path) -> str:

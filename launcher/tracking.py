@@ -115,12 +115,19 @@ def start(bundle: Bundle) -> None:
 
 
 def finish(bundle: Bundle, state: JobState) -> None:
-    """Send what the job left unsent of its metrics and mark the run by how the job ended."""
+    """Send what the job left unsent of its metrics and mark the run by how the job ended.
+
+    Raises:
+        ProblemsFound: The store cannot be reached; what is unsent stays in the run folder.
+    """
     if settings := run_of(bundle):
         from launcher.runtime import reporting
 
         with _problems(settings.tracking_uri):
-            reporting.ship(bundle.directory / contract.RUN_DIR, settings.tracking_uri, settings.run_id)
+            try:
+                reporting.ship(bundle.directory / contract.RUN_DIR, settings.tracking_uri, settings.run_id)
+            except reporting.TrackingUnavailable as error:
+                raise fail("E506", f"{_PATH}.tracking_uri", f"the last metrics could not be sent: {error}") from error
             _client(settings.tracking_uri).set_terminated(settings.run_id, _STATUS[state])
 
 

@@ -1,0 +1,1 @@
+"""What runs inside the training container: torch, yaml, the standard library, `launcher.contract`."""

@@ -1,0 +1,24 @@
+"""Files that are there whole or not at all, whenever the machine stops."""
+
+import os
+from pathlib import Path
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the content of `path` in one step: a reader sees the old text or the new."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync_folder(path.parent)

@@ -1,0 +1,91 @@
+"""This process's place among the ranks, and how it joins and leaves them."""
+
+import ipaddress
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+JOIN_TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process stands. `device` is the accelerator of `local_rank`, or the CPU."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    device: torch.device
+
+    @property
+    def nodes(self) -> int:
+        # NNODES is stale after a scale event, and GROUP_WORLD_SIZE is the agent's world size.
+        return self.world_size // self.local_world_size
+
+
+def place_from_env() -> Place:
+    """Return the place that the agent (or torchrun) gave this process; alone when there is none."""
+    rank, world_size, local_rank, local_world_size = (
+        int(os.environ.get(name, default))
+        for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
+    )
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    return Place(rank, world_size, local_rank, local_world_size, device)
+
+
+def join(place: Place) -> None:
+    """Join the process group: nccl where there are accelerators, else gloo."""
+    if place.device.type == "cuda":
+        torch.cuda.set_device(place.device)
+        backend, device_id = "nccl", place.device
+    else:
+        backend, device_id = "gloo", None
+    store = _loopback_store(place)
+    if store is None and "MASTER_ADDR" not in os.environ:
+        store = dist.HashStore()
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=place.rank if store else -1,
+        world_size=place.world_size if store else -1,
+        timeout=JOIN_TIMEOUT,
+        device_id=device_id,
+    )
+
+
+def _loopback_store(place: Place) -> dist.Store | None:
+    # torch's own store listens on every interface; a job on this machine alone must not.
+    address = os.environ.get("MASTER_ADDR", "")
+    try:
+        is_loopback = address == "localhost" or ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    port, listener = int(os.environ["MASTER_PORT"]), None
+    if place.rank == 0:
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address, port))
+        listening.listen()
+        listener = listening.detach()
+    return dist.TCPStore(address, port, place.world_size, place.rank == 0, JOIN_TIMEOUT, master_listen_fd=listener)
+
+
+def leave(exit_code: int) -> None:
+    """End this process now. Does not return.
+
+    After DistributedDataParallel on gloo a plain return hangs in about half of the exits.
+    """
+    if exit_code == 0 and dist.is_initialized():
+        dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)

@@ -1,0 +1,136 @@
+"""Real ranks for the runtime's tests: forked processes that share a gloo group on this machine."""
+
+import json
+import os
+import pickle
+import socket
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # imported before the ranks are forked, so that not each of them pays for it
+import torch.distributed.checkpoint.state_dict
+
+from launcher.runtime import process_group
+from launcher.runtime.process_group import Place
+from launcher.runtime.settings import settings_of
+from launcher.runtime.trainer import Trainer
+
+TEXT = Path(__file__).parents[2] / "launcher" / "runtime" / "data" / "tiny_corpus.txt"
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_ranks(world_size: int, work: Callable[[Place], Any], folder: Path) -> list[Any]:
+    """Run `work(place)` in `world_size` processes of one group and return what each returned."""
+    port = unused_port()
+    children = [_fork(rank, world_size, port, work, folder) for rank in range(world_size)]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert codes == [0] * world_size
+    return [pickle.loads((folder / f"result{rank}").read_bytes()) for rank in range(world_size)]
+
+
+def _fork(rank: int, world_size: int, port: int, work: Callable[[Place], Any], folder: Path) -> int:
+    if child := os.fork():
+        return child
+    code = 1
+    try:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        torch.set_num_threads(1)
+        place = Place(rank, world_size, rank, world_size, torch.device("cpu"))
+        process_group.join(place)
+        (folder / f"result{rank}").write_bytes(pickle.dumps(work(place)))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        process_group.leave(code)
+
+
+def tiny_config(world_size: int = 1, **changes: Any) -> dict[str, Any]:
+    """Return a resolved recipe of 60 samples, 2 epochs of 12 a step; uneven where 12 does not divide."""
+    args = {
+        "train_batch_size": 12,
+        "micro_train_batch_size": 3 if 12 % (3 * world_size) == 0 else 1,
+        "learning_rate": 0.003,
+        "lr_scheduler": "cosine",
+        "lr_warmup_ratio": 0.1,
+        "max_epochs": 2,
+        "max_len": 8,
+        "seed": 42,
+        "weight_decay": 0.0,
+        "adam_betas": [0.9, 0.95],
+        "max_norm": 1.0,
+        "logging_steps": 1,
+        "save_steps": 0,
+        "max_ckpt_num": 3,
+        "load_checkpoint": True,
+        "override_training_dir": True,
+        "training_dir": "",
+    }
+    return {
+        "run": {"model_type": "tiny_lm"},
+        "training_config": {
+            "mlflow": {"enabled": False},
+            "model_config": {
+                "vocab_size": 256,
+                "hidden_size": 16,
+                "num_layers": 1,
+                "num_heads": 2,
+                "dropout": 0.0,
+            },
+            "datasets": {"train_data": {"file_path": str(TEXT), "limit": 60}},
+            "training_args": args | changes,
+        },
+    }
+
+
+def uneven(num_small: int, small: int, large: int) -> dict[str, Any]:
+    return {
+        "use_uneven_batch": True,
+        "num_dp_groups_with_small_batch_size": num_small,
+        "small_local_batch_size": small,
+        "large_local_batch_size": large,
+    }
+
+
+class RecordingTrainer(Trainer):
+    """Writes down the dataset indices that this rank trains on."""
+
+    taken: list[int]
+
+    def _gradients(self, shares: tuple[int, ...], cursor: int) -> torch.Tensor:
+        from launcher.runtime.sampler import rank_positions
+
+        positions = rank_positions(shares, self.place.rank, cursor)
+        self.taken.extend(self.stream.indices(positions).tolist())
+        return super()._gradients(shares, cursor)
+
+
+def train(config: dict[str, Any], world_size: int, run_dir: Path, stop_before_step: int = 0) -> list[int]:
+    """Train on `world_size` ranks, to the end or to `stop_before_step`; return the indices they took."""
+
+    def work(place: Place) -> list[int]:
+        trainer = RecordingTrainer(
+            settings_of(config, place.world_size),
+            place,
+            run_dir,
+            lambda: trainer.progress.step + 1 == stop_before_step,
+        )
+        trainer.taken = []
+        trainer.run()
+        return trainer.taken
+
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return [index for taken in run_ranks(world_size, work, run_dir) for index in taken]
+
+
+def metrics(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

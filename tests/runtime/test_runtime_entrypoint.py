@@ -1,0 +1,129 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from runtime_ranks import metrics, tiny_config, uneven, unused_port
+
+from launcher import contract
+from launcher.runtime import agent
+from launcher.runtime.checkpoint import latest_progress
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_configs(folder: Path, **tracking) -> None:
+    folder.mkdir()
+    for nodes, changes in ((1, {}), (3, {"uneven_batch": uneven(2, 3, 6)})):
+        config = tiny_config(nodes, max_epochs=1, **changes)
+        config["training_config"]["mlflow"] = tracking or {"enabled": False}
+        (folder / contract.config_name(nodes)).write_text(yaml.safe_dump(config))
+
+
+def start(folder: Path, processes: int, local_processes: int, **env: str) -> list[subprocess.Popen]:
+    port = unused_port()
+    common = (
+        os.environ
+        | env
+        | {
+            "PYTHONPATH": os.pathsep.join(filter(None, (env.get("PYTHONPATH"), str(ROOT)))),
+            contract.ENV_RUN_DIR: str(folder / "run"),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(processes),
+            "LOCAL_WORLD_SIZE": str(local_processes),
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+        }
+    )
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs")],
+            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank % local_processes)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(processes)
+    ]
+
+
+def test_ranks_pick_the_configuration_of_their_cluster_size(tmp_path):
+    write_configs(tmp_path / "configs")
+    ranks = start(tmp_path, processes=3, local_processes=1)
+    outputs = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], outputs
+    assert "finished at step 5, loss" in outputs[0][0]
+    assert outputs[1][0] == ""
+    assert {line["nodes"] for line in metrics(tmp_path / "run")} == {3}
+
+
+def test_the_first_step_does_not_wait_for_mlflow(tmp_path):
+    write_configs(tmp_path / "configs", enabled=True, tracking_uri="http://127.0.0.1:9", run_id="r")
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "mlflow.py").write_text(
+        "import os, time\n"
+        f"open({str(tmp_path / 'began')!r}, 'w').write(repr(time.time()))\n"
+        "time.sleep(5)\n"
+        f"open({str(tmp_path / 'imported')!r}, 'w').write(repr(time.time()))\n"
+        "from nowhere import nothing\n"
+    )
+    (rank,) = start(tmp_path, 1, 1, PYTHONPATH=str(slow))
+    output, errors = rank.communicate(timeout=120)
+    lines = metrics(tmp_path / "run")
+    assert rank.returncode == 0, errors
+    assert len(lines) == 5 and "finished at step 5" in output
+    assert lines[0]["time"] < float((tmp_path / "began").read_text())
+    imported = tmp_path / "imported"
+    assert not imported.exists() or lines[-1]["time"] < float(imported.read_text())
+
+
+def test_a_fault_prints_its_traceback_and_exits_nonzero(tmp_path):
+    write_configs(tmp_path / "configs")
+    path = tmp_path / "configs" / contract.config_name(1)
+    path.write_text(path.read_text().replace("tiny_lm", "huge_lm"))
+    (rank,) = start(tmp_path, 1, 1)
+    _, errors = rank.communicate(timeout=120)
+    assert rank.returncode == 1
+    assert "Traceback" in errors and "run.model_type='huge_lm'; this trainer builds tiny_lm" in errors
+
+
+@pytest.mark.parametrize("delay_s", [0.3, 1.0], ids=str)
+def test_the_stop_signal_survives_the_import_of_its_handler(tmp_path, delay_s):
+    pytest.importorskip(agent.PACKAGE)
+    program = (
+        "from launcher.runtime.agent import install_event_handler\n"
+        "detected = install_event_handler()\n"
+        "print(detected())\n"
+    )
+    env = os.environ | {"HYPERPOD_SIGNAL_COORDINATION": "distributed", "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True)
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGUSR1)
+    assert process.communicate(timeout=60)[0] == "True\n"
+    assert process.returncode == 0
+
+
+def test_without_the_agent_there_are_no_events(monkeypatch):
+    monkeypatch.setattr(agent, "PACKAGE", "no_such_package")
+    assert agent.install_event_handler()() is False
+
+
+def test_an_event_on_one_rank_stops_all_with_a_checkpoint(tmp_path):
+    pytest.importorskip(agent.PACKAGE)
+    write_configs(tmp_path / "configs")
+    path = tmp_path / "configs" / contract.config_name(1)
+    path.write_text(path.read_text().replace("max_epochs: 1", "max_epochs: 5000"))
+    ranks = start(tmp_path, 2, 2, HYPERPOD_SIGNAL_COORDINATION="distributed")
+    assert "step 1/" in ranks[0].stdout.readline()
+    ranks[1].send_signal(signal.SIGUSR1)
+    outputs = [rank.communicate(timeout=60) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    done = metrics(tmp_path / "run")[-1]["step"]
+    assert f"stopped at step {done} for a scale event" in outputs[0][0]
+    assert latest_progress(tmp_path / "run" / contract.CHECKPOINT_DIR)[1].step == done

@@ -1,0 +1,141 @@
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from launcher import contract
+from launcher.runtime.reporting import (
+    METRIC_NAMES,
+    MetricsFile,
+    Reporter,
+    StepMetrics,
+    TrackingUnavailable,
+    _Courier,
+    ship,
+)
+
+FIRST = StepMetrics(1, 5.5, 0.001, 2, 1, 100.0, 32, 1_700_000_000.25)
+UNREACHABLE = "http://127.0.0.1:9"
+
+
+def write_steps(run_dir, *steps: int) -> None:
+    file = MetricsFile(run_dir)
+    for step in steps:
+        file.append(replace(FIRST, step=step, loss=5.5 - step / 100))
+    file.close()
+
+
+def steps_in(run_dir) -> list[int]:
+    return [json.loads(line)["step"] for line in (run_dir / contract.METRICS_FILE).read_text().splitlines()]
+
+
+@pytest.fixture
+def mlflow_run(tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    run = client.create_run(client.create_experiment("tiny"))
+    return client, uri, run.info.run_id
+
+
+def logged(client, run_id: str, name: str = "loss") -> list[int]:
+    return sorted(metric.step for metric in client.get_metric_history(run_id, name))
+
+
+def test_redone_steps_are_written_once(tmp_path):
+    write_steps(tmp_path, 1, 2, 3)
+    write_steps(tmp_path, 2, 3, 4, 5)
+    assert steps_in(tmp_path) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("whole", [0, 2], ids=["only_line", "after_whole_lines"])
+def test_a_torn_last_line_is_dropped(tmp_path, whole):
+    write_steps(tmp_path, *range(1, whole + 1))
+    with (tmp_path / contract.METRICS_FILE).open("a") as file:
+        file.write('{"step": 7, "lo')
+    write_steps(tmp_path, whole + 1)
+    assert steps_in(tmp_path) == list(range(1, whole + 2))
+
+
+def test_every_step_reaches_a_real_store_once(tmp_path, mlflow_run):
+    client, uri, run_id = mlflow_run
+    write_steps(tmp_path, 1, 2, 3)
+    assert ship(tmp_path, uri, run_id) == 3
+    write_steps(tmp_path, 3, 4)
+    assert ship(tmp_path, uri, run_id) == 1
+    assert ship(tmp_path, uri, run_id) == 0
+    for name in METRIC_NAMES:
+        assert logged(client, run_id, name) == [1, 2, 3, 4]
+    point = client.get_metric_history(run_id, "loss")[0]
+    assert (point.timestamp, point.value) == (1_700_000_000_250, 5.49)
+
+
+def test_steps_are_not_sent_twice_when_the_acknowledgement_was_lost(tmp_path, mlflow_run):
+    client, uri, run_id = mlflow_run
+    write_steps(tmp_path, 1, 2, 3)
+    ship(tmp_path, uri, run_id)
+    (tmp_path / contract.SHIPPED_FILE).unlink()
+    write_steps(tmp_path, 4)
+    assert ship(tmp_path, uri, run_id) == 1
+    assert logged(client, run_id) == [1, 2, 3, 4]
+
+
+def test_only_whole_lines_are_sent_and_acknowledged(tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setattr(_Courier, "_connect", lambda self: setattr(self, "_client", object()))
+    monkeypatch.setattr(_Courier, "_last_step_of_server", lambda self: 0)
+    monkeypatch.setattr(_Courier, "_log", lambda self, records: sent.extend(r["step"] for r in records))
+    write_steps(tmp_path, *range(1, 300))
+    size = (tmp_path / contract.METRICS_FILE).stat().st_size
+    with (tmp_path / contract.METRICS_FILE).open("a") as file:
+        file.write('{"step": 300')
+    assert ship(tmp_path, None, "id") == 299
+    assert sent == list(range(1, 300))
+    assert (tmp_path / contract.SHIPPED_FILE).read_text() == str(size)
+
+
+def test_the_reporter_sends_while_training_goes_on(tmp_path, mlflow_run):
+    client, uri, run_id = mlflow_run
+    reporter = Reporter(tmp_path, uri, run_id)
+    for step in range(1, 6):
+        reporter.report(replace(FIRST, step=step))
+    deadline = time.monotonic() + 20
+    while not (tmp_path / contract.SHIPPED_FILE).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert logged(client, run_id) == [1, 2, 3, 4, 5]
+    reporter.report(replace(FIRST, step=6))
+    reporter.close(timeout_s=20)
+    assert Counter(logged(client, run_id)) == Counter(range(1, 7))
+
+
+def test_an_unreachable_server_is_said_once_and_stops_nothing(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr("launcher.runtime.reporting.POLL_INTERVAL_S", 0.05)
+    reporter = Reporter(tmp_path, UNREACHABLE, "some-run")
+    for step in range(1, 4):
+        reporter.report(replace(FIRST, step=step))
+        time.sleep(0.3)
+    reporter.close(timeout_s=10)
+    assert steps_in(tmp_path) == [1, 2, 3]
+    assert capfd.readouterr().err.count("training goes on") == 1
+    with pytest.raises(TrackingUnavailable):
+        ship(tmp_path, UNREACHABLE, "some-run")
+
+
+def test_without_a_run_there_is_no_shipper(tmp_path):
+    reporter = Reporter(tmp_path, None, "")
+    reporter.report(FIRST)
+    reporter.close(timeout_s=1)
+    assert steps_in(tmp_path) == [1]
+    assert not (tmp_path / contract.SHIPPED_FILE).exists()
+
+
+def test_the_module_needs_neither_torch_nor_mlflow():
+    program = "import sys, launcher.runtime.reporting; print({'torch', 'mlflow'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "set()\n"

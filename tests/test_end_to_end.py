@@ -1,0 +1,138 @@
+"""The main job as a user runs it: real agents, a real process group, a real MLflow store."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from conftest import ROOT
+
+pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+
+ARGS = "recipes.training_config.training_args"
+SHORT = (f"{ARGS}.max_epochs=1", f"{ARGS}.save_steps=4")
+
+
+def start(*arguments, cwd, module=False):
+    command = [sys.executable, *(["-m", "launcher"] if module else [str(ROOT / "main.py")]), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=150)
+    return process.returncode, out, err
+
+
+def bundle_of(folder):
+    (bundle,) = (path for path in (folder / "results").iterdir() if (path / "bundle.json").exists())
+    return bundle
+
+
+def run_of(folder):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder}/results/mlflow.db")
+    (experiment,) = client.search_experiments(filter_string="name = 'tiny-lm-cpu'")
+    (run,) = client.search_runs([experiment.experiment_id])
+    return client, run
+
+
+def curve(folder, metric="loss"):
+    client, run = run_of(folder)
+    return [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, metric)]
+
+
+def left_behind(folder):
+    """Return the command lines of processes that still belong to a job under `folder`."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if str(folder) in words and process.pid != os.getpid():
+            found.append(words)
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Train one epoch on one node; return the folder and what was printed."""
+    folder = tmp_path_factory.mktemp("one")
+    code, out, err = finish(start(*SHORT, cwd=folder))
+    assert code == 0, err
+    return folder, out
+
+
+def test_the_job_ends_well_and_says_where_everything_is(trained):
+    folder, out = trained
+    bundle = bundle_of(folder)
+    assert f"bundle results/{bundle.name}  10 files" in out
+    assert "step 1/" in out and "finished at step" in out
+    assert out.splitlines()[-3] == "succeeded"
+    assert out.splitlines()[-1].startswith("mlflow run ")
+    assert left_behind(folder) == []
+
+
+def test_one_run_holds_the_curve_and_it_falls(trained):
+    folder, _ = trained
+    _, run = run_of(folder)
+    assert run.info.status == "FINISHED"
+    losses = curve(folder)
+    steps = [step for step, _ in losses]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) > 8
+    assert losses[-1][1] < losses[0][1] - 1
+    assert {value for _, value in curve(folder, "world_size")} == {2.0}
+    assert len(curve(folder, "learning_rate")) == len(curve(folder, "samples_per_s")) == len(steps)
+
+
+def test_the_bundle_is_what_was_rendered(trained):
+    from launcher import bundle as bundles
+
+    folder, _ = trained
+    bundles.read(bundle_of(folder))
+
+
+def test_three_uneven_nodes_train_the_same_curve(trained, tmp_path):
+    folder, _ = trained
+    code, _, err = finish(start("recipes.trainer.num_nodes=3", *SHORT, cwd=tmp_path))
+    assert code == 0, err
+    assert {value for _, value in curve(tmp_path, "world_size")} == {6.0}
+    for (step, loss), (other_step, other) in zip(curve(tmp_path), curve(folder), strict=True):
+        assert step == other_step and loss == pytest.approx(other, abs=1e-4)
+
+
+def test_a_failed_job_is_exit_code_3_with_its_reason(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("raise RuntimeError('out of patience')\n")
+    code, out, err = finish(start(f"cluster.command=['{script}']", cwd=tmp_path))
+    assert code == 3
+    assert err.splitlines()[1].startswith("failed") and "out of patience" in err
+    assert "Traceback (most recent call last)" not in out
+    assert run_of(tmp_path)[1].info.status == "FAILED"
+    assert left_behind(tmp_path) == []
+
+
+def test_ctrl_c_stops_everything_and_the_bundle_resumes(tmp_path):
+    process = start(f"{ARGS}.max_epochs=3", f"{ARGS}.save_steps=4", cwd=tmp_path)
+    for line in process.stdout:
+        if line.startswith("step ") and int(line.split()[1].split("/")[0]) >= 2:
+            break
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 130 and "Traceback" not in err
+    deadline = time.monotonic() + 10
+    while left_behind(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left_behind(tmp_path) == []
+    assert run_of(tmp_path)[1].info.status == "KILLED"
+
+    code, out, err = finish(start("launch", str(bundle_of(tmp_path)), cwd=tmp_path, module=True))
+    assert code == 0, err
+    assert "resumed from step" in out
+    steps = [step for step, _ in curve(tmp_path)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert run_of(tmp_path)[1].info.status == "FINISHED"
