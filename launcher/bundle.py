@@ -69,14 +69,16 @@ def read(directory: Path) -> tuple[Bundle, str]:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         hashes = dict(manifest["files"])
         files = {path: (directory / path).read_text(encoding="utf-8") for path in hashes}
+        job_name, digest = manifest["job_name"], manifest["digest"]
+        backend = json.loads(files["plan.json"])["backend"]
     except (OSError, ValueError, KeyError) as error:
         raise fail("E703", str(directory), f"is no bundle: {error}") from error
     changed = [path for path, text in files.items() if hashlib.sha256(text.encode()).hexdigest() != hashes[path]]
-    if changed or bundle_digest(hashes) != manifest["digest"]:
+    if changed or bundle_digest(hashes) != digest:
         raise fail(
             "E704",
             str(directory),
             f"was changed after it was rendered: {', '.join(changed) or MANIFEST}",
             remedy="render it again with the overrides you want; bundles are not edited",
         )
-    return Bundle(manifest["job_name"], directory.resolve(), files, manifest["digest"]), manifest["backend"]
+    return Bundle(job_name, directory.resolve(), files, digest), backend

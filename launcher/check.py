@@ -12,12 +12,12 @@ from types import ModuleType
 from typing import Any
 
 from launcher import families, instances
-from launcher.compose import Composition, leaf_paths
+from launcher.compose import Composition
 from launcher.instances import Instance
 from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.recipe import Launch, RecipeBase
-from launcher.rules import all_rules
-from launcher.scales import ScaleTree, get, scale_trees, size_of, static_tree
+from launcher.rules import all_rules, related
+from launcher.scales import ScaleTree, drop, get, leaves, scale_trees, size_of, static_tree
 from launcher.typed import did_you_mean, type_problems
 
 _BACKENDS = {"local": "local", "k8s": "kubernetes", "slurm": "slurm", "sm_jobs": "sagemaker"}
@@ -179,25 +179,26 @@ def _scales(
         scales.append(Scale(size_of(entry.key), path, entry.own, entry.tree, typed, is_faulty=bool(own_faults)))
     if not is_elastic:
         return (_static(family, recipe, tree),), problems, ()
-    if policy.replica_increment_step and not trees:
+    bounds = (policy.min_nodes, policy.max_nodes, policy.replica_increment_step)
+    if not trees and all(isinstance(bound, int) and bound > 0 for bound in bounds):
         sizes = range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step)
         return tuple(_static(family, recipe, tree, nodes) for nodes in sizes), problems, ()
     return tuple(scales), problems, notices
 
 
 def _static(family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], nodes: int | None = None) -> Scale:
-    nodes = nodes or recipe.trainer.num_nodes
+    nodes = nodes or (recipe.trainer.num_nodes if isinstance(recipe.trainer.num_nodes, int) else 1)
     merged = static_tree(tree, nodes)
     return Scale(nodes, "recipes", {}, merged, _type_recipe(family, merged)[0])
 
 
 def _faults_of_scale(entry: ScaleTree, faults: tuple[Problem, ...]) -> list[Problem]:
     """Return the faults that the entry itself made, under the entry's own path."""
-    own = set(leaf_paths(entry.own, ""))
+    own = [path for path, _ in leaves(entry.own)]
     return [
-        dataclasses.replace(fault, path=f"recipes.scale_config.{entry.key}.{rel}")
+        dataclasses.replace(fault, path=f"recipes.scale_config.{entry.key}.{fault.path.removeprefix('recipes.')}")
         for fault in faults
-        if any(leaf == (rel := fault.path.removeprefix("recipes.")) or leaf.startswith(rel + ".") for leaf in own)
+        if any(related(leaf, fault.path.removeprefix("recipes.")) for leaf in own)
     ]
 
 
@@ -206,11 +207,8 @@ def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Any
     extra = tree.get("extra_keys")
     if isinstance(extra, list):
         tree = copy.deepcopy(dict(tree))
-        for path in map(str, extra):
-            parent, _, name = path.rpartition(".")
-            holder = get(tree, parent) if parent else tree
-            if isinstance(holder, dict):
-                holder.pop(name, None)
+        for path in extra:
+            drop(tree, str(path))
     return type_problems(family, tree, "recipes")
 
 

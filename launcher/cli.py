@@ -20,14 +20,16 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...",
 def render(
     recipe: Annotated[str, typer.Argument(help="Path under recipes/, or a YAML file.")],
     overrides: Overrides = None,
-    stdout: Annotated[bool, typer.Option("--stdout", help="Print the manifests only; write nothing.")] = False,
+    stdout: Annotated[bool, typer.Option("--stdout", help="Print the manifests only; write no bundle.")] = False,
 ) -> None:
     """Write the bundle of a recipe, or print its manifests for `kubectl apply -f -`."""
     words = [f"recipes={recipe}", *(overrides or ())]
     if not stdout:
         raise typer.Exit(run.main([*words, "dry_run=true"]))
     context = LaunchContext.read()
-    job = pipeline.track(pipeline.prepare(words, context), context)
+    job = pipeline.prepare(words, context)
+    if job.backend != "local":  # a manifest is applied as it is printed, so its run must exist
+        job = pipeline.track(job, context)
     files = pipeline.render(job, context).files
     manifests = [text for path, text in files.items() if path.startswith("manifests/")] or [files["run.sh"]]
     sys.stdout.write("---\n".join(manifests))

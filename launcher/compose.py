@@ -1,7 +1,9 @@
-"""Overrides to one resolved tree, with the origin of every value. The only module that imports Hydra."""
+"""Overrides to one resolved tree, with the origin of every value. With `sources`, all there is of Hydra."""
 
 import copy
 import difflib
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,19 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.global_hydra import GlobalHydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.defaults_list import create_defaults_list
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher import provenance
 from launcher.paths import COLLECTION
 from launcher.problems import Problem, ProblemsFound, fail, shown
+from launcher.scales import leaves
 from launcher.sources import USER_RECIPE, RecipeFiles, UserRecipe, locate, register
 
 _CONFIG = "config"
@@ -45,8 +49,8 @@ class Composition:
     backend: str
     overrides: tuple[str, ...]
     explicit: Mapping[str, str]
-    _loader: ConfigLoader = field(repr=False, compare=False)
-    _choices: tuple[str, ...] = field(repr=False, compare=False)
+    _layers: tuple[tuple[str, str], ...] = field(repr=False, compare=False)
+    _search: tuple[str, ...] = field(repr=False, compare=False)
 
     def origin(self, path: str) -> str | None:
         """Return what set `path`: an override, or `file:line`. None when nothing did.
@@ -58,10 +62,8 @@ class Composition:
     @cached_property
     def origins(self) -> dict[str, str]:
         """The origin of every leaf, dotted path to `file:line` or override."""
-        defaults = self._loader.compute_defaults_list(_CONFIG, list(self._choices), RunMode.RUN)
-        layers = [(d.config_path, d.package) for d in defaults.defaults if d.config_path]
         chosen = {text.partition("=")[0]: text for text in self.overrides if text.partition("=")[0] in _GROUPS}
-        return provenance.leaf_origins(locate(layers, self._choices)) | dict(self.explicit) | chosen
+        return provenance.leaf_origins(locate(self._layers, self._search)) | dict(self.explicit) | chosen
 
 
 def compose(overrides: Sequence[str], cwd: Path) -> Composition:
@@ -79,7 +81,7 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
             that refers to nothing. Every fault that can be told apart is reported.
     """
     parsed = _parse(overrides)
-    choices = tuple(_choices(parsed, cwd))
+    choices = _choices(parsed, cwd)
     files = _compose_files(choices)
     config = copy.deepcopy(files.config)
     values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
@@ -94,8 +96,8 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
         backend=files.cluster,
         overrides=tuple(overrides),
         explicit=_explicit(values),
-        _loader=files.loader,
-        _choices=choices,
+        _layers=files.layers,
+        _search=choices.search,
     )
 
 
@@ -106,39 +108,60 @@ class _Files:
     config: DictConfig
     recipe: str
     cluster: str
-    loader: ConfigLoader
+    layers: tuple[tuple[str, str], ...]
     read: Mapping[Path, int]
 
     def is_current(self) -> bool:
         return all(path.is_file() and path.stat().st_mtime_ns == mtime for path, mtime in self.read.items())
 
 
-_composed: dict[tuple[str, ...], _Files] = {}
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Overrides that choose files, as Hydra gets them, and the folders and files it looks in beside ours."""
+
+    words: tuple[str, ...]
+    search: tuple[str, ...]
 
 
-def _compose_files(choices: tuple[str, ...]) -> _Files:
+_composed: dict[_Choices, _Files] = {}
+
+
+def _compose_files(choices: _Choices) -> _Files:
     known = _composed.get(choices)
     if known is None or not known.is_current():
         known = _composed[choices] = _compose_anew(choices)
     return known
 
 
-def _compose_anew(choices: tuple[str, ...]) -> _Files:
+def _compose_anew(choices: _Choices) -> _Files:
+    """Compose the chosen files as `hydra.compose` does, but without Hydra's own configuration.
+
+    That one logs, names folders and starts sweeps; merging it costs as much as merging a recipe.
+    """
     register()
     RecipeFiles.read = {}
+    search_path = create_config_search_path(str(COLLECTION))
+    for place in reversed(choices.search):  # each goes right behind ours
+        search_path.append("user", place, anchor=SearchPathQuery("main", None))
+    loader = ConfigLoaderImpl(config_search_path=search_path)
     try:
-        with hydra.initialize_config_dir(config_dir=str(COLLECTION), version_base="1.3"):
-            loader = GlobalHydra.instance().config_loader()
-            config = hydra.compose(_CONFIG, list(choices), return_hydra_config=True)
+        overrides, repository = loader._parse_overrides_and_create_caching_repo(_CONFIG, list(choices.words))
+        defaults = create_defaults_list(
+            repo=repository,
+            config_name=_CONFIG,
+            overrides_list=overrides,
+            prepend_hydra=False,
+            skip_missing=False,
+        )
+        config = loader._compose_config_from_defaults_list(defaults=defaults.defaults, repo=repository)
     except MissingConfigException as error:
         raise _missing_config(error) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise fail("E003", " ".join(choices), _first_line(error), remedy=_REMEDY_SYNTAX) from error
-    chosen = config.hydra.runtime.choices
-    recipe, cluster = chosen["recipes"], chosen["cluster"]
-    OmegaConf.set_struct(config, False)
+        raise fail("E003", " ".join(choices.words), _first_line(error), remedy=_REMEDY_SYNTAX) from error
     del config["hydra"]
-    return _Files(config, recipe, cluster, loader, RecipeFiles.read)
+    chosen = defaults.overrides.known_choices
+    layers = tuple((d.config_path, d.package or "") for d in defaults.defaults if d.config_path)
+    return _Files(config, chosen["recipes"], chosen["cluster"], layers, RecipeFiles.read)
 
 
 def _set(config: DictConfig, override: Override) -> Problem | None:
@@ -173,18 +196,43 @@ def hydra_application(run: Callable[[Sequence[str]], int]) -> int:
     """
     register()
     jobs: list[list[str]] = []
+    user_recipes = [word for word in sys.argv[1:] if re.fullmatch(r"recipes=.*\.ya?ml", word)]
+    sys.argv = [sys.argv[0], *_for_hydra(sys.argv[1:], user_recipes)]
 
     def collect(config: DictConfig) -> None:
         settings = HydraConfig.get()
-        added = [f"'{s.path}'" for s in settings.runtime.config_sources if s.provider == "command-line"]
-        search = [f"hydra.searchpath=[{','.join(added)}]"] if added else []
-        jobs.append([*settings.overrides.task, *search])
+        sources = settings.runtime.config_sources
+        added = [_quoted(s.path) for s in sources if s.provider.endswith("command-line") and s.schema == "file"]
+        words = [word for word in settings.overrides.task if word != f"recipes={USER_RECIPE}"]
+        jobs.append([*words, *user_recipes, f"hydra.searchpath=[{','.join(added)}]"])
 
     try:
         hydra.main(config_path=str(COLLECTION), config_name=_CONFIG, version_base="1.3")(collect)()
     except SystemExit as stop:
         return 2 if stop.code else 0
-    return max(map(run, jobs), default=0)  # after Hydra's own run: it cannot compose inside it
+    return max(map(run, jobs), default=0)  # after Hydra's own run: what a job prints is not Hydra's
+
+
+def _for_hydra(words: Sequence[str], user_recipes: Sequence[str]) -> list[str]:
+    """Return the command line as Hydra understands it: a recipe's file on the search path, no log of its own."""
+    cwd, search, kept = Path.cwd(), [], []
+    for word in words:
+        if word in user_recipes:
+            search.append(f"{UserRecipe.scheme()}://{cwd / word.removeprefix('recipes=')}")
+            kept.append(f"recipes={USER_RECIPE}")
+        elif word.startswith("hydra.searchpath="):
+            search += map(str, OverridesParser.create().parse_override(word).value())
+        else:
+            kept.append(word)
+    added = [f"hydra/{logging}=disabled" for logging in ("job_logging", "hydra_logging")]
+    added.append(f"hydra.searchpath=[{','.join(map(_quoted, search))}]")
+    overrides = [i for i, word in enumerate(kept) if "=" in word and not word.startswith("-")]
+    place = overrides[0] if overrides else len(kept)  # argparse takes one run of overrides only
+    return [*kept[:place], *added, *kept[place:]]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "\\'") + "'"
 
 
 def recipe_names() -> list[str]:
@@ -202,8 +250,11 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         try:
             override = parser.parse_override(text)
         except HydraException as error:
-            problems.append(Problem("E001", shown(text), _first_line(error), remedy=_REMEDY_SYNTAX))
+            message = _first_line(error) if shown(text) == text else "is not written as an override"
+            problems.append(Problem("E001", shown(text), message, remedy=_REMEDY_SYNTAX))
             continue
+        if override.key_or_group in _GROUPS and not isinstance(override.value(), str):
+            problems.append(Problem("E005", override.key_or_group, "must name one", where=shown(text)))
         if override.is_sweep_override():
             problems.append(
                 Problem(
@@ -224,21 +275,20 @@ def _is_choice(override: Override) -> bool:
     return override.key_or_group in _GROUPS or "/" in override.key_or_group
 
 
-def _choices(parsed: Sequence[Override], cwd: Path) -> Iterator[str]:
-    """Yield the overrides that choose files, as Hydra gets them."""
-    search, chosen = [], {o.key_or_group: o for o in parsed}
+def _choices(parsed: Sequence[Override], cwd: Path) -> _Choices:
+    """Return what the overrides choose; `cluster_type` chooses where `cluster` does not."""
+    words, search, chosen = [], [], {o.key_or_group: o.value() for o in parsed}
     for override in parsed:
         if override.key_or_group == "hydra.searchpath":
-            search = [str(path) for path in override.value()]
+            search += [str(path) for path in override.value()]
         elif override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd)):
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
-            yield f"recipes={USER_RECIPE}{user_recipe.stem}"
-        elif _is_choice(override) or override.is_hydra_override():
-            yield override.input_line
-    if "cluster_type" in chosen and "cluster" not in chosen:
-        yield f"cluster={chosen['cluster_type'].value()}"
-    if search:
-        yield "hydra.searchpath=[" + ",".join(f"'{path}'" for path in search) + "]"
+            words.append(f"recipes={USER_RECIPE}")
+        elif _is_choice(override) and not override.is_hydra_override():
+            words.append(override.input_line)
+    if isinstance(chosen.get("cluster_type"), str) and "cluster" not in chosen:
+        words.append(f"cluster={chosen['cluster_type']}")
+    return _Choices(tuple(words), tuple(search))
 
 
 def _recipe_file(override: Override, cwd: Path) -> Path | None:
@@ -280,20 +330,11 @@ def _unresolved(node: Any, path: str) -> Iterator[Problem]:
 def _explicit(values: Sequence[Override]) -> dict[str, str]:
     explicit: dict[str, str] = {}
     for override in values:
-        if not override.is_delete():
-            for path in leaf_paths(override.value(), override.key_or_group):
+        if not override.is_delete() and override.value() != {}:
+            for path, _ in leaves(override.value(), override.key_or_group):
                 explicit.pop(path, None)
                 explicit[path] = shown(override.input_line)
     return explicit
-
-
-def leaf_paths(value: Any, prefix: str) -> Iterator[str]:
-    """Yield the dotted path of every leaf of `value`; a list or an empty mapping is a leaf."""
-    if isinstance(value, Mapping) and value:
-        for key, child in value.items():
-            yield from leaf_paths(child, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix
 
 
 def _missing_config(error: MissingConfigException) -> ProblemsFound:

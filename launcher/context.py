@@ -6,7 +6,7 @@ import random
 import string
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import hydra
 import pydantic
 
 from launcher import VERSION
-from launcher.paths import COLLECTION
+from launcher.paths import CHECKOUT
 
 _SUFFIX_LENGTH = 5
 """Random characters of a job name. Source: the published launcher's job names."""
@@ -29,9 +29,8 @@ class LaunchContext:
         suffix: Random part of the job's name, lower-case letters and digits.
         created: Time of the launch, ISO 8601 in UTC.
         user: Who launches.
-        git_revision: Revision of the recipe collection, or None outside a repository.
+        git_revision: Revision of the checkout the recipes lie in; None when installed, or without git.
         versions: Version of each package that shapes a bundle.
-        environment: Environment variables at the time of launch.
     """
 
     cwd: Path
@@ -40,7 +39,6 @@ class LaunchContext:
     user: str
     git_revision: str | None
     versions: Mapping[str, str]
-    environment: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def read(cls) -> "LaunchContext":
@@ -51,9 +49,8 @@ class LaunchContext:
             suffix="".join(random.SystemRandom().choices(letters, k=_SUFFIX_LENGTH)),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             user=_user(),
-            git_revision=_git_revision(COLLECTION),
+            git_revision=_git_revision(CHECKOUT) if CHECKOUT else None,
             versions={"recipe-launcher": VERSION, "hydra-core": hydra.__version__, "pydantic": pydantic.VERSION},
-            environment=dict(os.environ),
         )
 
 

@@ -10,5 +10,8 @@ def _data(name: str) -> Path:
     return installed if installed.is_dir() else _PACKAGE.parent / name
 
 
+CHECKOUT = None if (_PACKAGE / "recipes_collection").is_dir() else _PACKAGE.parent
+"""The folder of a checkout; None when the package was installed."""
+
 COLLECTION = _data("recipes_collection")
 TEMPLATES = _data("templates")

@@ -14,7 +14,7 @@ from launcher.context import LaunchContext
 from launcher.plan import plan
 from launcher.problems import ProblemsFound
 from launcher.render import render_bundle
-from launcher.specs import Bundle, JobHandle, JobSpec
+from launcher.specs import Bundle, JobHandle, JobSpec, JobState
 
 
 def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
@@ -62,9 +62,12 @@ def submit(bundle: Bundle, backend: Backend) -> JobHandle:
     Raises:
         ProblemsFound: The backend or the tracking store refuses.
     """
-    handle = backend.submit(bundle)
     tracking.start(bundle)
-    return handle
+    try:
+        return backend.submit(bundle)
+    except ProblemsFound:
+        tracking.finish(bundle, JobState.FAILED)
+        raise
 
 
 def load_backend(cluster: str) -> Backend:

@@ -141,10 +141,10 @@ def _elastic(policy: Any, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
 def _resources(draft: Draft) -> Resources:
     instance = draft.instance
     if instance is None:
-        return Resources(None, 0, None, 0, False)
+        return Resources(None, 0, None, 0)
     per_device = max(1, instance.processes // max(1, instance.accelerators))
     accelerators = -(-draft.devices // per_device) if instance.accelerators else 0
-    return Resources(instance.name, accelerators, instance.accelerator_resource, instance.efa, instance.rdma)
+    return Resources(instance.name, accelerators, instance.accelerator_resource, instance.efa)
 
 
 def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:

@@ -1,9 +1,13 @@
 """What is wrong with a user's input, said so that it need not be looked up twice."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
-_SECRET_WORDS = ("token", "password", "secret")
+_SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.I
+)
+_KEY_IN_VALUE = re.compile(r"[{,]\s*['\"]?(\w+)['\"]?\s*:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,15 @@ class Problem:
 
 
 def is_secret(path: str) -> bool:
-    """Tell whether a value at `path` must not be shown."""
-    return any(word in path.rpartition(".")[2].lower() for word in _SECRET_WORDS)
+    """Tell whether a value at a dotted path must not be shown."""
+    return any(_SECRET_NAME.search(name) for name in path.split("."))
 
 
 def shown(override: str) -> str:
-    """Return an override as it may be shown: without the value of a secret."""
-    key, equals, _ = override.partition("=")
-    return f"{key}=…" if equals and is_secret(key) else override
+    """Return an override as it may be shown: without its value where that holds a secret."""
+    key, equals, value = override.partition("=")
+    names = (key.lstrip("+~"), *_KEY_IN_VALUE.findall(value))
+    return f"{key}=…" if equals and any(map(is_secret, names)) else override
 
 
 @dataclass(frozen=True, slots=True)

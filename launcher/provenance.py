@@ -19,9 +19,9 @@ def leaf_origins(layers: Iterable[tuple[Path, str]]) -> dict[str, str]:
     for file, package in layers:
         node = yamlio.load_nodes(file.read_text(encoding="utf-8"))
         name = file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
-        for path, line in _leaves(node, package):
-            if not path.startswith("defaults"):
-                origins[path] = f"{name}:{line}"
+        if isinstance(node, yaml.MappingNode):
+            node.value = [(key, value) for key, value in node.value if key.value != "defaults"]
+        origins |= {path: f"{name}:{line}" for path, line in _leaves(node, package)}
     return origins
 
 

@@ -114,6 +114,14 @@ class BatchArgs(Model):
     uneven_batch: UnevenBatch | None = None
 
 
+class TrainingBase(Model):
+    """The part of `training_config` that every family has; a family adds the rest."""
+
+    training_args: BatchArgs
+    mlflow: Mlflow
+    force_rerun: bool
+
+
 class RecipeResources(Model):
     """Extra resources of each pod, as Kubernetes quantities."""
 
@@ -129,6 +137,7 @@ class RecipeBase(Model):
     instance_types: list[str]
     run: Run
     trainer: Trainer
+    training_config: TrainingBase
     elastic_policy: ElasticSettings | None = None
     scale_config: dict[str, Any] | Literal["auto"] | None = None
     pre_script: list[str] | None = None

@@ -66,7 +66,7 @@ def bundle_digest(hashes: Mapping[str, str]) -> str:
 
 
 def config_files(job: JobSpec) -> dict[str, str]:
-    """Return the configurations the container reads: the first size's under the base name, then one a size.
+    """Return the configurations the container reads: the initial size's under the base name, then one a size.
 
     Source: file names as the published image looks them up.
     """

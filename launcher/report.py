@@ -33,6 +33,11 @@ def table(job: JobSpec) -> list[str]:
     ]
 
 
+def _samples(job: JobSpec) -> str:
+    counts = sorted({point.samples_per_step for point in job.scales})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
 def samples_per_rank(point: ScalePoint) -> str:
     """Return how the samples fall on the ranks, as `16` or `5 on 16, 6 on 8`."""
     split = point.split
@@ -72,24 +77,26 @@ def plan_json(job: JobSpec) -> dict[str, Any]:
             "graceful_shutdown_timeout_s": elastic.graceful_shutdown_timeout_s,
             "faulty_timeout_s": elastic.faulty_timeout_s,
         },
-        "scales": [
-            {
-                "nodes": point.nodes,
-                "ranks": point.ranks,
-                "data_parallel_size": point.data_parallel_size,
-                "samples_per_step": point.samples_per_step,
-                "samples_per_rank": {
-                    "small": point.split.small,
-                    "large": point.split.large,
-                    "num_small": point.split.num_small if not point.split.is_even else 0,
-                },
-                "micro_batch_size": point.micro_batch_size,
-                "grad_accumulation": point.grad_accumulation,
-                "learning_rate": point.learning_rate,
-            }
-            for point in job.scales
-        ],
+        "scales": [_scale_json(point) for point in job.scales],
         "notices": [{"code": notice.code, "message": notice.message} for notice in job.notices],
+    }
+
+
+def _scale_json(point: ScalePoint) -> dict[str, Any]:
+    split = point.split
+    return {
+        "nodes": point.nodes,
+        "ranks": point.ranks,
+        "data_parallel_size": point.data_parallel_size,
+        "samples_per_step": point.samples_per_step,
+        "samples_per_rank": {
+            "small": split.small,
+            "large": split.large,
+            "num_small": 0 if split.is_even else split.num_small,
+        },
+        "micro_batch_size": point.micro_batch_size,
+        "grad_accumulation": point.grad_accumulation,
+        "learning_rate": point.learning_rate,
     }
 
 
@@ -101,7 +108,7 @@ def plan_markdown(job: JobSpec) -> str:
     lines += [f"| {' | '.join((*row(point)[:-1], row(point)[-1] or 'even'))} |" for point in job.scales]
     lines += [
         "",
-        f"{job.scales[0].samples_per_step} samples per optimizer step; starts on {job.initial_nodes}"
+        f"{_samples(job)} samples per optimizer step; starts on {job.initial_nodes}"
         f" node{'s' if job.initial_nodes > 1 else ''}.",
     ]
     if job.notices:

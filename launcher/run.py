@@ -42,8 +42,8 @@ def main(overrides: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except ProblemsFound as error:
-        if "debug=true" in overrides:
-            traceback.print_exc()
+        if "debug=true" in (text.lstrip("+") for text in overrides):
+            traceback.print_exception(error, chain=False)  # what it was raised from may repeat a secret
         terminal.show_problems(error.problems, outcome)
         return USER_ERROR
 

@@ -21,7 +21,7 @@ class ScaleTree:
 
     Args:
         key: As written.
-        own: What the entry itself sets.
+        own: What the entry itself sets and no override of the base key replaces.
         tree: The recipe at this size, without `scale_config`.
     """
 
@@ -60,7 +60,7 @@ def scale_trees(
     base_overrides = [p.removeprefix("recipes.") for p in explicit if _is_base(p)]
     scales, shadowed = [], dict.fromkeys(base_overrides, 0)
     for key in sorted(entries, key=size_of):
-        own = entries[key] if isinstance(entries[key], Mapping) else {}
+        own = copy.deepcopy(dict(entries[key])) if isinstance(entries[key], Mapping) else {}
         tree = static_tree(recipe, size_of(key))
         merge(tree, own)
         for path in base_overrides:
@@ -70,6 +70,7 @@ def scale_trees(
             if before is not None and before != value:
                 shadowed[path] += 1
             put(tree, path, copy.deepcopy(value))
+            drop(own, path)
         scales.append(ScaleTree(key, own, tree))
     return tuple(scales), tuple(
         Notice(
@@ -112,9 +113,18 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
     """Set the value at a dotted path, making the mappings on the way."""
     *parents, last = path.split(".")
     for key in parents:
-        child = tree.get(key)
-        tree = tree.setdefault(key, {}) if isinstance(child, dict) or child is None else {}
+        if not isinstance(tree.get(key), dict):
+            tree[key] = {}
+        tree = tree[key]
     tree[last] = value
+
+
+def drop(tree: dict[str, Any], path: str) -> None:
+    """Remove the value at a dotted path, if there is one."""
+    parent, _, last = path.rpartition(".")
+    holder = get(tree, parent) if parent else tree
+    if isinstance(holder, dict):
+        holder.pop(last, None)
 
 
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

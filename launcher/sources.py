@@ -1,12 +1,12 @@
-"""Where Hydra finds recipe files, and how it reads them. With `compose`, the only module that imports Hydra."""
+"""Where Hydra finds recipe files, and how it reads them. With `compose`, all there is of Hydra."""
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
+from hydra import version
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
@@ -17,7 +17,7 @@ from launcher import yamlio
 from launcher.paths import COLLECTION
 from launcher.problems import fail
 
-USER_RECIPE = "file/"
+USER_RECIPE = "file/recipe"
 """Choice under `recipes` that stands for a recipe given as a file outside the collection."""
 
 
@@ -44,7 +44,7 @@ class RecipeFiles(FileConfigSource):
 
 
 class UserRecipe(RecipeFiles):
-    """A single recipe file outside the collection, seen as `recipes/file/<name>`."""
+    """A single recipe file outside the collection, seen as `recipes/file/recipe`."""
 
     @staticmethod
     def scheme() -> str:
@@ -54,14 +54,15 @@ class UserRecipe(RecipeFiles):
         return Path(self.path)
 
     def is_group(self, config_path: str) -> bool:
-        return config_path in ("", "recipes", f"recipes/{USER_RECIPE}".rstrip("/"))
+        return f"recipes/{USER_RECIPE}".startswith(f"{config_path}/") or not config_path
 
     def is_config(self, config_path: str) -> bool:
-        return config_path == f"recipes/{USER_RECIPE}{Path(self.path).stem}"
+        return config_path == f"recipes/{USER_RECIPE}"
 
 
 @lru_cache(maxsize=1)
 def register() -> None:
+    version.setbase("1.3")
     Plugins.instance()  # registers Hydra's own sources, which must come first
     types = SourcesRegistry.instance().types
     types["file"] = RecipeFiles
@@ -96,23 +97,19 @@ def _read(path: Path, mtime_ns: int) -> tuple[str, Any]:
         raise fail("E004", place, f"not valid YAML: {error.problem}") from error
 
 
-def locate(layers: Sequence[tuple[str, str | None]], choices: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """Yield file and package of each layer, lowest precedence first."""
-    sources = _sources(choices)
+def locate(layers: Sequence[tuple[str, str]], search: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Yield file and package of each layer, lowest precedence first.
+
+    Args:
+        layers: Config path and package of each, as Hydra's defaults list has them.
+        search: Where Hydra looked beside the collection.
+    """
+    sources = [RecipeFiles("main", f"file://{COLLECTION}")]
+    for place in search:
+        is_recipe = place.startswith(f"{UserRecipe.scheme()}://")
+        sources.append((UserRecipe if is_recipe else RecipeFiles)("user", place))
     for config_path, package in layers:
         for source in sources:
             if source.is_config(config_path):
-                yield source.file(config_path), "" if package in (None, "_global_") else package
+                yield source.file(config_path), "" if package == "_global_" else package
                 break
-
-
-def _sources(choices: Sequence[str]) -> list[RecipeFiles]:
-    sources = [RecipeFiles("main", f"file://{COLLECTION}")]
-    for text in choices:
-        if text.startswith("hydra.searchpath="):
-            for path in re.findall(r"'([^']+)'", text):
-                if path.startswith(UserRecipe.scheme() + "://"):
-                    sources.append(UserRecipe("user", path))
-                else:
-                    sources.append(RecipeFiles("user", "file://" + path.removeprefix("file://")))
-    return sources

@@ -86,14 +86,12 @@ class Resources:
         accelerators: Devices of `accelerator_resource` per node; 0 for a CPU job.
         accelerator_resource: Kubernetes resource name, or None.
         efa: EFA devices per node.
-        rdma: Whether the instance's EFA devices do RDMA.
     """
 
     instance_type: str | None
     accelerators: int
     accelerator_resource: str | None
     efa: int
-    rdma: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,8 @@ def open_run(job: JobSpec, context: LaunchContext) -> JobSpec:
     Raises:
         ProblemsFound: The store cannot be reached, refuses, or does not know the run.
     """
-    if not is_tracked(job):
-        return job
     settings = tracking(job)
-    uri = store_uri(settings.tracking_uri, job)
+    uri = store_uri(settings.tracking_uri, job, context.cwd)
     experiment, name = (
         settings.experiment_name or job.config["recipes"]["run"]["name"],
         settings.run_name or job.name,
@@ -60,7 +58,7 @@ def open_run(job: JobSpec, context: LaunchContext) -> JobSpec:
     )
 
 
-def store_uri(named: str | None, job: JobSpec) -> str:
+def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
     """Return the MLflow URI of a server, an ARN or a path; a path becomes a sqlite file there.
 
     Raises:
@@ -82,6 +80,15 @@ def store_uri(named: str | None, job: JobSpec) -> str:
                 remedy="pip install sagemaker-mlflow",
             )
         return named
+    scheme = named.partition("://")[0] if "://" in named else None
+    if scheme not in (None, "file", "sqlite"):
+        raise fail(
+            "E507",
+            f"{_PATH}.tracking_uri",
+            "is no kind of store that a job can log to",
+            value=scheme,
+            allowed="http, https, an ARN, sqlite, or a path",
+        )
     if job.backend != "local":
         raise fail(
             "E504",
@@ -90,10 +97,8 @@ def store_uri(named: str | None, job: JobSpec) -> str:
             value=named,
             allowed="http://…, https://… or the ARN of a SageMaker tracking server",
         )
-    if named.startswith("sqlite:"):
-        return named
-    path = Path(named.removeprefix("file://")).expanduser().absolute()
-    return f"sqlite:///{path if path.suffix == '.db' else path / _STORE}"
+    path = cwd / Path(named.removeprefix("file://").removeprefix("sqlite:///")).expanduser()
+    return f"sqlite:///{path if scheme == 'sqlite' or path.suffix == '.db' else path / _STORE}"
 
 
 def record(bundle: Bundle) -> None:
@@ -108,8 +113,14 @@ def record(bundle: Bundle) -> None:
 
 
 def start(bundle: Bundle) -> None:
-    """Mark the run of a bundle as running."""
+    """Mark the run of a bundle as running.
+
+    Raises:
+        ProblemsFound: The store cannot be reached or does not know the run.
+    """
     if settings := run_of(bundle):
+        if settings.tracking_uri.startswith(("http://", "https://")):
+            _reach(settings.tracking_uri)
         with _problems(settings.tracking_uri):
             _client(settings.tracking_uri).update_run(settings.run_id, status="RUNNING")
 
@@ -144,7 +155,7 @@ def _problems(uri: str) -> Iterator[None]:
 
     try:
         yield
-    except MlflowException as error:
+    except (MlflowException, OSError) as error:
         raise fail("E502", f"{_PATH}.tracking_uri", str(error).splitlines()[0], value=uri) from error
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -131,9 +131,9 @@ def _stand_in(model: type[BaseModel], tree: Any) -> Any:
     for name, info in model.model_fields.items():
         value = tree.get(info.alias or name) if isinstance(tree, Mapping) else None
         inner = _model_in(info.annotation)
-        if inner and isinstance(value, Mapping):
-            value = _stand_in(inner, value)
-        elif inner and isinstance(value, list):
+        if inner and isinstance(value, list):
             value = [_stand_in(inner, item) for item in value]
+        elif inner and (value is not None or type(None) not in get_args(info.annotation)):
+            value = _stand_in(inner, value)
         values[name] = value
     return model.model_construct(**values)

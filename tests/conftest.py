@@ -23,7 +23,6 @@ def frozen_context(cwd: Path) -> LaunchContext:
         user="ada",
         git_revision="0" * 40,
         versions={"hydra-core": "1.3.2"},
-        environment={},
     )
 
 

@@ -8,6 +8,20 @@ SCALE = "++recipes.scale_config"
 POLICY = "recipes.elastic_policy"
 
 FAULTS = [
+    (("++recipes.trainer=null",), "E102", "recipes.trainer", "mapping"),
+    ((f"++{POLICY}=abc",), "E102", POLICY, "mapping"),
+    (("recipes.training_config=null",), "E102", "recipes.training_config", "mapping"),
+    (("recipes.scale_config.3=5",), "E203", "recipes.scale_config.3", "no mapping"),
+    ((ELASTIC, f"{SCALE}.4.training_config.training_args.adam_betas=[0.9,x]"), "E102", None, "scale_config.4"),
+    ((f"{ARGS}.learning_rate=abc", ELASTIC), "E102", f"{ARGS}.learning_rate", "set by recipes.training_config"),
+    (("recipes.training_config.model_config.generation_cfg.max_new_tokens=abc",), "E102", None, "whole number"),
+    (
+        ("++recipes.run={hf_access_token: hf_abc123}",),
+        "E601",
+        "recipes.run.hf_access_token",
+        "set by ++recipes.run=…",
+    ),
+    (("git.token={secretKeyRef: ghp_abc123}",), "E601", None, "secretKeyRef"),
     # overrides, code, path, a word of the text
     ((f"++{POLICY[:-1]}.is_elastic=true",), "E101", "recipes.elastic_polic", "did you mean elastic_policy"),
     ((f"++{ARGS}.learning_rat=1",), "E101", f"{ARGS}.learning_rat", "did you mean learning_rate"),
@@ -165,6 +179,25 @@ def test_a_sequence_parallel_group_counts_once(prepare):
     job = prepare(*LLAMA_K8S, f"{ARGS}.ring_attn_size=4")
     assert job.scales[0].data_parallel_size == 2
     assert job.scales[0].grad_accumulation == 4
+
+
+def test_more_ranks_to_a_sample_than_there_are_is_a_problem_not_a_crash(problems):
+    assert {p.code for p in problems(*LLAMA_K8S, ELASTIC, f"{ARGS}.ring_attn_size=64")} == {"E220"}
+
+
+def test_a_faulty_bound_of_a_stepped_job_is_one_problem(problems):
+    step = f"++{POLICY}.replica_increment_step=1"
+    (problem,) = problems(*LLAMA_K8S, ELASTIC, step, "~recipes.scale_config", f"{POLICY}.min_nodes=two")
+    assert problem.path == f"{POLICY}.min_nodes"
+
+
+def test_an_empty_override_changes_nothing(prepare):
+    assert prepare(*LLAMA_K8S, ELASTIC, f"++{ARGS}={{}}").scales == prepare(*LLAMA_K8S, ELASTIC).scales
+
+
+def test_the_tiny_trainer_keeps_a_sample_on_one_rank(problems):
+    (problem,) = problems(f"{ARGS}.ring_attn_size=2")
+    assert problem.path == f"{ARGS}.ring_attn_size"
 
 
 def test_extra_keys_are_let_through_and_kept(prepare):

@@ -9,23 +9,14 @@ from launcher.compose import compose
 from launcher.problems import ProblemsFound
 
 SCALE_3 = "recipes.scale_config.3.training_config.training_args"
-FACTS = ROOT.parent / "shared" / "facts" / "recipe-values.json"
+PUBLISHED = ROOT / "tests" / "golden" / "llama_published_values.json"
 
 
 def test_published_recipe_composes_to_its_published_values():
-    if not FACTS.exists():
-        pytest.skip(f"{FACTS} is not here")
-    expected = json.loads(FACTS.read_text())[LLAMA]
+    expected = json.loads(PUBLISHED.read_text())
     composed = json.loads(json.dumps(compose(LLAMA_K8S, Path.cwd()).tree["recipes"]))
     expected["run"]["results_dir"] = "results/llama-3-1-8b-instruct"  # there, still an interpolation
     assert composed == expected
-
-
-def test_published_values_we_rely_on():
-    recipe = compose(LLAMA_K8S, Path.cwd()).tree["recipes"]
-    args = recipe["training_config"]["training_args"]
-    assert (args["train_batch_size"], args["micro_train_batch_size"], args["learning_rate"]) == (8, 1, 1e-4)
-    assert sorted(recipe["scale_config"], key=int) == ["1", "2", "3", "4", "6", "8", "16"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +56,7 @@ def test_origins_cover_every_leaf():
     from launcher.scales import leaves
 
     composition = compose(LLAMA_K8S, Path.cwd())
-    without = [p for p, _ in leaves(composition.tree) if composition.origin(p) is None]
+    without = [p for p, _ in leaves(composition.tree) if p not in composition.origins]
     assert without == []
 
 
@@ -86,6 +77,25 @@ def test_recipe_folder_on_the_search_path(tmp_path):
     composition = compose([f"hydra.searchpath=[{tmp_path}]", "recipes=team/own"], Path("/"))
     assert composition.tree["recipes"]["run"]["name"] == "own"
     assert composition.origin("recipes.run.name") == f"{file}:5"
+
+
+@pytest.mark.parametrize("name", ["it's mine.yaml", 'my(1), "x".yaml', "ü.yaml"])
+def test_recipe_files_may_have_any_name(tmp_path, name):
+    (tmp_path / name).write_text(
+        "defaults:\n  - /recipes/training/tiny/tiny_lm_cpu@_here_\n  - _self_\nrun: {name: odd}\n"
+    )
+    escaped = str(tmp_path / name).replace("\\", "\\\\").replace("'", "\\'")
+    composition = compose([f"recipes='{escaped}'"], tmp_path)
+    assert composition.tree["recipes"]["run"]["name"] == "odd"
+
+
+def test_a_recipe_file_and_a_search_path_in_either_order(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults:\n  - /base/own@_here_\n")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "own.yaml").write_text("run: {name: own}\n")
+    words = [f"hydra.searchpath=[{tmp_path}]", f"recipes={tmp_path}/mine.yaml"]
+    for overrides in (words, words[::-1]):
+        assert compose(overrides, tmp_path).tree["recipes"]["run"]["name"] == "own"
 
 
 def test_a_changed_file_is_read_again(tmp_path):
@@ -111,6 +121,8 @@ def test_resolvers(tmp_path):
         ("a=b=[c", "E001", "a=b=[c"),
         ("recipes.run.name=a,b", "E002", "--multirun"),
         ("~recipes.nothing", "E008", "no such key"),
+        ("~cluster", "E005", "must name one"),
+        ("cluster=null", "E005", "must name one"),
         ("recipes.display_name=${nothing}", "E007", "nothing"),
         ("recipes.display_name=???", "E006", "needs a value"),
     ],
@@ -120,6 +132,13 @@ def test_a_bad_override_is_a_problem(override, code, says):
         compose([override], Path.cwd())
     assert [p.code for p in caught.value.problems] == [code]
     assert says in str(caught.value)
+
+
+def test_a_secret_in_a_bad_override_is_not_repeated():
+    for override in ("+env_vars.MY_TOKEN=hunter2[", "++recipes.run={hf_access_token: hunter2]"):
+        with pytest.raises(ProblemsFound) as caught:
+            compose([override], Path.cwd())
+        assert "hunter2" not in str(caught.value)
 
 
 def test_every_bad_override_is_reported():

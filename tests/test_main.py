@@ -85,6 +85,19 @@ def test_hydra_s_own_refusal_is_exit_code_2(tmp_path):
     assert result.returncode == 2 and "Traceback" not in result.stderr
 
 
+def test_hydra_s_flags_take_recipe_files_and_search_paths(tmp_path):
+    folder = tmp_path / "it's here"
+    (folder / "recipes").mkdir(parents=True)
+    text = f"defaults:\n  - /recipes/{LLAMA}@_here_\n  - _self_\nrun:\n  name: mine\n"
+    (folder / "recipes" / "own.yaml").write_text(text)
+    search = "hydra.searchpath=['" + str(folder).replace("'", "\\'") + "']"
+    shown = main("recipes=recipes/own.yaml", "--cfg", "job", cwd=folder)
+    assert shown.returncode == 0 and "name: mine" in shown.stdout, shown.stderr
+    for words in (("recipes=recipes/own.yaml",), (search, "recipes=own")):
+        swept = main("--multirun", *words, "cluster=k8s", "dry_run=true", "debug=false,true", cwd=folder)
+        assert swept.returncode == 0 and swept.stdout.count("bundle results/mine-") == 2, swept.stderr
+
+
 def test_multirun_compiles_every_choice(tmp_path):
     sweep = "recipes.training_config.training_args.seed=1,2,3"
     result = main("--multirun", *LLAMA_K8S, sweep, "dry_run=true", cwd=tmp_path)
@@ -117,6 +130,12 @@ def test_render_to_stdout_prints_manifests_alone(tmp_path):
     assert (result.returncode, result.stderr) == (0, "")
     kinds = [document["kind"] for document in yamlio.load_documents(result.stdout)]
     assert kinds == ["ConfigMap", "HyperPodPyTorchJob"]
+    assert files(tmp_path) == []
+
+
+def test_stdout_leaves_nothing_behind_for_a_local_job(tmp_path):
+    result = recipes("render", "training/tiny/tiny_lm_cpu", "--stdout", cwd=tmp_path)
+    assert result.returncode == 0 and "hyperpodrun" in result.stdout
     assert files(tmp_path) == []
 
 

@@ -102,6 +102,38 @@ def test_a_path_is_a_sqlite_file_there(tracked, tmp_path):
     assert (settings.experiment_name, settings.run_name) == ("mine", "r")
 
 
+@pytest.mark.parametrize("uri", ["sqlite:///mine.db", "mine.db"])
+def test_a_relative_store_lies_in_the_current_folder(tracked, context, uri):
+    job, _ = tracked(f"{MLFLOW}.tracking_uri={uri}")
+    assert tracking.tracking(job).tracking_uri == f"sqlite:///{context.cwd}/mine.db"
+
+
+def test_a_store_that_cannot_be_made_is_a_problem(context):
+    job = pipeline.prepare((f"{MLFLOW}.tracking_uri=/proc/nowhere/mlflow.db",), context)
+    with pytest.raises(ProblemsFound, match="E502"):
+        pipeline.track(job, context)
+
+
+def test_a_job_is_not_started_when_its_run_is_unknown(tracked):
+    class NeverStarted:
+        def submit(self, bundle):
+            raise AssertionError("started")
+
+    job, bundle = tracked()
+    client, run = run_of(job)
+    client.delete_run(run.info.run_id)
+    with pytest.raises(ProblemsFound, match="E502"):
+        pipeline.submit(bundle, NeverStarted())
+
+
+def test_workers_send_metrics_to_the_run_of_the_launcher(tracked):
+    from launcher.runtime.settings import settings_of
+
+    job, _ = tracked()
+    for point in job.scales:
+        assert settings_of(point.config, point.ranks).tracking.run_id == tracking.tracking(job).run_id
+
+
 def test_a_named_run_is_resumed(tracked, context):
     first, _ = tracked()
     settings = tracking.tracking(first)
@@ -140,6 +172,7 @@ def test_a_cluster_job_without_a_store_is_not_tracked(tracked, context):
         ("http://127.0.0.1:9", "E501", "cannot be reached"),
         ("arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/t", "E503", "pip install sagemaker-mlflow"),
         ("/data/mlflow", "E504", "out of the job's reach"),
+        ("postgresql://db/mlflow", "E507", "no kind of store"),
     ],
 )
 def test_a_store_that_cannot_serve_is_a_problem_and_nothing_is_written(context, uri, code, says):
@@ -150,8 +183,9 @@ def test_a_store_that_cannot_serve_is_a_problem_and_nothing_is_written(context, 
     assert list(context.cwd.iterdir()) == []
 
 
-def test_credentials_in_a_url_are_refused_unseen(problems):
-    (problem,) = problems(*LLAMA_K8S, f"{MLFLOW}.tracking_uri=https://ada:hunter2@mlflow.example")
+@pytest.mark.parametrize("scheme", ["https", "postgresql"])
+def test_credentials_in_a_url_are_refused_unseen(problems, scheme):
+    (problem,) = problems(*LLAMA_K8S, f"{MLFLOW}.tracking_uri={scheme}://ada:hunter2@mlflow.example")
     assert problem.code == "E603" and "hunter2" not in str(problem)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from launcher.families import Interface
-from launcher.recipe import BatchArgs, Mlflow, Model, NonNegativeInt, PositiveInt, RecipeBase
+from launcher.recipe import BatchArgs, Model, NonNegativeInt, PositiveInt, RecipeBase, TrainingBase
 from launcher.scales import get
 from launcher.specs import JobSpec
 
@@ -132,12 +132,10 @@ class TrainingArgs(BatchArgs):
     sampling_method: str | None = None
 
 
-class TrainingConfig(Model):
+class TrainingConfig(TrainingBase):
     model_settings: ModelConfig = Field(alias="model_config")
     datasets: Datasets
     training_args: TrainingArgs
-    mlflow: Mlflow
-    force_rerun: bool
 
 
 class Recipe(RecipeBase):
@@ -169,7 +167,6 @@ def _image_env(job: JobSpec) -> dict[str, str]:
         "POST_SCRIPT_COMMANDS": ";".join(get(job.config, "recipes.post_script") or ()),
         "USE_HYPERPODRUN": "true",
         "INSTANCE_TYPE": job.resources.instance_type or "",
-        "NCCL_DEBUG": "WARN",
     }
     if not getattr(job.settings, "queue_name", None):  # a Kueue queue names the job itself
         env["JOB_NAME"] = job.name

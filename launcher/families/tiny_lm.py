@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from launcher.families import Interface
-from launcher.recipe import BatchArgs, Mlflow, Model, NonNegativeInt, PositiveInt, RecipeBase
+from launcher.recipe import BatchArgs, Model, NonNegativeInt, PositiveInt, RecipeBase, TrainingBase
 from launcher.specs import JobSpec
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -30,6 +30,7 @@ class Datasets(Model):
 
 
 class TrainingArgs(BatchArgs):
+    ring_attn_size: Literal[1]  # this trainer keeps a sample on one rank
     adam_betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
     load_checkpoint: bool
     logging_steps: PositiveInt
@@ -44,12 +45,10 @@ class TrainingArgs(BatchArgs):
     weight_decay: Annotated[float, Field(ge=0)]
 
 
-class TrainingConfig(Model):
+class TrainingConfig(TrainingBase):
     model_settings: ModelConfig = Field(alias="model_config")
     datasets: Datasets
     training_args: TrainingArgs
-    mlflow: Mlflow
-    force_rerun: bool
 
 
 class Recipe(RecipeBase):

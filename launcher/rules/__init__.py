@@ -1,8 +1,7 @@
 """Checks a recipe must pass, grouped by subject: one module a subject, each rule with a code and a source.
 
-A rule is a generator of Problems over a `Draft`, which it makes with the `problem` it is given (that knows
-its code). It names the keys it reads, and is left out when one of
-them is faulty in itself, so that one fault is reported once.
+A rule is a generator of Problems over a `Draft`, which it makes with the `problem` it is given (that knows its code).
+It names the keys it reads, and is left out when one of them is faulty in itself, so that one fault is reported once.
 """
 
 import importlib
@@ -45,7 +44,7 @@ class Rule:
     def applies(self, backend: str, faulty: frozenset[str]) -> bool:
         """Tell whether it is about this cluster and none of the keys it needs is faulty."""
         return self.backend in (None, backend) and not any(
-            _related(need, bad) for need in self.needs for bad in faulty
+            related(need, bad) for need in self.needs for bad in faulty
         )
 
 
@@ -67,5 +66,6 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(sorted(_rules, key=lambda r: r.code))
 
 
-def _related(a: str, b: str) -> bool:
+def related(a: str, b: str) -> bool:
+    """Tell whether two dotted paths are the same or one holds the other."""
     return a == b or a.startswith(b + ".") or b.startswith(a + ".")

@@ -60,6 +60,8 @@ def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -
     """0 < ranks with the small share < W, and 1 <= small <= large."""
     for scale in filter(is_uneven, planned(draft)):
         uneven, size = scale.args.uneven_batch, draft.data_parallel_size(scale)
+        if not size:
+            continue
         small, large, num_small = _shares(scale)
         if None in (small, large, num_small):
             missing = [name for name, value in uneven.model_dump().items() if value is None]
@@ -137,7 +139,7 @@ def _remedy(total: int, size: int, micro: int) -> str:
 
 def _uneven_remedy(scale: Scale, size: int) -> str:
     total = scale.args.train_batch_size
-    split = batch.nearest_split(total, size)
+    split = batch.nearest_split(total, size) if size else None
     if split is None:
         return f"train_batch_size of at least {size}: every rank needs a sample"
     if split.is_even:

@@ -63,8 +63,10 @@ def step_or_scales(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
 
 @rule("E203", source=f"{_PAGE}, Scale Config")
 def scale_keys_are_sizes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A key of scale_config is a number of nodes."""
-    for key in _entries(draft):
+    """A key of scale_config is a number of nodes, its value what changes there."""
+    for key, own in _entries(draft).items():
+        if not isinstance(own, Mapping | None):
+            yield problem(f"recipes.scale_config.{key}", "is no mapping of keys", value=own)
         if not size_of(key):
             yield problem(f"recipes.scale_config.{key}", "is no number of nodes", value=key, allowed="1, 2, 3, …")
 
@@ -118,11 +120,9 @@ def bounds_moved(draft: Draft) -> bool:
 @rule("E206", *SIZES, "recipes.trainer.num_nodes", source=f"{_PAGE}, Elastic Policy")
 def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job starts at one of its sizes."""
-    start = draft.recipe.trainer.num_nodes
+    start, sizes = draft.recipe.trainer.num_nodes, [scale.nodes for scale in draft.sizes]
     if not draft.is_elastic or not draft.is_explicit("recipes.trainer.num_nodes"):
         return
-    policy = draft.recipe.elastic_policy
-    sizes = [s.nodes for s in draft.scales if policy.min_nodes <= s.nodes <= policy.max_nodes]
     if sizes and start not in sizes:
         yield problem(
             "recipes.trainer.num_nodes",

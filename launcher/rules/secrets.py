@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 from launcher.check import Draft
-from launcher.problems import Problem
+from launcher.environment import secret_references
+from launcher.problems import Problem, is_secret
 from launcher.recipe import SecretRef
 from launcher.rules import rule
 
-_SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.I
-)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECISION = "docs/decisions.md, Secrets are references"
 
@@ -20,12 +18,11 @@ _DECISION = "docs/decisions.md, Secrets are references"
 def env_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A variable that is named like a secret names where the secret is."""
     for name, value in (draft.launch.env_vars or {}).items():
-        if _SECRET_NAME.search(name) and value is not None and not isinstance(value, SecretRef):
+        if is_secret(name) and value is not None and not isinstance(value, SecretRef):
             yield problem(
                 f"env_vars.{name}",
                 "looks like a secret written in clear; it would end up in files and logs",
                 allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
-                where="env_vars",
             )
 
 
@@ -42,8 +39,9 @@ def urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterat
         "git.repo_url_or_path": "git.token={secretKeyRef:{name:…,key:…}}",
     }
     for path, url in urls.items():
-        if url and "@" in urlsplit(url).netloc and urlsplit(url).scheme in ("http", "https"):
-            yield problem(path, "holds credentials", remedy=remedies[path], where=path)
+        if url and "://" in url and "@" in urlsplit(url).netloc:
+            where = (draft.composition.origin(path) or "").partition("=")[0]
+            yield problem(path, "holds credentials", remedy=remedies[path], where=where)
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")
@@ -62,23 +60,9 @@ def env_names_are_names(draft: Draft, problem: Callable[..., Problem]) -> Iterat
 @rule("E605", "recipes.run.hf_access_token", "git.token", "env_vars", source=_DECISION)
 def secrets_are_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A pod reads a Kubernetes Secret; a process on this machine reads the environment."""
-    for path, ref in secret_refs(draft):
-        if draft.backend == "k8s" and ref.env is not None:
-            yield problem(
-                path,
-                "a pod cannot read this shell's environment",
-                where=path,
-                allowed="{secretKeyRef: {name: …, key: …}}",
-            )
-        if draft.backend == "local" and ref.secretKeyRef is not None:
-            yield problem(path, "there is no Kubernetes Secret on this machine", where=path, allowed="{env: NAME}")
-
-
-def secret_refs(draft: Draft) -> Iterator[tuple[str, SecretRef]]:
-    """Yield path and reference of every secret a job names."""
-    named = {
-        "recipes.run.hf_access_token": draft.recipe.run.hf_access_token,
-        "git.token": draft.launch.git.token,
-    }
-    named |= {f"env_vars.{name}": value for name, value in (draft.launch.env_vars or {}).items()}
-    yield from ((path, ref) for path, ref in named.items() if isinstance(ref, SecretRef))
+    for _, path, ref in secret_references(draft.composition.tree):
+        if draft.backend == "k8s" and ref.get("env"):
+            message = "a pod cannot read this shell's environment"
+            yield problem(path, message, allowed="{secretKeyRef: {name: …, key: …}}")
+        if draft.backend == "local" and ref.get("secretKeyRef"):
+            yield problem(path, "there is no Kubernetes Secret on this machine", allowed="{env: NAME}")

@@ -136,6 +136,6 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         override_training_dir=bool(args["override_training_dir"]),
         training_dir=args["training_dir"] or "",
         tracking=Tracking(
-            mlflow.get("tracking_uri") or None, (mlflow.get("run_id") or "") if mlflow.get("enabled") else ""
+            mlflow.get("tracking_uri") or None, "" if mlflow.get("enabled") is False else mlflow.get("run_id") or ""
         ),
     )

@@ -25,7 +25,7 @@ def job(**changes):
         "initial_nodes": 1,
         "scales": (),
         "elastic": ELASTIC,
-        "resources": Resources(None, 0, None, 0, False),
+        "resources": Resources(None, 0, None, 0),
         "image": None,
         "base_results_dir": Path("/results"),
         "settings": SimpleNamespace(command=None),

@@ -127,7 +127,7 @@ def write_bundle(directory, worker, num_nodes=1, env=None):
         initial_nodes=num_nodes,
         scales=(),
         elastic=elastic,
-        resources=Resources(None, 0, None, 0, False),
+        resources=Resources(None, 0, None, 0),
         image=None,
         base_results_dir=directory.parent,
         settings=SimpleNamespace(command=["bundle:worker.py"]),

@@ -7,9 +7,9 @@ interface; each is listed with its recipe key in docs/manifest.md.
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from launcher.environment import plain_variables, secret_variables
 from launcher.families import interface
 from launcher.problems import Problem, fail
-from launcher.recipe import SecretRef
 from launcher.render import render_yaml
 from launcher.scales import get
 from launcher.specs import Bundle, JobHandle, JobSpec, JobStatus
@@ -111,11 +111,6 @@ def _env(job: JobSpec) -> list[dict[str, Any]]:
 
     A secret comes before what refers to it: Kubernetes expands `$(NAME)` from earlier entries only.
     """
-    config = job.config
-    secrets = {
-        "HF_TOKEN": get(config, "recipes.run.hf_access_token"),
-        "GIT_TOKEN": get(config, "git.token"),
-    }
     plain = interface(job.model_type).image_env(job)
     if job.max_nodes > 1:
         plain |= _MULTI_NODE_ENV
@@ -123,19 +118,14 @@ def _env(job: JobSpec) -> list[dict[str, Any]]:
             plain["FI_PROVIDER"] = "efa"
     if job.elastic and job.elastic.use_graceful_shutdown:
         plain["HYPERPOD_SIGNAL_COORDINATION"] = "distributed"
-    own = {name: value for name, value in (config["env_vars"] or {}).items() if value is not None}
-    merged = {name: ref for name, ref in secrets.items() if ref} | plain | own
-    return [_env_entry(name, value) for name, value in merged.items()]
+    variables = secret_variables(job.config) | plain | plain_variables(job.config)
+    return [_env_entry(name, value) for name, value in variables.items()]
 
 
-def _env_entry(name: str, value: Any) -> dict[str, Any]:
+def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(value, Mapping):
-        return {
-            "name": name,
-            "valueFrom": {"secretKeyRef": dict(SecretRef.model_validate(value).secretKeyRef)},
-        }
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return {"name": name, "value": text}
+        return {"name": name, "valueFrom": {"secretKeyRef": dict(value["secretKeyRef"])}}
+    return {"name": name, "value": value}
 
 
 def _limits(job: JobSpec) -> dict[str, Any]:

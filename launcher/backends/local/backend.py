@@ -10,7 +10,7 @@ import sysconfig
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import launcher
 from launcher.backends.local.logs import follow_attempts, tail
@@ -25,10 +25,10 @@ from launcher.backends.local.state import (
     read_snapshot,
 )
 from launcher.contract import CONFIG_DIR, RUN_DIR
+from launcher.environment import plain_variables, secret_variables
 from launcher.families import interface
 from launcher.problems import Problem, fail
 from launcher.render import render_template
-from launcher.scales import get
 from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
 BUNDLE_PREFIX = "bundle:"
@@ -94,8 +94,8 @@ class LocalBackend:
         context = {
             "job_name": job.name,
             "nproc_per_node": job.nproc_per_node,
-            "env": {**LOOPBACK_ENV, **(GRACEFUL_ENV if graceful else {}), **_env_vars(job)},
-            "secrets": _secrets(job),
+            "env": {**LOOPBACK_ENV, **(GRACEFUL_ENV if graceful else {}), **plain_variables(job.config)},
+            "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
             "command": [str(word) for word in job.settings.command or _default_command(job)],
             "graceful": graceful,
         }
@@ -111,7 +111,7 @@ class LocalBackend:
         run_dir = handle.bundle_dir / RUN_DIR
         run_dir.mkdir(exist_ok=True)
         if is_alive(run_dir):
-            remedy = f"recipes cancel {bundle.job_name}"
+            remedy = "end it first, with Ctrl-C where it runs"
             raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
         (run_dir / STATE_FILE).unlink(missing_ok=True)
         with (run_dir / OPERATOR_LOG).open("wb") as log:
@@ -185,22 +185,6 @@ def _default_command(job: JobSpec) -> tuple[str, ...]:
 
 def _is_importable(module: str) -> bool:
     return importlib.util.find_spec(module.partition(".")[0]) is not None
-
-
-def _env_vars(job: JobSpec) -> dict[str, str]:
-    given: Mapping[str, Any] = job.config.get("env_vars") or {}
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in given.items()
-        if value is not None and not isinstance(value, Mapping)
-    }
-
-
-def _secrets(job: JobSpec) -> dict[str, str]:
-    """Return variable of the job to the variable of the user's shell that holds its secret."""
-    named = {"HF_TOKEN": get(job.config, "recipes.run.hf_access_token"), "GIT_TOKEN": get(job.config, "git.token")}
-    named |= job.config.get("env_vars") or {}
-    return {name: ref["env"] for name, ref in named.items() if isinstance(ref, Mapping)}
 
 
 def _python_path() -> dict[str, str]:
