@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from launcher.contract import RUN_DIR
 from launcher.problems import fail
 from launcher.render import MANIFEST, bundle_digest
 from launcher.specs import Bundle
@@ -71,9 +72,10 @@ def read(directory: Path) -> tuple[Bundle, str]:
         files = {path: (directory / path).read_text(encoding="utf-8") for path in hashes}
         job_name, digest = manifest["job_name"], manifest["digest"]
         backend = json.loads(files["plan.json"])["backend"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise fail("E703", str(directory), f"is no bundle: {error}") from error
     changed = [path for path, text in files.items() if hashlib.sha256(text.encode()).hexdigest() != hashes[path]]
+    changed += sorted(_files_in(directory) - {*files, MANIFEST})
     if changed or bundle_digest(hashes) != digest:
         raise fail(
             "E704",
@@ -82,3 +84,9 @@ def read(directory: Path) -> tuple[Bundle, str]:
             remedy="render it again with the overrides you want; bundles are not edited",
         )
     return Bundle(job_name, directory.resolve(), files, digest), backend
+
+
+def _files_in(directory: Path) -> set[str]:
+    """Return the files of a bundle but for those that its job wrote."""
+    files = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    return {str(path) for path in files if path.parts[0] != RUN_DIR}

@@ -18,7 +18,7 @@ from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.recipe import Launch, RecipeBase
 from launcher.rules import all_rules, related
 from launcher.scales import ScaleTree, drop, get, leaves, scale_trees, size_of, static_tree
-from launcher.typed import did_you_mean, type_problems
+from launcher.typed import did_you_mean, is_field, type_problems
 
 _BACKENDS = {"local": "local", "k8s": "kubernetes", "slurm": "slurm", "sm_jobs": "sagemaker"}
 """Package under `launcher.backends` of each choice of `cluster`."""
@@ -147,6 +147,8 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
 
 def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Problem]]:
     known = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+    if not isinstance(get(recipe, "run"), Mapping):
+        return None, [Problem("E102", "recipes.run", "should be a mapping", value=get(recipe, "run"))]
     name = get(recipe, "run.model_type")
     if name in known:
         return importlib.import_module(f"launcher.families.{name}").Recipe, []
@@ -176,7 +178,8 @@ def _scales(
         own_faults = _faults_of_scale(entry, faults)
         problems += own_faults
         path = f"recipes.scale_config.{entry.key}"
-        scales.append(Scale(size_of(entry.key), path, entry.own, entry.tree, typed, is_faulty=bool(own_faults)))
+        is_faulty = bool(own_faults) or not isinstance(get(tree, f"scale_config.{entry.key}"), Mapping)
+        scales.append(Scale(size_of(entry.key), path, entry.own, entry.tree, typed, is_faulty=is_faulty))
     if not is_elastic:
         return (_static(family, recipe, tree),), problems, ()
     bounds = (policy.min_nodes, policy.max_nodes, policy.replica_increment_step)
@@ -207,8 +210,8 @@ def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Any
     extra = tree.get("extra_keys")
     if isinstance(extra, list):
         tree = copy.deepcopy(dict(tree))
-        for path in extra:
-            drop(tree, str(path))
+        for path in (str(path) for path in extra if not is_field(family, str(path))):
+            drop(tree, path)
     return type_problems(family, tree, "recipes")
 
 

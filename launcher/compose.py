@@ -63,7 +63,8 @@ class Composition:
     def origins(self) -> dict[str, str]:
         """The origin of every leaf, dotted path to `file:line` or override."""
         chosen = {text.partition("=")[0]: text for text in self.overrides if text.partition("=")[0] in _GROUPS}
-        return provenance.leaf_origins(locate(self._layers, self._search)) | dict(self.explicit) | chosen
+        files = provenance.leaf_origins(locate(self._layers, self._search))
+        return provenance.overridden(files, self.explicit) | chosen
 
 
 def compose(overrides: Sequence[str], cwd: Path) -> Composition:
@@ -154,8 +155,10 @@ def _compose_anew(choices: _Choices) -> _Files:
             skip_missing=False,
         )
         config = loader._compose_config_from_defaults_list(defaults=defaults.defaults, repo=repository)
+    except RecursionError:
+        raise fail("E005", "defaults", "a recipe's defaults lead back to itself", value=choices.words[0]) from None
     except MissingConfigException as error:
-        raise _missing_config(error) from error
+        raise _missing_config(error, choices.words) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise fail("E003", " ".join(choices.words), _first_line(error), remedy=_REMEDY_SYNTAX) from error
     del config["hydra"]
@@ -180,7 +183,7 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
             del node[name]
         else:
             OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
         return Problem("E003", key, _first_line(error), where=shown(override.input_line))
     return None
 
@@ -255,6 +258,8 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
             continue
         if override.key_or_group in _GROUPS and not isinstance(override.value(), str):
             problems.append(Problem("E005", override.key_or_group, "must name one", where=shown(text)))
+        if override.is_hydra_override() and (problem := _hydra_problem(override)):
+            problems.append(problem)
         if override.is_sweep_override():
             problems.append(
                 Problem(
@@ -268,6 +273,22 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     if problems:
         raise ProblemsFound(tuple(problems))
     return parsed
+
+
+def _hydra_problem(override: Override) -> Problem | None:
+    """Return what is wrong with an override of Hydra's own settings, of which only the search path is ours."""
+    key, value, text = override.key_or_group, override.value(), shown(override.input_line)
+    if key != "hydra.searchpath":
+        return Problem(
+            "E009", key, "is a setting of Hydra that no launch reads", allowed="hydra.searchpath", where=text
+        )
+    folders = value if isinstance(value, list) else [value]
+    if not isinstance(value, list) or not all(isinstance(folder, str) for folder in folders):
+        return Problem(
+            "E009", key, "is a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
+        )
+    absent = [f for f in folders if "://" not in f and not Path(f).is_dir()]
+    return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
 
 
 def _is_choice(override: Override) -> bool:
@@ -337,12 +358,20 @@ def _explicit(values: Sequence[Override]) -> dict[str, str]:
     return explicit
 
 
-def _missing_config(error: MissingConfigException) -> ProblemsFound:
+def _missing_config(error: MissingConfigException, words: Sequence[str]) -> ProblemsFound:
+    """Tell a choice that does not exist from a file whose `defaults` names one that does not."""
     missing = error.missing_cfg_file or ""
     for group in _GROUPS:
-        if missing.startswith(f"{group}/"):
-            return _unknown_choice(group, missing.removeprefix(f"{group}/"))
-    return fail("E005", missing, _first_line(error))
+        name = missing.removeprefix(f"{group}/")
+        if missing.startswith(f"{group}/") and f"{group}={name}" in words:
+            return _unknown_choice(group, name)
+    return fail(
+        "E005",
+        "defaults",
+        "a recipe's defaults name a file that does not exist",
+        value=missing,
+        remedy="a path begins with /, from recipes_collection/ or the search path, and ends without .yaml",
+    )
 
 
 def _unknown_choice(group: str, name: str) -> ProblemsFound:

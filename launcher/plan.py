@@ -152,6 +152,11 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
     dropped = [s.nodes for s in draft.scales if s.nodes not in {point.nodes for point in sizes}]
     if dropped and bounds_moved(draft):
         notices.append(Notice("N101", f"sizes {_listed(dropped)} lie outside the bounds you set and are left out"))
+    largest = sizes[-1].nodes
+    if draft.is_elastic and draft.is_explicit("recipes.elastic_policy.max_nodes"):
+        limit = draft.recipe.elastic_policy.max_nodes
+        if limit > largest and draft.recipe.scale_config:
+            notices.append(Notice("N108", f"the largest size is {largest} nodes; max_nodes={limit} adds none"))
     start, wanted = _initial_nodes(draft), draft.recipe.trainer.num_nodes
     if start != wanted:
         notices.append(Notice("N102", f"the job starts on {start} nodes: {wanted} is not one of its sizes"))

@@ -51,9 +51,9 @@ def is_secret(path: str) -> bool:
 
 def shown(override: str) -> str:
     """Return an override as it may be shown: without its value where that holds a secret."""
-    key, equals, value = override.partition("=")
+    key, equals, value = override.partition("=" if "=" in override else " ")
     names = (key.lstrip("+~"), *_KEY_IN_VALUE.findall(value))
-    return f"{key}=…" if equals and any(map(is_secret, names)) else override
+    return f"{key}{equals}…" if equals and any(map(is_secret, names)) else override
 
 
 @dataclass(frozen=True, slots=True)

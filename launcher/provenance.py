@@ -26,13 +26,22 @@ def leaf_origins(layers: Iterable[tuple[Path, str]]) -> dict[str, str]:
 
 
 def nearest(origins: Mapping[str, str], path: str) -> str | None:
-    """Return the origin of `path`, else of its nearest ancestor, else of its first descendant."""
+    """Return the origin of `path`, else of its last descendant, else of its nearest ancestor."""
+    inside = [origin for leaf, origin in origins.items() if leaf.startswith(path + ".")]
+    if path not in origins and inside:
+        return inside[-1]
     ancestor = path
     while ancestor:
         if ancestor in origins:
             return origins[ancestor]
         ancestor = ancestor.rpartition(".")[0]
-    return next((origin for leaf, origin in origins.items() if leaf.startswith(path + ".")), None)
+    return None
+
+
+def overridden(files: Mapping[str, str], overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return the origins with the overrides on top; what an override replaced as a whole is gone."""
+    gone = tuple(f"{path}." for path in overrides)
+    return {path: origin for path, origin in files.items() if not path.startswith(gone)} | dict(overrides)
 
 
 def _leaves(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:

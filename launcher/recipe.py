@@ -19,6 +19,7 @@ class Model(BaseModel):
         strict=True,
         extra="forbid",
         frozen=True,
+        allow_inf_nan=False,
         protected_namespaces=(),
         defer_build=True,  # a part is built with the whole that holds it, not once by itself before
     )
@@ -36,14 +37,15 @@ Listed = Annotated[list[_T], BeforeValidator(indexed)]
 """A list that the command line may also fill by index."""
 
 PositiveInt = Annotated[int, Field(ge=1)]
+NodeCount = Annotated[int, Field(ge=1, le=100_000)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
 class SecretKeyRef(Model):
     """A key of a Kubernetes Secret in the job's namespace."""
 
-    name: Annotated[str, Field(min_length=1)]
-    key: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")]
 
 
 class SecretRef(Model):
@@ -68,7 +70,7 @@ class Run(Model):
 
 class Trainer(Model):
     devices: PositiveInt
-    num_nodes: PositiveInt
+    num_nodes: NodeCount
 
 
 class Mlflow(Model):
@@ -85,8 +87,8 @@ class ElasticSettings(Model):
     """`elastic_policy`, times in seconds."""
 
     is_elastic: bool
-    min_nodes: PositiveInt
-    max_nodes: PositiveInt
+    min_nodes: NodeCount
+    max_nodes: NodeCount
     replica_increment_step: PositiveInt | None = None
     use_graceful_shutdown: bool
     scaling_timeout: NonNegativeInt | None = None
@@ -182,7 +184,7 @@ class Launch(Model):
     cluster_type: Literal["local", "k8s", "slurm", "sm_jobs"] | None
     instance_type: str
     container: str | None
-    base_results_dir: str
+    base_results_dir: Annotated[str, Field(min_length=1)]
     dry_run: bool
     debug: bool
     env_vars: dict[str, str | int | float | bool | SecretRef | None] | None

@@ -104,8 +104,8 @@ def _empty_fields(node: Any, path: str) -> list[str]:
         return [found for key, value in node.items() for found in _empty_fields(value, f"{path}.{key}")]
     if isinstance(node, list) and node:
         return [found for i, value in enumerate(node) for found in _empty_fields(value, f"{path}[{i}]")]
-    is_env_value = path.endswith("].value")
-    return [path] if node in (None, {}, []) or (node == "" and not is_env_value) else []
+    may_be_empty = path.endswith("].value") or ".labels." in path or ".annotations." in path
+    return [path] if node in (None, {}, []) or (node == "" and not may_be_empty) else []
 
 
 def _bytecode_cache() -> FileSystemBytecodeCache | None:

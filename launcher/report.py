@@ -51,7 +51,7 @@ def kind(job: JobSpec) -> str:
     what = {"local": "local processes", "k8s": "HyperPodPyTorchJob"}.get(job.backend, job.backend)
     where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""
     first, last = job.scales[0].nodes, job.scales[-1].nodes
-    size = f"{first} to {last} nodes" if job.elastic else f"{first} node{'s' if first > 1 else ''}"
+    size = f"{first} to {last} nodes" if last > first else f"{first} node{'s' if first > 1 else ''}"
     return f"{what}{where}, {size}"
 
 

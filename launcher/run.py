@@ -12,6 +12,8 @@ from launcher.specs import Bundle, JobState
 
 USER_ERROR, JOB_FAILED, INTERRUPTED = 2, 3, 130
 """Exit codes. 0 is success, 1 a fault of our own (with a traceback)."""
+_NEXT = {"local": "recipes launch {}", "k8s": "kubectl apply -f {}/manifests"}
+"""What launches a bundle in a folder."""
 _EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: JOB_FAILED, JobState.CANCELLED: INTERRUPTED}
 
 
@@ -33,9 +35,8 @@ def main(overrides: Sequence[str]) -> int:
         pipeline.write(bundle)
         outcome = f"the bundle {bundle.directory.name} is written, nothing was submitted"
         if job.config["dry_run"]:
-            terminal.show_bundle(
-                bundle, next_step=f"recipes launch {shlex.quote(terminal.shown_path(bundle.directory))}"
-            )
+            folder = shlex.quote(terminal.shown_path(bundle.directory))
+            terminal.show_bundle(bundle, next_step=_NEXT[job.backend].format(folder))
             return 0
         terminal.show_bundle(bundle)
         return launch(bundle, job.backend)

@@ -88,13 +88,16 @@ def _read(path: Path, mtime_ns: int) -> tuple[str, Any]:
     """Return a file's text and tree. `mtime_ns` is part of the key: a changed file is read again."""
     try:
         text = path.read_text(encoding="utf-8")
-        return text, yamlio.load(text) or {}
+        tree = yamlio.load(text) or {}
     except UnicodeDecodeError as error:
         raise fail("E004", str(path), f"not UTF-8: {error.reason} at byte {error.start}") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise fail("E004", place, f"not valid YAML: {error.problem}") from error
+    if not isinstance(tree, dict):
+        raise fail("E004", str(path), "a recipe is a mapping of keys", allowed="key: value")
+    return text, tree
 
 
 def locate(layers: Sequence[tuple[str, str]], search: Sequence[str]) -> Iterator[tuple[Path, str]]:

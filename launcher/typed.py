@@ -80,10 +80,14 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
             allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
             remedy=f'"{path}={{secretKeyRef:{{name:my-secret,key:token}}}}"',
         )
-    return Problem("E102", path, _message(error), value=error["input"], allowed=_allowed(error))
+    is_number_for_text = error["type"] == "string_type" and isinstance(error["input"], int | float)
+    remedy = f"\"{path}='{error['input']}'\"" if is_number_for_text else None
+    return Problem("E102", path, _message(error), value=error["input"], allowed=_allowed(error), remedy=remedy)
 
 
 def _message(error: ErrorDetails) -> str:
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "should be a mapping"
     return error["msg"].removeprefix("Value error, ").replace("Input should", "should")
 
 
@@ -104,6 +108,12 @@ def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
 def field_names(model: type[BaseModel]) -> list[str]:
     """Return the keys of `model` as a recipe spells them."""
     return sorted(info.alias or name for name, info in model.model_fields.items())
+
+
+def is_field(model: type[BaseModel], path: str) -> bool:
+    """Tell whether a dotted path names a key of `model`."""
+    parent, _, name = path.rpartition(".")
+    return name in _fields_at(model, tuple(parent.split(".") if parent else ()))
 
 
 def submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:

@@ -8,6 +8,51 @@ SCALE = "++recipes.scale_config"
 POLICY = "recipes.elastic_policy"
 
 FAULTS = [
+    (("env_vars.HTTPS_PROXY=http://u:abc123@proxy:80",), "E606", "env_vars.HTTPS_PROXY", "credentials"),
+    (
+        ("++recipes.run.api_key=abc123", "++recipes.extra_keys=[run.api_key]"),
+        "E607",
+        "recipes.run.api_key",
+        "in clear",
+    ),
+    (("cluster.label_selector.required={a: []}",), "E102", "cluster.label_selector.required.a", "at least 1"),
+    (("cluster.command=['']",), "E102", "cluster.command.0", "at least 1"),
+    (("cluster.security_context={privileged: null}",), "E310", "cluster.security_context.privileged", "empty"),
+    (("recipes.instance_types.a=x",), "E003", "recipes.instance_types.a", ""),
+    (("hydra.searchpath=/tmp",), "E009", "hydra.searchpath", "list of folders"),
+    (("hydra.searchpath=[/nowhere/at/all]",), "E009", "hydra.searchpath", "no such folder"),
+    (("hydra.verbose=true",), "E009", "hydra.verbose", "no launch reads"),
+    ((f"{SCALE}.3.trainer.devices=4",), "E214", "recipes.scale_config.3.trainer.devices", "between sizes"),
+    ((f"{SCALE}.3.run.name=x",), "E214", "recipes.scale_config.3.run.name", "between sizes"),
+    (
+        (
+            "cluster.volumes=[{volumeName: claim-0, hostPath: /a, mountPath: /a}]",
+            "cluster.persistent_volume_claims=[{claimName: c, mountPath: /c}]",
+        ),
+        "E306",
+        None,
+        "claim-0",
+    ),
+    (
+        (
+            "cluster.volumes=[{volumeName: a, hostPath: /a, mountPath: /m},"
+            " {volumeName: b, hostPath: /a, mountPath: /m/}]",
+        ),
+        "E313",
+        "cluster.volumes.1.mountPath",
+        "twice",
+    ),
+    ((f"{POLICY}.max_nodes=99999999999",), "E102", f"{POLICY}.max_nodes", "100000"),
+    ((f"{ARGS}.learning_rate=inf",), "E102", f"{ARGS}.learning_rate", "finite"),
+    (("++recipes.resources={hugepages: 5120Mi}",), "E309", "recipes.resources.hugepages", "memory"),
+    (("git.token={secretKeyRef: {name: My Secret, key: b}}",), "E601", None, "secretKeyRef"),
+    (("cluster.custom_labels={kueue.x-k8s.io/queue-name: q}",), "E303", None, "cluster.queue_name"),
+    (("recipes.run=null",), "E102", "recipes.run", "set by recipes.run=null"),
+    (("git.commit=1234567",), "E102", "git.commit", "\"git.commit='1234567'\""),
+    (("base_results_dir=''",), "E102", "base_results_dir", "at least 1"),
+    (("recipes.scale_config.3=null", ELASTIC), "E203", "recipes.scale_config.3", "no mapping"),
+    ((f"{ARGS}.ring_attn_size=3", ELASTIC), "E220", f"{ARGS}.ring_attn_size", "a divisor of 8"),
+    (("recipes.trainer.devices=16",), "E232", "recipes.trainer.devices", "1 to 8"),
     (("++recipes.trainer=null",), "E102", "recipes.trainer", "mapping"),
     ((f"++{POLICY}=abc",), "E102", POLICY, "mapping"),
     (("recipes.training_config=null",), "E102", "recipes.training_config", "mapping"),
@@ -198,6 +243,20 @@ def test_an_empty_override_changes_nothing(prepare):
 def test_the_tiny_trainer_keeps_a_sample_on_one_rank(problems):
     (problem,) = problems(f"{ARGS}.ring_attn_size=2")
     assert problem.path == f"{ARGS}.ring_attn_size"
+
+
+def test_a_typo_in_a_new_mapping_names_the_override_that_made_it(problems):
+    (problem,) = problems(*LLAMA_K8S, "++recipes.elastic_polcy.is_elastic=true")
+    assert problem.where == "++recipes.elastic_polcy.is_elastic=true"
+
+
+@pytest.mark.parametrize("url", ["ssh://git@github.com/a/b", "git@github.com:a/b", "/code", "https://github.com/a/b"])
+def test_ordinary_repository_addresses_are_fine(prepare, url):
+    prepare(*LLAMA_K8S, f"git.repo_url_or_path='{url}'")
+
+
+def test_extra_keys_cannot_hide_a_known_key(prepare):
+    assert prepare(*LLAMA_K8S, "++recipes.extra_keys=[trainer]").nproc_per_node == 8
 
 
 def test_extra_keys_are_let_through_and_kept(prepare):

@@ -149,6 +149,23 @@ def test_every_bad_override_is_reported():
 
 @pytest.mark.parametrize(
     ("text", "says"),
+    [
+        ("defaults:\n  - /base/nothing@_here_\n", "base/nothing"),
+        ("defaults:\n  - /recipes/file/recipe@_here_\n", ""),
+        ("- a\n- b\n", "mapping of keys"),
+        ("just text", "mapping of keys"),
+    ],
+    ids=["missing_default", "cyclic_default", "list", "text"],
+)
+def test_a_broken_recipe_file_is_a_problem(tmp_path, text, says):
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(ProblemsFound) as caught:
+        compose(["recipes=bad.yaml"], tmp_path)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
     [(b"a: [1\nb: 2", ":2:"), (b"a: 1\na: 2", "given twice"), (b"a: \xff", "UTF-8")],
     ids=["syntax", "duplicate", "encoding"],
 )

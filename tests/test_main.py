@@ -26,7 +26,7 @@ def test_dry_run_prints_the_plan_and_writes_the_bundle(tmp_path):
     lines = result.stdout.splitlines()
     assert lines[0].endswith("HyperPodPyTorchJob on ml.p5.48xlarge, 1 to 16 nodes")
     assert lines[4].split() == ["3", "24", "5", "on", "16,", "6", "on", "8", "6", "x", "1", "0.0004", "uneven"]
-    assert "14 files" in lines[-1] and "next: recipes launch results/llama-3-1-8b-instruct-" in lines[-1]
+    assert "14 files" in lines[-1] and "next: kubectl apply -f results/llama-3-1-8b-instruct-" in lines[-1]
     (bundle,) = (tmp_path / "results").iterdir()
     assert len(files(bundle)) == 14 + 2  # and two folders
 

@@ -90,13 +90,17 @@ def test_a_file_in_the_way_is_a_problem(render, tmp_path):
         bundles.write(render(*LLAMA_K8S))
 
 
-@pytest.mark.parametrize("change", ["edit", "remove", "no_bundle"])
+@pytest.mark.parametrize("change", ["edit", "remove", "add", "garbage", "no_bundle"])
 def test_a_changed_bundle_is_not_launched(llama, change):
     bundles.write(llama)
     if change == "edit":
         (llama.directory / "configs/config.yaml").write_text("a: 1\n")
     elif change == "remove":
         (llama.directory / "plan.md").unlink()
+    elif change == "add":
+        (llama.directory / "manifests/extra.yaml").write_text("a: 1\n")
+    elif change == "garbage":
+        (llama.directory / "bundle.json").write_text('{"files": 5}')
     directory = llama.directory.parent if change == "no_bundle" else llama.directory
     with pytest.raises(ProblemsFound, match="E70[34]"):
         bundles.read(directory)

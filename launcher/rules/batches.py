@@ -1,5 +1,6 @@
 """Whether the samples of one optimizer step can be dealt out at every size."""
 
+import math
 from collections.abc import Callable, Iterator
 
 from launcher import batch
@@ -16,7 +17,18 @@ _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batc
 
 def planned(draft: Draft) -> tuple[Scale, ...]:
     """Return the sizes that the job may take, but for those with a fault in themselves."""
+    if draft.instance and draft.instance.processes and draft.devices > draft.instance.processes:
+        return ()  # a Problem of its own; the arithmetic would follow from it
     return tuple(scale for scale in draft.sizes if not scale.is_faulty)
+
+
+def divided(draft: Draft) -> tuple[Scale, ...]:
+    """Return the sizes whose batches can be judged: none while some ranks do not divide into whole groups."""
+    return () if _undivided(draft) else planned(draft)
+
+
+def _undivided(draft: Draft) -> list[Scale]:
+    return [s for s in planned(draft) if s.nodes * draft.devices % s.args.ring_attn_size]
 
 
 def is_uneven(scale: Scale) -> bool:
@@ -27,24 +39,24 @@ def is_uneven(scale: Scale) -> bool:
 @rule("E220", *_NEEDS, source=_SOURCE)
 def ranks_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Ranks that share a sample's sequence come in whole groups."""
-    for scale in planned(draft):
+    for scale in _undivided(draft)[:1]:
         ranks, group = scale.nodes * draft.devices, scale.args.ring_attn_size
-        if ranks % group:
-            yield problem(
-                _path(scale, "ring_attn_size"),
-                f"{ranks} ranks at {_where(draft, scale)} do not divide into groups of {group}",
-                value=group,
-                allowed=f"a divisor of {ranks}",
-            )
+        common = math.gcd(*(s.nodes * draft.devices for s in planned(draft)))
+        yield problem(
+            _path(scale, "ring_attn_size"),
+            f"{ranks} ranks at {_where(draft, scale)} do not divide into groups of {group}",
+            value=group,
+            allowed=f"a divisor of {common}, which every size's ranks are a multiple of",
+        )
 
 
 @rule("E221", *_NEEDS, source=_SOURCE)
 def even_batches_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """train_batch_size = W · micro_train_batch_size · accumulation steps, a whole number of them."""
-    for scale in planned(draft):
+    for scale in divided(draft):
         size, micro = draft.data_parallel_size(scale), scale.args.micro_train_batch_size
         total = scale.args.train_batch_size
-        if is_uneven(scale) or not size or total % (size * micro) == 0:
+        if is_uneven(scale) or total % (size * micro) == 0:
             continue
         yield problem(
             _path(scale, "train_batch_size"),
@@ -58,10 +70,8 @@ def even_batches_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterat
 @rule("E222", *_NEEDS, source=_SOURCE)
 def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """0 < ranks with the small share < W, and 1 <= small <= large."""
-    for scale in filter(is_uneven, planned(draft)):
+    for scale in filter(is_uneven, divided(draft)):
         uneven, size = scale.args.uneven_batch, draft.data_parallel_size(scale)
-        if not size:
-            continue
         small, large, num_small = _shares(scale)
         if None in (small, large, num_small):
             missing = [name for name, value in uneven.model_dump().items() if value is None]
@@ -92,7 +102,7 @@ def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -
 @rule("E223", *_NEEDS, source=_SOURCE)
 def uneven_batches_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """train_batch_size = small · num_small + large · (W - num_small)."""
-    for scale in filter(is_uneven, planned(draft)):
+    for scale in filter(is_uneven, divided(draft)):
         size, total = draft.data_parallel_size(scale), scale.args.train_batch_size
         small, large, num_small = _shares(scale)
         if None in (small, large, num_small) or not 0 < num_small < size:
@@ -139,7 +149,7 @@ def _remedy(total: int, size: int, micro: int) -> str:
 
 def _uneven_remedy(scale: Scale, size: int) -> str:
     total = scale.args.train_batch_size
-    split = batch.nearest_split(total, size) if size else None
+    split = batch.nearest_split(total, size)
     if split is None:
         return f"train_batch_size of at least {size}: every rank needs a sample"
     if split.is_even:

@@ -6,7 +6,7 @@ from typing import Any
 from launcher.check import Draft
 from launcher.problems import Problem
 from launcher.rules import SIZES, rule
-from launcher.scales import get, size_of
+from launcher.scales import get, leaves, size_of
 
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 _LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
@@ -65,7 +65,7 @@ def step_or_scales(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
 def scale_keys_are_sizes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key of scale_config is a number of nodes, its value what changes there."""
     for key, own in _entries(draft).items():
-        if not isinstance(own, Mapping | None):
+        if not isinstance(own, Mapping):
             yield problem(f"recipes.scale_config.{key}", "is no mapping of keys", value=own)
         if not size_of(key):
             yield problem(f"recipes.scale_config.{key}", "is no number of nodes", value=key, allowed="1, 2, 3, …")
@@ -74,6 +74,20 @@ def scale_keys_are_sizes(draft: Draft, problem: Callable[..., Problem]) -> Itera
 def _entries(draft: Draft) -> Mapping[str, Any]:
     entries = draft.recipe.scale_config
     return entries if isinstance(entries, Mapping) else {}
+
+
+@rule("E214", source=f"{_PAGE}, Scale Config")
+def scales_change_training_only(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """What a size may change is how it trains; the job's name, devices and bounds are the same at every size."""
+    for key, own in _entries(draft).items():
+        for path, value in leaves(own if isinstance(own, Mapping) else {}):
+            if path and path != "trainer.num_nodes" and not path.startswith("training_config."):
+                yield problem(
+                    f"recipes.scale_config.{key}.{path}",
+                    "cannot differ between sizes",
+                    value=value,
+                    allowed="training_config.… and trainer.num_nodes",
+                )
 
 
 @rule("E204", source=f"{_PAGE}, Scale Config")

@@ -6,12 +6,13 @@ Source: Kubernetes, "Object Names and IDs" (RFC 1123 labels and subdomains), "La
 
 import re
 from collections.abc import Callable, Iterator
-from posixpath import isabs
+from posixpath import isabs, normpath
 
 from launcher.check import Draft
 from launcher.problems import Problem
 from launcher.recipe import Model
 from launcher.rules import rule
+from launcher.scales import leaves
 
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
 _LABELS = "Kubernetes, Labels and Selectors: Syntax and character set"
@@ -24,7 +25,7 @@ _IMAGE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[a-z0-9+._-]+:[0-9a-fA-F]{32,})?"
 )
 _QUANTITY = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|m|k|M|G|T|P|E)?")
-_RESERVED = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io)$")
+_RESERVED = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|x-k8s\.io)$")
 
 
 @rule("E301", "recipes.run.name", source=_OBJECT_NAMES)
@@ -136,7 +137,8 @@ def image_is_a_reference(draft: Draft, problem: Callable[..., Problem]) -> Itera
 def volumes_are_named(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A volume's name is a DNS label of its own; a claim's is a DNS name."""
     for i, volume in enumerate(volumes := draft.settings.volumes or []):
-        taken = {"config", "shm"} | {other.volumeName for other in volumes[:i]}
+        claims = range(len(draft.settings.persistent_volume_claims or []))
+        taken = {"config", "shm", *(f"claim-{n}" for n in claims), *(other.volumeName for other in volumes[:i])}
         if not DNS_LABEL.fullmatch(volume.volumeName) or volume.volumeName in taken:
             yield problem(
                 f"cluster.volumes.{i}.volumeName",
@@ -160,6 +162,7 @@ def mounts_are_paths(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
         if not isabs(mount):
             yield problem(path, "is no absolute path", value=mount, remedy=f"/{mount}")
         if path.endswith("mountPath"):
+            mount = normpath(mount)
             if mount in taken:
                 yield problem(path, "is mounted twice", value=mount, allowed=f"not {', '.join(sorted(taken))}")
             taken.add(mount)
@@ -216,7 +219,13 @@ def weights_match_preferences(draft: Draft, problem: Callable[..., Problem]) -> 
     backend="k8s",
 )
 def quantities_are_quantities(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Memory and huge pages are Kubernetes quantities."""
+    """Memory and huge pages are Kubernetes quantities; a pod with huge pages names its memory too."""
+    resources = draft.recipe.resources
+    if resources and resources.hugepages is not None and resources.memory is None:
+        message = "huge pages need memory beside them"
+        yield problem(
+            "recipes.resources.hugepages", message, value=resources.hugepages, remedy="recipes.resources.memory=…"
+        )
     for key in ("hugepages", "memory"):
         value = getattr(draft.recipe.resources, key, None)
         if value is not None and not _QUANTITY.fullmatch(str(value)):
@@ -239,7 +248,10 @@ def privilege_is_explicit(draft: Draft, problem: Callable[..., Problem]) -> Iter
         "seLinuxOptions",
         "seccompProfile",
     }
-    for key in getattr(draft.settings, "security_context", None) or {}:
+    for key, value in leaves(draft.settings.security_context or {}):
+        if key and value in (None, "", [], {}):
+            yield problem(f"cluster.security_context.{key}", "is empty", remedy="leave it out")
+    for key in draft.settings.security_context or {}:
         if key not in known:
             yield problem(
                 f"cluster.security_context.{key}",

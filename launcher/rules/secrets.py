@@ -9,6 +9,7 @@ from launcher.environment import secret_references
 from launcher.problems import Problem, is_secret
 from launcher.recipe import SecretRef
 from launcher.rules import rule
+from launcher.scales import leaves
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECISION = "docs/decisions.md, Secrets are references"
@@ -39,9 +40,34 @@ def urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterat
         "git.repo_url_or_path": "git.token={secretKeyRef:{name:…,key:…}}",
     }
     for path, url in urls.items():
-        if url and "://" in url and "@" in urlsplit(url).netloc:
+        if url and holds_credentials(url):
             where = (draft.composition.origin(path) or "").partition("=")[0]
             yield problem(path, "holds credentials", remedy=remedies[path], where=where)
+
+
+def holds_credentials(url: str) -> bool:
+    """Tell whether a URL carries a password, or a user name that a web server would take for one."""
+    if "://" not in url:
+        return False
+    parts = urlsplit(url)
+    return parts.password is not None or (parts.username is not None and parts.scheme in ("http", "https"))
+
+
+@rule("E606", "env_vars", source=_DECISION)
+def env_urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A proxy's or a database's password in a variable is a secret too."""
+    for name, value in (draft.launch.env_vars or {}).items():
+        if isinstance(value, str) and holds_credentials(value):
+            allowed = "{secretKeyRef: {name: …, key: …}} or {env: NAME}"
+            yield problem(f"env_vars.{name}", "holds credentials", allowed=allowed, where=f"env_vars.{name}")
+
+
+@rule("E607", "recipes", source=_DECISION)
+def recipe_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A key that is named like a secret, declared in extra_keys, would be written into the configuration."""
+    for path, value in leaves(draft.composition.tree["recipes"]):
+        if is_secret(path.rpartition(".")[2]) and isinstance(value, str) and value:
+            yield problem(f"recipes.{path}", "looks like a secret written in clear", where=f"recipes.{path}")
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")

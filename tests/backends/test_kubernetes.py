@@ -225,6 +225,16 @@ def test_every_cluster_key_reaches_the_pod(manifests):
     assert env(job)["MY_FLAG"] == "true"
 
 
+def test_odd_but_legal_names_stay_text(manifests):
+    _, job = manifests(
+        "cluster.volumes=[{volumeName: '123', hostPath: /a, mountPath: /b}]",
+        "cluster.custom_labels={flag: ''}",
+        "cluster.annotations={note: ''}",
+    )
+    assert {"name": "123", "hostPath": {"path": "/a"}} in pod(job)["volumes"]
+    assert job["metadata"]["labels"]["flag"] == "" and job["metadata"]["annotations"] == {"note": ""}
+
+
 def test_config_map_holds_every_size_as_it_is_in_the_bundle(render):
     files = render(*LLAMA_K8S, ELASTIC).files
     data = yamlio.load(files["manifests/configmap.yaml"])["data"]

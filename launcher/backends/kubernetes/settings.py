@@ -6,6 +6,9 @@ from pydantic import Field
 
 from launcher.recipe import Listed, Model
 
+Values = Annotated[Listed[str], Field(min_length=1)]
+Word = Annotated[str, Field(min_length=1)]
+
 
 class HostVolume(Model):
     volumeName: str
@@ -21,8 +24,8 @@ class Claim(Model):
 class LabelSelector(Model):
     """Node affinity: `required` labels, and `preferred` ones with a weight each (default 100)."""
 
-    required: dict[str, Listed[str]] | None = None
-    preferred: dict[str, Listed[str]] | None = None
+    required: dict[str, Values] | None = None
+    preferred: dict[str, Values] | None = None
     weights: Listed[Annotated[int, Field(ge=1, le=100)]] | None = None
 
 
@@ -44,6 +47,6 @@ class Settings(Model):
     use_hyperpod_pytorch_job: bool
     hostNetwork: bool | None
     cpu_instance_type: str | Listed[str] | None
-    command: Listed[str] | None
+    command: Listed[Word] | None
     security_context: dict[str, Any] | None
     container_mounts: Listed[str] | None
