@@ -46,6 +46,7 @@ class Scale:
 
     @property
     def args(self) -> Any:
+        """The typed training arguments at this size."""
         return self.recipe.training_config.training_args
 
 
@@ -73,10 +74,12 @@ class Draft:
 
     @property
     def backend(self) -> str:
+        """The chosen cluster."""
         return self.composition.backend
 
     @property
     def is_elastic(self) -> bool:
+        """Whether the job may change its size."""
         return bool(self.recipe.elastic_policy and self.recipe.elastic_policy.is_elastic)
 
     @property

@@ -113,6 +113,7 @@ class _Files:
     read: Mapping[Path, int]
 
     def is_current(self) -> bool:
+        """Tell whether every file is as it was when it was read."""
         return all(path.is_file() and path.stat().st_mtime_ns == mtime for path, mtime in self.read.items())
 
 
@@ -156,7 +157,9 @@ def _compose_anew(choices: _Choices) -> _Files:
         )
         config = loader._compose_config_from_defaults_list(defaults=defaults.defaults, repo=repository)
     except RecursionError:
-        raise fail("E005", "defaults", "a recipe's defaults lead back to itself", value=choices.words[0]) from None
+        raise fail(
+            "E005", "defaults", "a recipe's defaults lead back to itself", value=" ".join(choices.words)
+        ) from None
     except MissingConfigException as error:
         raise _missing_config(error, choices.words) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:

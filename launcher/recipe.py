@@ -62,6 +62,8 @@ class SecretRef(Model):
 
 
 class Run(Model):
+    """What the job is called and which family trains it."""
+
     name: str
     results_dir: str
     model_type: str
@@ -69,6 +71,8 @@ class Run(Model):
 
 
 class Trainer(Model):
+    """Processes a node, and nodes the job starts with."""
+
     devices: PositiveInt
     num_nodes: NodeCount
 
@@ -98,6 +102,8 @@ class ElasticSettings(Model):
 
 
 class UnevenBatch(Model):
+    """Samples per optimizer step of each rank where they do not divide."""
+
     use_uneven_batch: bool
     num_dp_groups_with_small_batch_size: NonNegativeInt | None = None
     small_local_batch_size: NonNegativeInt | None = None
@@ -151,6 +157,8 @@ class RecipeBase(Model):
 
 
 class Git(Model):
+    """Training code other than the image's own."""
+
     repo_url_or_path: str | None
     branch: str | None
     commit: str | None
@@ -162,6 +170,8 @@ class Git(Model):
 
 
 class CustomRun(Model):
+    """Name and size of a custom job."""
+
     name: str
     nodes: PositiveInt
     ntasks_per_node: PositiveInt

@@ -62,6 +62,7 @@ class UserRecipe(RecipeFiles):
 
 @lru_cache(maxsize=1)
 def register() -> None:
+    """Make Hydra read through these sources, with our resolvers. Idempotent."""
     version.setbase("1.3")
     Plugins.instance()  # registers Hydra's own sources, which must come first
     types = SourcesRegistry.instance().types

@@ -23,6 +23,7 @@ class BatchSplit:
 
     @property
     def is_even(self) -> bool:
+        """Whether every rank takes the same number of samples."""
         return self.small == self.large
 
     def samples(self, data_parallel_size: int) -> int:
@@ -56,6 +57,7 @@ class ScalePoint:
 
     @property
     def samples_per_step(self) -> int:
+        """Samples of one optimizer step over all ranks."""
         return self.split.samples(self.data_parallel_size)
 
 
@@ -133,6 +135,7 @@ class JobSpec:
 
     @property
     def max_nodes(self) -> int:
+        """Nodes the job may grow to."""
         return self.elastic.max_nodes if self.elastic else self.initial_nodes
 
 
@@ -165,6 +168,7 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
+        """Whether the job has ended."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 

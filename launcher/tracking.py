@@ -67,7 +67,7 @@ def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
     """
     if not named:
         return f"sqlite:///{job.base_results_dir.resolve() / _STORE}"
-    if named.startswith(("http://", "https://")):
+    if _is_server(named):
         _reach(named)
         return named
     if named.startswith("arn:"):
@@ -82,13 +82,8 @@ def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
         return named
     scheme = named.partition("://")[0] if "://" in named else None
     if scheme not in (None, "file", "sqlite"):
-        raise fail(
-            "E507",
-            f"{_PATH}.tracking_uri",
-            "is no kind of store that a job can log to",
-            value=scheme,
-            allowed="http, https, an ARN, sqlite, or a path",
-        )
+        allowed = "http, https, an ARN, sqlite, or a path"
+        raise fail("E507", f"{_PATH}.tracking_uri", "is no kind of store for a job", value=scheme, allowed=allowed)
     if job.backend != "local":
         raise fail(
             "E504",
@@ -119,7 +114,7 @@ def start(bundle: Bundle) -> None:
         ProblemsFound: The store cannot be reached or does not know the run.
     """
     if settings := run_of(bundle):
-        if settings.tracking_uri.startswith(("http://", "https://")):
+        if _is_server(settings.tracking_uri):
             _reach(settings.tracking_uri)
         with _problems(settings.tracking_uri):
             _client(settings.tracking_uri).update_run(settings.run_id, status="RUNNING")
@@ -166,6 +161,10 @@ def _client(uri: str) -> Any:
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     return MlflowClient(tracking_uri=uri)
+
+
+def _is_server(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
 
 
 def _reach(uri: str) -> None:

@@ -13,7 +13,7 @@ class Backend(Protocol):
     name: ClassVar[str]
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return what this backend cannot do with `job`. Pure."""
+        """Return what this backend cannot do with `job`, or this machine for it. Changes nothing."""
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the backend's own files of the bundle, relative path to text. Pure.

@@ -14,6 +14,8 @@ from launcher.specs import JobSpec
 
 
 class GenerationCfg(Model):
+    """How the model answers when it is evaluated."""
+
     do_sample: bool
     max_new_tokens: PositiveInt
     num_parallel_jobs: NonNegativeInt
@@ -24,6 +26,8 @@ class GenerationCfg(Model):
 
 
 class PeftConfig(Model):
+    """Adapters in place of full fine-tuning."""
+
     peft_type: Literal["lora"]
     task_type: str
     r: PositiveInt
@@ -37,6 +41,8 @@ class PeftConfig(Model):
 
 
 class ModelConfig(Model):
+    """The model and how it is loaded."""
+
     apply_chat_template: bool | None = None
     attn_implementation: str
     chat_template_key: str | None = None
@@ -50,12 +56,16 @@ class ModelConfig(Model):
 
 
 class Data(Model):
+    """One data set; `limit` in samples."""
+
     name: str
     file_path: str
     limit: NonNegativeInt | None
 
 
 class Datasets(Model):
+    """Training and validation data, and how samples are made of them."""
+
     data_dir: str | None = None
     preprocessor_cfgs: list[dict[str, Any]]
     save_intermediate_processing_steps: bool
@@ -66,6 +76,8 @@ class Datasets(Model):
 
 
 class FsdpConfig(Model):
+    """PyTorch FSDP, in its own words."""
+
     activation_checkpointing: bool | None = None
     auto_wrap_policy: str
     backward_prefetch: str | None
@@ -79,10 +91,14 @@ class FsdpConfig(Model):
 
 
 class Strategy(Model):
+    """How weights and states are spread over ranks."""
+
     fsdp_config: FsdpConfig
 
 
 class TrainingArgs(BatchArgs):
+    """Optimizer, lengths, checkpoints and logging. Lengths in tokens, batch sizes in samples."""
+
     trainer_type: Literal["sft", "dpo"]
     strategy: Strategy
     adam_betas: list[float]
@@ -133,12 +149,16 @@ class TrainingArgs(BatchArgs):
 
 
 class TrainingConfig(TrainingBase):
+    """`training_config` as the image reads it."""
+
     model_settings: ModelConfig = Field(alias="model_config")
     datasets: Datasets
     training_args: TrainingArgs
 
 
 class Recipe(RecipeBase):
+    """An LLMFT recipe."""
+
     training_config: TrainingConfig
 
 

@@ -12,6 +12,8 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ModelConfig(Model):
+    """A causal transformer; sizes in features, one token a byte."""
+
     vocab_size: PositiveInt
     hidden_size: PositiveInt
     num_layers: PositiveInt
@@ -20,16 +22,22 @@ class ModelConfig(Model):
 
 
 class Data(Model):
+    """A text file; `builtin:` ones ship with the runtime. `limit` in samples."""
+
     name: str
     file_path: Annotated[str, Field(min_length=1)]
     limit: PositiveInt | None
 
 
 class Datasets(Model):
+    """What is trained on."""
+
     train_data: Data
 
 
 class TrainingArgs(BatchArgs):
+    """Optimizer, lengths and checkpoints. `max_len` in tokens, `save_steps` in optimizer steps."""
+
     ring_attn_size: Literal[1]  # this trainer keeps a sample on one rank
     adam_betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
     load_checkpoint: bool
@@ -46,12 +54,16 @@ class TrainingArgs(BatchArgs):
 
 
 class TrainingConfig(TrainingBase):
+    """`training_config` as `launcher.runtime` reads it."""
+
     model_settings: ModelConfig = Field(alias="model_config")
     datasets: Datasets
     training_args: TrainingArgs
 
 
 class Recipe(RecipeBase):
+    """A recipe that `launcher.runtime` trains."""
+
     training_config: TrainingConfig
 
 

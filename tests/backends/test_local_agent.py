@@ -6,11 +6,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-httpx = pytest.importorskip("httpx")
-
-from launcher.backends.local import agent as agent_module  # noqa: E402
-from launcher.backends.local.agent import Agent, AgentState, AgentUnreachable, OrderIgnored, StartOrder  # noqa: E402
-from launcher.backends.local.ports import port_of, reserve_port  # noqa: E402
+from launcher.backends.local import agent as agent_module
+from launcher.backends.local.agent import Agent, AgentState, AgentUnreachable, OrderIgnored, StartOrder
+from launcher.backends.local.ports import port_of, reserve_port
 
 START = StartOrder(rank=1, num_nodes=3, attempt=2, master_port=5678, progress={"job": {"progressCount": 7}})
 

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-import runtime_ranks  # noqa: F401  imports what forked processes need
+import runtime_ranks
 import torch
 
 from launcher.runtime import agent

@@ -36,6 +36,7 @@ class KubernetesBackend:
     name: ClassVar[str] = "k8s"
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
+        """Return what the image lacks: a start command."""
         if interface(job.model_type).image_command(job) or job.settings.command:
             return ()
         return (
@@ -48,6 +49,11 @@ class KubernetesBackend:
         )
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
+        """Return the ConfigMap and the job.
+
+        Raises:
+            ProblemsFound: The configurations are larger than a ConfigMap may be.
+        """
         size = sum(len(text.encode()) for text in configs.values())
         if size > CONFIG_MAP_LIMIT:
             raise fail(
@@ -75,6 +81,7 @@ class KubernetesBackend:
         }
 
     def submit(self, bundle: Bundle) -> JobHandle:
+        """Refuse: submission is still to come."""
         raise fail(
             "E904",
             "cluster",
@@ -84,12 +91,15 @@ class KubernetesBackend:
         )
 
     def status(self, handle: JobHandle) -> JobStatus:
+        """Refuse: nothing was submitted."""
         raise fail("E904", handle.job_name, "following a Kubernetes job is not yet supported")
 
     def logs(self, handle: JobHandle, *, follow: bool) -> Iterator[str]:
+        """Refuse: nothing was submitted."""
         raise fail("E904", handle.job_name, "following a Kubernetes job is not yet supported")
 
     def cancel(self, handle: JobHandle) -> None:
+        """Refuse: nothing was submitted."""
         raise fail("E904", handle.job_name, "cancelling a Kubernetes job is not yet supported")
 
 

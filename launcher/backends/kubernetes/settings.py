@@ -11,12 +11,16 @@ Word = Annotated[str, Field(min_length=1)]
 
 
 class HostVolume(Model):
+    """A folder of the node, mounted into the pod."""
+
     volumeName: str
     hostPath: str
     mountPath: str
 
 
 class Claim(Model):
+    """A PersistentVolumeClaim, mounted into the pod."""
+
     claimName: str
     mountPath: str
 
@@ -30,6 +34,8 @@ class LabelSelector(Model):
 
 
 class Settings(Model):
+    """Every key of cluster=k8s."""
+
     pullPolicy: Literal["Always", "IfNotPresent", "Never"]
     restartPolicy: Literal["Always", "OnFailure", "Never"]
     namespace: str

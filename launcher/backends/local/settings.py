@@ -4,5 +4,7 @@ from launcher.recipe import Listed, Model
 
 
 class Settings(Model):
+    """Every key of cluster=local."""
+
     command: Listed[str] | None
     container_mounts: Listed[str] | None

@@ -4,11 +4,15 @@ from launcher.recipe import Listed, Model, NonNegativeInt
 
 
 class SlurmDocker(Model):
+    """How srun starts a container."""
+
     docker_args: Listed[str] | None
     post_launch_commands: Listed[str] | None
 
 
 class Settings(Model):
+    """Every key of cluster=slurm."""
+
     exclusive: bool
     mem: NonNegativeInt
     job_name_prefix: str
