@@ -219,5 +219,16 @@ def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Any
 
 
 def _with_origin(composition: Composition, problems: list[Problem]) -> list[Problem]:
-    """Add where each faulty value came from."""
-    return [p if p.where else dataclasses.replace(p, where=composition.origin(p.path)) for p in problems]
+    """Add where each faulty value came from, and where a key that is not here belongs."""
+    located = (p if p.where else dataclasses.replace(p, where=composition.origin(p.path)) for p in problems)
+    return [p if p.code != "E101" or p.remedy else _with_place(composition, p) for p in located]
+
+
+def _with_place(composition: Composition, problem: Problem) -> Problem:
+    """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
+    name, unknown = problem.path.rpartition(".")[2], problem.path
+    places = [
+        path for path, _ in leaves(composition.tree) if path.endswith(f".{name}") and "scale_config" not in path
+    ]
+    places = [path for path in places if path != unknown and not path.startswith(f"{unknown}.")]
+    return dataclasses.replace(problem, remedy=f"did you mean {' or '.join(places[:3])}?") if places else problem

@@ -250,6 +250,14 @@ def test_a_typo_in_a_new_mapping_names_the_override_that_made_it(problems):
     assert problem.where == "++recipes.elastic_polcy.is_elastic=true"
 
 
+def test_a_key_without_its_path_is_told_where_it_belongs(problems):
+    found = problems(*LLAMA_K8S, "is_elastic=true", "recipes.learning_rate=1e-4")
+    assert [p.remedy for p in found] == [
+        "did you mean recipes.elastic_policy.is_elastic?",
+        "did you mean recipes.training_config.training_args.learning_rate?",
+    ]
+
+
 @pytest.mark.parametrize("url", ["ssh://git@github.com/a/b", "git@github.com:a/b", "/code", "https://github.com/a/b"])
 def test_ordinary_repository_addresses_are_fine(prepare, url):
     prepare(*LLAMA_K8S, f"git.repo_url_or_path='{url}'")
