@@ -12,9 +12,9 @@ def main() -> int:
     from launcher import run
 
     if any(word.startswith("-") for word in sys.argv[1:]):  # --cfg, --help, --multirun: Hydra's own
-        from launcher.compose import hydra_application
+        from launcher import flags
 
-        return hydra_application(run.main)
+        return flags.serve(run.main)
     return run.main(sys.argv[1:])
 
 

@@ -1,21 +1,21 @@
-"""Overrides to one resolved tree, with the origin of every value. With `sources`, all there is of Hydra."""
+"""Overrides to one resolved tree, with the origin of every value.
+
+With `sources` and `flags`, all there is of Hydra.
+"""
 
 import copy
+import dataclasses
 import difflib
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.defaults_list import create_defaults_list
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
@@ -28,7 +28,7 @@ from launcher.problems import Problem, ProblemsFound, fail, shown
 from launcher.scales import leaves
 from launcher.sources import USER_RECIPE, RecipeFiles, UserRecipe, locate, register
 
-_CONFIG = "config"
+CONFIG = "config"
 _GROUPS = ("recipes", "cluster")
 
 
@@ -88,18 +88,18 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
     if problems := tuple(filter(None, (_set(config, override) for override in values))):
         raise ProblemsFound(problems)
-    tree = _resolve(config)
-    named = next((str(o.value()) for o in parsed if o.key_or_group == "recipes"), files.recipe)
-    tree["training_config"] = tree.get("training_config") or named
-    return Composition(
-        tree=tree,
-        recipe=named,
+    composition = Composition(
+        tree={},
+        recipe=next((str(o.value()) for o in parsed if o.key_or_group == "recipes"), files.recipe),
         backend=files.cluster,
         overrides=tuple(overrides),
         explicit=_explicit(values),
         _layers=files.layers,
         _search=choices.search,
     )
+    tree = _resolve(config, composition)
+    tree["training_config"] = tree.get("training_config") or composition.recipe
+    return dataclasses.replace(composition, tree=tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,10 @@ def _compose_anew(choices: _Choices) -> _Files:
         search_path.append("user", place, anchor=SearchPathQuery("main", None))
     loader = ConfigLoaderImpl(config_search_path=search_path)
     try:
-        overrides, repository = loader._parse_overrides_and_create_caching_repo(_CONFIG, list(choices.words))
+        overrides, repository = loader._parse_overrides_and_create_caching_repo(CONFIG, list(choices.words))
         defaults = create_defaults_list(
             repo=repository,
-            config_name=_CONFIG,
+            config_name=CONFIG,
             overrides_list=overrides,
             prepend_hydra=False,
             skip_missing=False,
@@ -189,56 +189,6 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
     except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
         return Problem("E003", key, _first_line(error), where=shown(override.input_line))
     return None
-
-
-def hydra_application(run: Callable[[Sequence[str]], int]) -> int:
-    """Serve Hydra's own flags (`--cfg`, `--help`, `--multirun`, `--config-dir`, …) from `sys.argv`.
-
-    Args:
-        run: Called with the overrides of each job that the flags ask for.
-
-    Returns:
-        The exit code: the highest of the jobs', or 2 where Hydra itself refuses (it has said why).
-    """
-    register()
-    jobs: list[list[str]] = []
-    user_recipes = [word for word in sys.argv[1:] if re.fullmatch(r"recipes=.*\.ya?ml", word)]
-    sys.argv = [sys.argv[0], *_for_hydra(sys.argv[1:], user_recipes)]
-
-    def collect(config: DictConfig) -> None:
-        settings = HydraConfig.get()
-        sources = settings.runtime.config_sources
-        added = [_quoted(s.path) for s in sources if s.provider.endswith("command-line") and s.schema == "file"]
-        words = [word for word in settings.overrides.task if word != f"recipes={USER_RECIPE}"]
-        jobs.append([*words, *user_recipes, f"hydra.searchpath=[{','.join(added)}]"])
-
-    try:
-        hydra.main(config_path=str(COLLECTION), config_name=_CONFIG, version_base="1.3")(collect)()
-    except SystemExit as stop:
-        return 2 if stop.code else 0
-    return max(map(run, jobs), default=0)  # after Hydra's own run: what a job prints is not Hydra's
-
-
-def _for_hydra(words: Sequence[str], user_recipes: Sequence[str]) -> list[str]:
-    """Return the command line as Hydra understands it: a recipe's file on the search path, no log of its own."""
-    cwd, search, kept = Path.cwd(), [], []
-    for word in words:
-        if word in user_recipes:
-            search.append(f"{UserRecipe.scheme()}://{cwd / word.removeprefix('recipes=')}")
-            kept.append(f"recipes={USER_RECIPE}")
-        elif word.startswith("hydra.searchpath="):
-            search += map(str, OverridesParser.create().parse_override(word).value())
-        else:
-            kept.append(word)
-    added = [f"hydra/{logging}=disabled" for logging in ("job_logging", "hydra_logging")]
-    added.append(f"hydra.searchpath=[{','.join(map(_quoted, search))}]")
-    overrides = [i for i, word in enumerate(kept) if "=" in word and not word.startswith("-")]
-    place = overrides[0] if overrides else len(kept)  # argparse takes one run of overrides only
-    return [*kept[:place], *added, *kept[place:]]
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "\\'") + "'"
 
 
 def recipe_names() -> list[str]:
@@ -326,12 +276,18 @@ def _recipe_file(override: Override, cwd: Path) -> Path | None:
     return path
 
 
-def _resolve(config: Any) -> dict[str, Any]:
+def _resolve(config: Any, composition: Composition) -> dict[str, Any]:
     try:
         return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException:
-        problems = tuple(_unresolved(config, ""))
-        raise ProblemsFound(problems) from None
+        first: dict[str, Problem] = {}  # a value that refers to a faulty one fails with the same words
+        for problem in sorted(_unresolved(config, ""), key=lambda p: p.path not in composition.explicit):
+            message = problem.message if problem.code == "E007" else problem.path
+            first.setdefault(message, dataclasses.replace(problem, where=composition.origin(problem.path)))
+        missing = [problem for problem in first.values() if problem.code == "E006"]
+        follows = "MissingMandatoryValue while resolving"
+        others = [p for p in first.values() if p not in missing and not (missing and p.message.startswith(follows))]
+        raise ProblemsFound((*missing, *others)) from None
 
 
 def _unresolved(node: Any, path: str) -> Iterator[Problem]:

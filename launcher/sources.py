@@ -1,4 +1,4 @@
-"""Where Hydra finds recipe files, and how it reads them. With `compose`, all there is of Hydra."""
+"""Where Hydra finds recipe files, and how it reads them. With `compose` and `flags`, all there is of Hydra."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache

@@ -141,6 +141,14 @@ def test_a_secret_in_a_bad_override_is_not_repeated():
         assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["???", "${nothing}"])
+def test_a_value_that_others_follow_is_one_problem_with_its_origin(value):
+    with pytest.raises(ProblemsFound) as caught:  # run.results_dir follows from run.name
+        compose([f"recipes.run.name={value}"], Path.cwd())
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.where) == ("recipes.run.name", f"recipes.run.name={value}")
+
+
 def test_every_bad_override_is_reported():
     with pytest.raises(ProblemsFound) as caught:
         compose(["a=[", "b=1,2", "c=]"], Path.cwd())

@@ -1,0 +1,65 @@
+"""Hydra's own flags: `--cfg`, `--help`, `--multirun`, `--config-dir` and the rest."""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
+
+from launcher.compose import CONFIG
+from launcher.paths import COLLECTION
+from launcher.sources import USER_RECIPE, UserRecipe, register
+
+
+def serve(run: Callable[[Sequence[str]], int]) -> int:
+    """Serve Hydra's own flags (`--cfg`, `--help`, `--multirun`, `--config-dir`, …) from `sys.argv`.
+
+    Args:
+        run: Called with the overrides of each job that the flags ask for.
+
+    Returns:
+        The exit code: the highest of the jobs', or 2 where Hydra itself refuses (it has said why).
+    """
+    register()
+    jobs: list[list[str]] = []
+    user_recipes = [word for word in sys.argv[1:] if re.fullmatch(r"recipes=.*\.ya?ml", word)]
+    sys.argv = [sys.argv[0], *_for_hydra(sys.argv[1:], user_recipes)]
+
+    def collect(config: DictConfig) -> None:
+        settings = HydraConfig.get()
+        sources = settings.runtime.config_sources
+        added = [_quoted(s.path) for s in sources if s.provider.endswith("command-line") and s.schema == "file"]
+        words = [word for word in settings.overrides.task if word != f"recipes={USER_RECIPE}"]
+        jobs.append([*words, *user_recipes, f"hydra.searchpath=[{','.join(added)}]"])
+
+    try:
+        hydra.main(config_path=str(COLLECTION), config_name=CONFIG, version_base="1.3")(collect)()
+    except SystemExit as stop:
+        return 2 if stop.code else 0
+    return max(map(run, jobs), default=0)  # after Hydra's own run: what a job prints is not Hydra's
+
+
+def _for_hydra(words: Sequence[str], user_recipes: Sequence[str]) -> list[str]:
+    """Return the command line as Hydra understands it: a recipe's file on the search path, no log of its own."""
+    cwd, search, kept = Path.cwd(), [], []
+    for word in words:
+        if word in user_recipes:
+            search.append(f"{UserRecipe.scheme()}://{cwd / word.removeprefix('recipes=')}")
+            kept.append(f"recipes={USER_RECIPE}")
+        elif word.startswith("hydra.searchpath="):
+            search += map(str, OverridesParser.create().parse_override(word).value())
+        else:
+            kept.append(word)
+    added = [f"hydra/{logging}=disabled" for logging in ("job_logging", "hydra_logging")]
+    added.append(f"hydra.searchpath=[{','.join(map(_quoted, search))}]")
+    overrides = [i for i, word in enumerate(kept) if "=" in word and not word.startswith("-")]
+    place = overrides[0] if overrides else len(kept)  # argparse takes one run of overrides only
+    return [*kept[:place], *added, *kept[place:]]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "\\'") + "'"
