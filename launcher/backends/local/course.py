@@ -131,7 +131,7 @@ class Course:
 
     def enter(self, phase: Phase, now_s: float, **changes: object) -> "Course":
         """Return the course in another phase, begun now."""
-        return replace(self, phase=phase, since_s=now_s, **changes)  # type: ignore[arg-type]
+        return replace(self, phase=phase, since_s=now_s, **changes)
 
 
 Step = tuple[Course, tuple[Order, ...]]
