@@ -55,7 +55,7 @@ class Composition:
     def origin(self, path: str) -> str | None:
         """Return what set `path`: an override, or `file:line`. None when nothing did.
 
-        A path that no leaf has is answered by its nearest ancestor or, failing that, its first descendant.
+        A path that no leaf has is answered by its last descendant or, failing that, its nearest ancestor.
         """
         return provenance.nearest(self.origins, path)
 

@@ -258,6 +258,12 @@ def test_a_key_without_its_path_is_told_where_it_belongs(problems):
     ]
 
 
+def test_credentials_are_found_in_a_malformed_url_too(problems, prepare):
+    (problem,) = problems(*LLAMA_K8S, "git.repo_url_or_path='https://u:abc123@[x/r'")
+    assert problem.code == "E603" and "abc123" not in str(problem)
+    prepare(*LLAMA_K8S, "git.repo_url_or_path='https://[x/r'")
+
+
 @pytest.mark.parametrize("url", ["ssh://git@github.com/a/b", "git@github.com:a/b", "/code", "https://github.com/a/b"])
 def test_ordinary_repository_addresses_are_fine(prepare, url):
     prepare(*LLAMA_K8S, f"git.repo_url_or_path='{url}'")

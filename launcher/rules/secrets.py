@@ -49,7 +49,10 @@ def holds_credentials(url: str) -> bool:
     """Tell whether a URL carries a password, or a user name that a web server would take for one."""
     if "://" not in url:
         return False
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that hold no address; what it is must not matter to a secret in it
+        return "@" in url
     return parts.password is not None or (parts.username is not None and parts.scheme in ("http", "https"))
 
 
