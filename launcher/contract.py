@@ -16,7 +16,20 @@ RUN_DIR = "run"
 """Folder under a local bundle that the job writes to. It is not part of the bundle's digest."""
 
 METRICS_FILE = "metrics.jsonl"
-"""Under the run folder: one JSON object per optimizer step, written by rank 0, each step once."""
+"""Under the run folder: one JSON object per optimizer step as it happened, written by rank 0. A step that is
+done again after a fault is there again, with a higher attempt."""
+
+STARTS_FILE = "starts.jsonl"
+"""Under the run folder: one JSON object per start of the workers, written by rank 0 after its first step."""
+
+EVENTS_FILE = "events.jsonl"
+"""Under the run folder: what the operator of a local job saw and did, one JSON object each."""
+
+SCENARIO_FILE = "scenario.json"
+"""In a local bundle: what shall happen to the job while it runs."""
+
+TIMELINE = "timeline"
+"""Under the run folder: stem of the report on a local job's scale events (.txt, .json, .svg)."""
 
 SHIPPED_FILE = "metrics.shipped"
 """Under the run folder: how many bytes of METRICS_FILE the tracking server has acknowledged."""
