@@ -15,7 +15,7 @@ from launcher.recipe import Mlflow
 from launcher.rules.batches import is_uneven
 from launcher.rules.elasticity import bounds_moved
 from launcher.scales import get, put
-from launcher.specs import BatchSplit, ElasticPolicy, JobSpec, Resources, ScalePoint
+from launcher.specs import BatchSplit, ElasticPolicy, JobSpec, Preemption, Resources, ScalePoint
 
 _NAME_LENGTH = 34
 """Characters of run.name kept in a job name. Source: the published launcher's job names."""
@@ -48,6 +48,7 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         config=_whole_config(draft),
         overrides=draft.composition.overrides,
         notices=(*draft.notices, *_notices(draft, sizes)),
+        cwd=context.cwd,
     )
 
 
@@ -135,6 +136,7 @@ def _elastic(policy: Any, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
         graceful_shutdown_timeout_s=policy.graceful_shutdown_timeout,
         faulty_timeout_s=policy.faulty_timeout,
         scale_up_snooze_s=policy.scale_up_snooze_time,
+        preemption=policy.preemption and Preemption(**policy.preemption.model_dump()),
     )
 
 

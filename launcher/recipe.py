@@ -87,6 +87,13 @@ class Mlflow(Model):
     run_name: str | None = None
 
 
+class Preemption(Model):
+    """Priority classes of a job in two parts: the base, `min_nodes` nodes, and the elastic rest."""
+
+    base_priority_class: Annotated[str, Field(min_length=1)]
+    elastic_priority_class: Annotated[str, Field(min_length=1)]
+
+
 class ElasticSettings(Model):
     """`elastic_policy`, times in seconds."""
 
@@ -99,6 +106,7 @@ class ElasticSettings(Model):
     graceful_shutdown_timeout: NonNegativeInt | None = None
     faulty_timeout: NonNegativeInt | None = None
     scale_up_snooze_time: NonNegativeInt | None = None
+    preemption: Preemption | None = None
 
 
 class UnevenBatch(Model):

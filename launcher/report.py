@@ -76,6 +76,7 @@ def plan_json(job: JobSpec) -> dict[str, Any]:
             "scaling_timeout_s": elastic.scaling_timeout_s,
             "graceful_shutdown_timeout_s": elastic.graceful_shutdown_timeout_s,
             "faulty_timeout_s": elastic.faulty_timeout_s,
+            "scale_up_snooze_s": elastic.scale_up_snooze_s,
         },
         "scales": [_scale_json(point) for point in job.scales],
         "notices": [{"code": notice.code, "message": notice.message} for notice in job.notices],

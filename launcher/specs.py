@@ -62,10 +62,18 @@ class ScalePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Preemption:
+    """Priority classes of a job in two parts: a base of `min_nodes` nodes, and the elastic rest."""
+
+    base_priority_class: str
+    elastic_priority_class: str
+
+
+@dataclass(frozen=True, slots=True)
 class ElasticPolicy:
     """How a job may change its size. Times in seconds; None leaves the operator's default.
 
-    Exactly one of `replica_increment_step` and `replica_values` is set.
+    Exactly one of `replica_increment_step` and `replica_values` is set; without `preemption` there is one priority.
     """
 
     min_nodes: int
@@ -77,6 +85,7 @@ class ElasticPolicy:
     graceful_shutdown_timeout_s: int | None
     faulty_timeout_s: int | None
     scale_up_snooze_s: int | None
+    preemption: Preemption | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,7 @@ class JobSpec:
         config: The whole composed configuration, resolved, without secrets.
         overrides: As typed by the user.
         notices: What the user should know.
+        cwd: Folder that the user's relative paths start from.
     """
 
     name: str
@@ -132,6 +142,7 @@ class JobSpec:
     config: Mapping[str, Any] = field(repr=False)
     overrides: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
+    cwd: Path = Path()
 
     @property
     def max_nodes(self) -> int:

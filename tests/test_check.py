@@ -6,6 +6,7 @@ from conftest import ELASTIC, LLAMA_K8S
 ARGS = "recipes.training_config.training_args"
 SCALE = "++recipes.scale_config"
 POLICY = "recipes.elastic_policy"
+TIERS = f"++{POLICY}.preemption={{{{base_priority_class:{{}},elastic_priority_class:{{}}}}}}"
 
 FAULTS = [
     (("env_vars.HTTPS_PROXY=http://u:abc123@proxy:80",), "E606", "env_vars.HTTPS_PROXY", "credentials"),
@@ -94,6 +95,24 @@ FAULTS = [
     ((ELASTIC, f"{SCALE}.32.trainer.num_nodes=32"), "E205", "recipes.scale_config.32", "outside"),
     ((ELASTIC, f"{POLICY}.min_nodes=9", f"{POLICY}.max_nodes=10"), "E205", "recipes.scale_config", "no size is left"),
     ((ELASTIC, "recipes.trainer.num_nodes=5"), "E206", "recipes.trainer.num_nodes", "1, 2, 3, 4, 6, 8, 16"),
+    ((TIERS.format("high", "low"),), "E215", f"{POLICY}.preemption", "its size is fixed"),
+    ((ELASTIC, TIERS.format("high", "low"), f"{POLICY}.max_nodes=1"), "E215", f"{POLICY}.preemption", "is fixed"),
+    (
+        (ELASTIC, TIERS.format("high", "low"), "~recipes.scale_config.1"),
+        "E215",
+        f"{POLICY}.preemption",
+        "allowed: min_nodes=2",
+    ),
+    ((ELASTIC, TIERS.format("a", "a")), "E216", f"{POLICY}.preemption.elastic_priority_class", "preempted alike"),
+    (
+        (ELASTIC, TIERS.format("high", "low"), "cluster.priority_class_name=x"),
+        "E217",
+        "cluster.priority_class_name",
+        "names the class of each part",
+    ),
+    ((ELASTIC, TIERS.format("A_b", "low")), "E307", f"{POLICY}.preemption.base_priority_class", "DNS name"),
+    ((ELASTIC, TIERS.format("5", "low")), "E102", f"{POLICY}.preemption.base_priority_class", "a text"),
+    ((ELASTIC, f"++{POLICY}.preemption.base_priority_class=a"), "E103", None, "elastic_priority_class"),
     ((ELASTIC, "++recipes.checkpointless=true"), "E207", "recipes.checkpointless", "Using elastic training"),
     (
         (ELASTIC, "++recipes.tiered_checkpointing=true"),

@@ -6,6 +6,9 @@ from typing import ClassVar, Protocol
 from launcher.problems import Problem
 from launcher.specs import Bundle, JobHandle, JobSpec, JobStatus
 
+NEWS = ("event", "fault", "scale")
+"""First words of the log lines in which a backend tells what happens to the job; the others are its rank 0's."""
+
 
 class Backend(Protocol):
     """Turns a planned job into files, and files into a running job."""
@@ -30,7 +33,7 @@ class Backend(Protocol):
         """Return the job as it is now."""
 
     def logs(self, handle: JobHandle, *, follow: bool) -> Iterator[str]:
-        """Yield rank 0's log lines; with `follow`, until the job has ended."""
+        """Yield rank 0's log lines and NEWS of the job; with `follow`, until it has ended."""
 
     def cancel(self, handle: JobHandle) -> None:
         """Stop the job and everything it started."""

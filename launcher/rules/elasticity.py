@@ -11,6 +11,7 @@ from launcher.scales import get, leaves, size_of
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 _LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
 _POLICY = "recipes.elastic_policy"
+_PARTS = ("base", "elastic")
 
 
 def refuses_elastic(
@@ -225,6 +226,58 @@ def keeps_its_training_dir(draft: Draft, problem: Callable[..., Problem]) -> Ite
             value=False,
             allowed="true",
             remedy=f"{path}=true",
+        )
+
+
+@rule("E215", *SIZES, f"{_POLICY}.preemption", source=f"{_PAGE}, Preemption by high priority job: replicaSpecs")
+def tiers_need_two_parts(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Two priorities are for two parts: a base that can train by itself, and nodes beyond it."""
+    policy = draft.recipe.elastic_policy
+    if policy is None or policy.preemption is None:
+        return
+    sizes = [scale.nodes for scale in draft.sizes]
+    details = {"remedy": f"~{_POLICY}.preemption gives the job one priority"}
+    is_asked_for = any(draft.is_explicit(f"{_POLICY}.preemption.{part}_priority_class") for part in _PARTS)
+    if policy.min_nodes == policy.max_nodes or (is_asked_for and not draft.is_elastic):
+        yield problem(f"{_POLICY}.preemption", "the job has no elastic part: its size is fixed", **details)
+    elif draft.is_elastic and sizes and policy.min_nodes not in sizes:
+        yield problem(
+            f"{_POLICY}.preemption",
+            f"the base part is min_nodes={policy.min_nodes} nodes, which is not one of the job's sizes",
+            allowed=f"min_nodes={min(sizes)}",
+            **details,
+        )
+
+
+@rule("E216", f"{_POLICY}.preemption", source=f"{_PAGE}, Preemption by high priority job: replicaSpecs")
+def tiers_differ(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Two parts of one priority would be preempted alike."""
+    preemption = draft.recipe.elastic_policy and draft.recipe.elastic_policy.preemption
+    if preemption and preemption.base_priority_class == preemption.elastic_priority_class:
+        yield problem(
+            f"{_POLICY}.preemption.elastic_priority_class",
+            "is the base part's class too, so that both parts would be preempted alike",
+            value=preemption.elastic_priority_class,
+            allowed="a class of lower priority",
+        )
+
+
+@rule(
+    "E217",
+    f"{_POLICY}.preemption",
+    "cluster.priority_class_name",
+    source=f"{_PAGE}, Preemption by high priority job: priorityClassName",
+    backend="k8s",
+)
+def tiers_name_the_pods_class(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Each part's pods have the part's own class."""
+    preemption = draft.recipe.elastic_policy and draft.recipe.elastic_policy.preemption
+    if preemption and draft.settings.priority_class_name:
+        yield problem(
+            "cluster.priority_class_name",
+            f"is given together with {_POLICY}.preemption, which names the class of each part",
+            value=draft.settings.priority_class_name,
+            remedy="cluster.priority_class_name=null",
         )
 
 

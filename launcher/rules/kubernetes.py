@@ -181,17 +181,20 @@ def _mounts(volumes: list[Model], claims: list[Model]) -> Iterator[tuple[str, st
     "cluster.service_account_name",
     "cluster.priority_class_name",
     "cluster.queue_name",
+    "recipes.elastic_policy.preemption",
     source=_OBJECT_NAMES,
     backend="k8s",
 )
 def names_are_dns_names(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Objects the job refers to have DNS names."""
-    for key in ("service_account_name", "priority_class_name", "queue_name", "workload_priority_class"):
-        name = getattr(draft.settings, key)
+    keys = ("service_account_name", "priority_class_name", "queue_name", "workload_priority_class")
+    names = {f"cluster.{key}": getattr(draft.settings, key) for key in keys}
+    preemption = draft.recipe.elastic_policy and draft.recipe.elastic_policy.preemption
+    for key in ("base_priority_class", "elastic_priority_class"):
+        names[f"recipes.elastic_policy.preemption.{key}"] = getattr(preemption, key, None)
+    for path, name in names.items():
         if name is not None and not _DNS_SUBDOMAIN.fullmatch(name):
-            yield problem(
-                f"cluster.{key}", "is no DNS name", value=name, allowed="lower-case letters, digits, - and ."
-            )
+            yield problem(path, "is no DNS name", value=name, allowed="lower-case letters, digits, - and .")
 
 
 @rule(

@@ -1,7 +1,7 @@
 """Manifests parsed back and held against the fields that the HyperPod operator and the image read."""
 
 import pytest
-from conftest import ELASTIC, LLAMA_K8S, ROOT
+from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 
 from launcher import yamlio
 from launcher.compose import recipe_names
@@ -57,6 +57,47 @@ def test_elastic_policy_fields(manifests):
     }
     (replica_spec,) = job["spec"]["replicaSpecs"]
     assert (replica_spec["replicas"], replica_spec["maxReplicas"]) == (1, 16)
+
+
+TIERS = "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "start", "replicas", "most"),
+    [((2, 8), 2, (2, 0), 6), ((1, 16), 4, (1, 3), 15)],
+    ids=["as-documented", "starts-beyond-its-base"],
+)
+def test_two_priorities_are_two_replica_specs(manifests, bounds, start, replicas, most):
+    overrides = [f"recipes.elastic_policy.{key}_nodes={n}" for key, n in zip(("min", "max"), bounds, strict=True)]
+    _, job = manifests(ELASTIC, TIERS, *overrides, f"recipes.trainer.num_nodes={start}", "cluster.queue_name=q")
+    base, elastic = job["spec"]["replicaSpecs"]
+    assert (base["name"], base["replicas"], "maxReplicas" in base) == ("base", replicas[0], False)
+    assert (elastic["name"], elastic["replicas"], elastic["maxReplicas"]) == ("elastic", replicas[1], most)
+    policy = job["spec"]["elasticPolicy"]
+    assert (policy["minReplicas"], policy["maxReplicas"]) == bounds
+    assert base["replicas"] == policy["minReplicas"]
+    assert base["replicas"] + elastic["maxReplicas"] == policy["maxReplicas"]
+    classes = [part["template"]["spec"].pop("priorityClassName") for part in (base, elastic)]
+    assert classes == ["high-priority", "low-priority"]
+    assert base["template"] == elastic["template"]
+
+
+def test_both_parts_of_a_job_pass_kubernetes_own_schema(manifests):
+    validate = pytest.importorskip("kubernetes_validate").validate
+    _, job = manifests(ELASTIC, TIERS)
+    for place in range(2):
+        validate(without_custom_kind(job, place), "1.30", strict=True)
+
+
+def test_a_static_run_of_a_recipe_with_two_priorities_has_one_replica_spec(manifests, tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        f"defaults:\n  - /recipes/{LLAMA}@_here_\n  - _self_\n"
+        "elastic_policy: {preemption: {base_priority_class: a, elastic_priority_class: b}}\n"
+    )
+    recipe = f"recipes={tmp_path / 'mine.yaml'}"
+    for switch, parts in ((), ["pods"]), ((ELASTIC,), ["base", "elastic"]):
+        _, job = manifests(*switch, base=(recipe, "cluster=k8s"))
+        assert [part["name"] for part in job["spec"]["replicaSpecs"]] == parts
 
 
 def test_a_step_replaces_the_values_and_absent_timeouts_are_not_written(manifests):
@@ -250,10 +291,10 @@ def test_a_config_map_over_its_limit_is_refused(render):
         render(*LLAMA_K8S, ELASTIC, f"recipes.display_name={'x' * 200_000}")
 
 
-def without_custom_kind(job):
-    """Return the pod template as a PodTemplate, which Kubernetes' own schema knows."""
+def without_custom_kind(job, place=0):
+    """Return a pod template as a PodTemplate, which Kubernetes' own schema knows."""
     return {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"},
-            "template": job["spec"]["replicaSpecs"][0]["template"]}  # fmt: skip
+            "template": job["spec"]["replicaSpecs"][place]["template"]}  # fmt: skip
 
 
 @pytest.mark.parametrize("recipe", recipe_names())

@@ -4,11 +4,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from launcher.backends.local.backend import LocalBackend, _python_path
+from launcher.backends.local.settings import Settings
 from launcher.specs import ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
 
 ELASTIC = ElasticPolicy(1, 4, None, (1, 2, 3, 4), True, None, 20, None, None)
@@ -28,7 +28,7 @@ def job(**changes):
         "resources": Resources(None, 0, None, 0),
         "image": None,
         "base_results_dir": Path("/results"),
-        "settings": SimpleNamespace(command=None),
+        "settings": Settings(command=None, container_mounts=None),
         "config": {"env_vars": {}},
     }
     return JobSpec(**{**fields, **changes})
@@ -53,7 +53,10 @@ def run_with_echo(text, directory):
 
 def test_run_sh_passes_the_agents_options_from_any_folder(tmp_path):
     bundle = tmp_path / WEIRD_NAME
-    text = script(config={"env_vars": {"A": "it's $A"}}, settings=SimpleNamespace(command=["t.py", "--x", "a b'c"]))
+    text = script(
+        config={"env_vars": {"A": "it's $A"}},
+        settings=Settings(command=["t.py", "--x", "a b'c"], container_mounts=None),
+    )
     assert run_with_echo(text, bundle) == [
         f"RUN={bundle}/run",
         "A=it's $A",
@@ -114,7 +117,7 @@ def test_shellcheck_finds_nothing_in_run_sh(tmp_path, elastic, command):
     if not (shellcheck := shutil.which("shellcheck")):
         pytest.skip("shellcheck is not installed")
     path = tmp_path / "run.sh"
-    path.write_text(script(elastic=elastic, settings=SimpleNamespace(command=command)))
+    path.write_text(script(elastic=elastic, settings=Settings(command=command, container_mounts=None)))
     # SC2016: a user's word with a $ in it is quoted because it must stay as it is.
     done = subprocess.run([shellcheck, "--exclude=SC2016", str(path)], capture_output=True, text=True)
     assert done.stdout == ""

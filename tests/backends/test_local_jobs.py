@@ -130,7 +130,7 @@ def write_bundle(directory, worker, num_nodes=1, env=None):
         resources=Resources(None, 0, None, 0),
         image=None,
         base_results_dir=directory.parent,
-        settings=SimpleNamespace(command=["bundle:worker.py"]),
+        settings=SimpleNamespace(command=["bundle:worker.py"], scenario=None, events=None),
         config={"env_vars": env or {}},
     )
     for name, text in LocalBackend().render(job, {}).items():
@@ -269,22 +269,35 @@ def test_a_killed_operator_leaves_nothing_and_the_job_counts_as_failed(jobs):
     assert list(job.backend.logs(job.handle, follow=True)) == ["asleep"]
 
 
-def test_a_killed_agent_takes_its_workers_with_it_and_fails_the_job(jobs):
+def assert_restarted(job, before):
+    """Assert that new workers run on a new node and that nothing of the old one is left."""
+    wait_for(lambda: len(job.snapshot.attempts) == 2, START_TIMEOUT_S, "the second attempt")
+    assert job.snapshot.attempts[1].nodes == (1,)
+    wait_for(
+        lambda: list(job.backend.logs(job.handle, follow=False)).count("asleep") == 2, START_TIMEOUT_S, "workers"
+    )
+    assert not {process.pid for process in job.processes()} & before
+    job.take_stock()
+    job.backend.cancel(job.handle)
+    assert_nothing_left(job)
+
+
+def pids_of_nodes(job):
+    return {process.pid for process in job.processes()} - {job.snapshot.pid}
+
+
+def test_a_killed_agent_takes_its_workers_with_it_and_gets_a_successor(jobs):
+    before = pids_of_nodes(jobs.agent_killed)
     os.kill(jobs.agent_killed.agents[0], signal.SIGKILL)
-    status = wait_final(jobs.agent_killed, 15)
-    assert status.state is JobState.FAILED
-    assert status.message.startswith("node 0: its agent ended")
-    assert exit_status(jobs.agent_killed) == 3
-    assert_nothing_left(jobs.agent_killed)
+    assert_restarted(jobs.agent_killed, before)
 
 
 def test_what_a_killed_node_process_leaves_is_ended_by_the_operator(jobs):
+    before = pids_of_nodes(jobs.node_killed)
     node = psutil.Process(jobs.node_killed.agents[0]).parent()
     assert "launcher.backends.local.node" in node.cmdline()
     node.kill()
-    status = wait_final(jobs.node_killed, 15)
-    assert (status.state, exit_status(jobs.node_killed)) == (JobState.FAILED, 3)
-    assert_nothing_left(jobs.node_killed)
+    assert_restarted(jobs.node_killed, before)
 
 
 def test_a_job_ends_with_the_launcher_that_submitted_it(jobs):

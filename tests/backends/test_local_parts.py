@@ -211,6 +211,57 @@ def test_an_earlier_runs_attempt_of_the_same_number_is_not_shown(tmp_path):
     assert list(follow_attempts(tmp_path, lambda: ((Attempt(0, 0, (0,), now),), True), None)) == []
 
 
+def say(run_dir, kind, time_s, message="", **fields):
+    line = json.dumps({"time": time_s, "kind": kind, "message": message, **fields})
+    with (run_dir / "events.jsonl").open("a") as file:
+        file.write(line + "\n")
+
+
+def test_news_of_the_job_come_between_the_lines_of_its_attempts(tmp_path):
+    now = time.time()
+    say(tmp_path, "launched", now - 900, nodes=1)
+    say(tmp_path, "scenario", now - 899, "of an earlier launch")
+    say(tmp_path, "launched", now, nodes=1)
+    worker_file(tmp_path, 0, 0, 0, "stdout.log", "step 1\n")
+    both = Attempt(0, 0, (0,), now), Attempt(1, 1, (1,), now + 5)
+    looks = iter([((), False), (both[:1], False), (both[:1], False), (both, False), (both, False)])
+
+    def lose_the_node():
+        say(tmp_path, "scenario", now + 1, "node 0 is lost")
+        say(tmp_path, "fault", now + 2, "node 0: its agent ended\nKilled", node=0)
+        say(tmp_path, "transition", now + 2, reason="recover", from_nodes=2, to_nodes=2)
+        say(tmp_path, "stopping", now + 3, attempt=0)
+        say(tmp_path, "transition", now + 4, reason="scale-down", from_nodes=2, to_nodes=1)
+
+    def go_on():
+        say(tmp_path, "starting", now + 5, attempt=1)
+        worker_file(tmp_path, 1, 1, 0, "stdout.log", "step 2\n", now + 6)
+
+    def suspend():
+        say(tmp_path, "transition", now + 9, reason="suspend", from_nodes=1, to_nodes=0)
+        say(tmp_path, "operator", now + 9, "the operator is back")
+
+    pauses = iter([lambda: None, lose_the_node, go_on, suspend])
+    lines = follow_attempts(tmp_path, lambda: next(looks, (both, True)), lambda: next(pauses)())
+    assert list(lines) == [
+        "step 1", "event  node 0 is lost", "fault  node 0: its agent ended",
+        "scale  stops what the fault has left running", "scale  2 -> 1 node", "step 2",
+        "scale  1 -> 0 nodes, until there is room again", "event  the operator is back",
+    ]  # fmt: skip
+
+
+def test_a_log_read_afterwards_has_each_attempt_s_news_behind_it(tmp_path):
+    now = time.time()
+    say(tmp_path, "launched", now, nodes=1)
+    say(tmp_path, "request", now + 1, "2 nodes were asked for", nodes=2)
+    say(tmp_path, "request", now + 9, "1 nodes were asked for", nodes=1)
+    worker_file(tmp_path, 0, 0, 0, "stdout.log", "one\n")
+    worker_file(tmp_path, 0, 1, 0, "stdout.log", "two\n", now + 6)
+    attempts = Attempt(0, 0, (0,), now), Attempt(1, 0, (0, 1), now + 5)
+    lines = list(follow_attempts(tmp_path, lambda: (attempts, True), None))
+    assert lines == ["one", "event  2 nodes were asked for", "two", "event  1 nodes were asked for"]
+
+
 @pytest.mark.parametrize(
     ("elastic", "graceful_timeout_s"),
     [
@@ -225,4 +276,5 @@ def test_orders_take_the_time_to_save_from_the_plan(tmp_path, elastic, graceful_
     plan = {"job_name": "j", "nproc_per_node": 2, "initial_nodes": 3, "elastic": elastic}
     (tmp_path / "plan.json").write_text(json.dumps({**plan, "scales": [{"nodes": 3}, {"nodes": 1}]}))
     orders = read_orders(tmp_path)
-    assert (orders.graceful_timeout_s, orders.sizes, orders.initial_nodes) == (graceful_timeout_s, (1, 3), 3)
+    policy = orders.policy
+    assert (policy.graceful_timeout_s, policy.sizes, orders.initial_nodes) == (graceful_timeout_s, (1, 3), 3)

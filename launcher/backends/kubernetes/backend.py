@@ -5,6 +5,7 @@ interface; each is listed with its recipe key in docs/manifest.md.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from launcher.environment import plain_variables, secret_variables
@@ -69,6 +70,7 @@ class KubernetesBackend:
                 "kubernetes/job.yaml.j2",
                 settings=job.settings,
                 elastic=job.elastic,
+                parts=_parts(job),
                 annotations=job.settings.annotations or {},
                 command=_command(job),
                 env=_env(job),
@@ -101,6 +103,33 @@ class KubernetesBackend:
     def cancel(self, handle: JobHandle) -> None:
         """Refuse: nothing was submitted."""
         raise fail("E904", handle.job_name, "cancelling a Kubernetes job is not yet supported")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One replicaSpec: pods of one priority. `max_replicas` None leaves their number fixed."""
+
+    name: str
+    replicas: int
+    max_replicas: int | None
+    priority_class: str | None
+
+
+def _parts(job: JobSpec) -> tuple[_Part, ...]:
+    """Return the job's replicaSpecs: one, or a base and an elastic part of different priorities.
+
+    Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Preemption by high priority job.
+    """
+    elastic = job.elastic
+    if elastic is None or elastic.preemption is None:
+        most = elastic.max_nodes if elastic else None
+        return (_Part("pods", job.initial_nodes, most, job.settings.priority_class_name),)
+    base, classes = elastic.min_nodes, elastic.preemption
+    beyond = job.initial_nodes - base
+    return (
+        _Part("base", base, None, classes.base_priority_class),
+        _Part("elastic", beyond, elastic.max_nodes - base, classes.elastic_priority_class),
+    )
 
 
 def _labels(job: JobSpec) -> dict[str, str]:

@@ -8,12 +8,12 @@ Source: hyperpod_elastic_agent 1.1.3, server/server.py and server/util.py (PLR_V
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import httpx
 
 from launcher.backends.local.ports import LOOPBACK
+from launcher.backends.local.terms import AgentState, AgentStatus
 
 REQUEST_TIMEOUT_S = 5.0
 """How long one answer may take on a machine that is busy importing torch."""
@@ -22,33 +22,6 @@ CONFIRM_TIMEOUT_S = 15.0
 """How long after an order /status may show the old state."""
 
 _CONFIRM_POLL_S = 0.05
-
-
-class AgentState(StrEnum):
-    """States that /status names. There is no "stopped": a stopped agent is ready."""
-
-    INIT = "init"
-    READY = "ready"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FAULTED = "faulted"
-    STOPPING = "stopping"
-    SHUTDOWN = "shutdown"
-
-
-@dataclass(frozen=True, slots=True)
-class AgentStatus:
-    """What an agent says of itself.
-
-    Args:
-        state: Where it is.
-        message: Why it is faulted.
-        progress: The newest checkpoint its workers announced, as /start takes it back.
-    """
-
-    state: AgentState
-    message: str = ""
-    progress: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +59,7 @@ class Agent:
     """
 
     def __init__(self, port: int):
+        self.port = port
         # trust_env off: a proxy for the outside world must not see calls to this machine.
         self._http = httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=REQUEST_TIMEOUT_S, trust_env=False)
 
@@ -124,7 +98,7 @@ class Agent:
         self._confirm("/start", {AgentState.RUNNING, AgentState.COMPLETED, AgentState.FAULTED})
 
     def stop(self, graceful_timeout_s: int | None) -> None:
-        """Tell the agent to stop its workers; it is `ready` when they are gone.
+        """Tell the agent to stop its workers; it is `ready` when they are gone. One that is ready is left alone.
 
         Args:
             graceful_timeout_s: Seconds between SIGUSR1 and SIGKILL; None kills at once.
@@ -133,6 +107,8 @@ class Agent:
             AgentUnreachable: No answer.
             OrderIgnored: /status does not confirm the stop.
         """
+        if self.status().state is AgentState.READY:
+            return
         body: dict[str, Any] = {"restart_mode": "plr"}
         if graceful_timeout_s is not None:
             body |= {"is_graceful": True, "timeout": graceful_timeout_s}

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import launcher
 from launcher.backends.local.logs import follow_attempts, tail
-from launcher.backends.local.orders import SCRIPT_FILE, read_orders
+from launcher.backends.local.orders import REQUEST_FILE, SCRIPT_FILE, read_orders, request_size
 from launcher.backends.local.state import (
     OPERATOR_LOG,
     STATE_FILE,
@@ -24,10 +24,10 @@ from launcher.backends.local.state import (
     publish,
     read_snapshot,
 )
-from launcher.contract import CONFIG_DIR, RUN_DIR
+from launcher.contract import CONFIG_DIR, RUN_DIR, SCENARIO_FILE
 from launcher.environment import plain_variables, secret_variables
 from launcher.families import interface
-from launcher.problems import Problem, fail
+from launcher.problems import Problem, ProblemsFound, fail
 from launcher.render import render_template
 from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
@@ -86,10 +86,14 @@ class LocalBackend:
         if not job.settings.command and program[0] == "-m" and not _is_importable(program[1]):
             message = f"this recipe trains with {program[1]}, which is not installed here"
             problems.append(Problem("E404", "cluster", message, value="local", remedy="cluster=k8s"))
-        return tuple(problems)
+        return (*problems, *_scenario(job)[1])
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
-        """Return `run.sh`, which starts one node's agent or the whole job. It reads `configs` in the bundle."""
+        """Return `run.sh`, which starts one node's agent or the whole job, and the scenario, if there is one.
+
+        Raises:
+            ProblemsFound: The scenario's file has changed since it was checked, and is faulty now.
+        """
         graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
         context = {
             "job_name": job.name,
@@ -99,7 +103,10 @@ class LocalBackend:
             "command": [str(word) for word in job.settings.command or _default_command(job)],
             "graceful": graceful,
         }
-        return {SCRIPT_FILE: render_template("local/run.sh.j2", **context)}
+        files, problems = _scenario(job)
+        if problems:
+            raise ProblemsFound(problems)
+        return {SCRIPT_FILE: render_template("local/run.sh.j2", **context), **files}
 
     def submit(self, bundle: Bundle) -> JobHandle:
         """Start the bundle's operator; it ends with this process. Call it from the main thread.
@@ -113,7 +120,8 @@ class LocalBackend:
         if is_alive(run_dir):
             remedy = "end it first, with Ctrl-C where it runs"
             raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
-        (run_dir / STATE_FILE).unlink(missing_ok=True)
+        for left in (STATE_FILE, REQUEST_FILE):
+            (run_dir / left).unlink(missing_ok=True)
         with (run_dir / OPERATOR_LOG).open("wb") as log:
             operator = subprocess.Popen(
                 [sys.executable, "-m", "launcher.backends.local.operator"]
@@ -153,6 +161,22 @@ class LocalBackend:
 
         return follow_attempts(run_dir, attempts, (lambda: time.sleep(_POLL_S)) if follow else None)
 
+    def scale(self, handle: JobHandle, num_nodes: int) -> None:
+        """Ask the operator of a running job for another size; it follows as its recipe says.
+
+        Raises:
+            ProblemsFound: The job does not run (E412), or has no such size (E413).
+        """
+        run_dir = handle.bundle_dir / RUN_DIR
+        if not is_alive(run_dir):
+            remedy = f"recipes launch {handle.bundle_dir}"
+            raise fail("E412", "job", "is not running", value=handle.job_name, remedy=remedy)
+        sizes = read_orders(handle.bundle_dir).policy.sizes
+        if num_nodes not in sizes:
+            allowed = ", ".join(map(str, sizes))
+            raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
+        request_size(run_dir, num_nodes)
+
     def cancel(self, handle: JobHandle) -> None:
         """Stop the job as its recipe says and return when nothing of it is left.
 
@@ -163,7 +187,7 @@ class LocalBackend:
         snapshot = read_snapshot(run_dir)
         if snapshot is None or not is_alive(run_dir):
             return
-        patience_s = (read_orders(handle.bundle_dir).graceful_timeout_s or 0) + STOP_MARGIN_S
+        patience_s = (read_orders(handle.bundle_dir).policy.graceful_timeout_s or 0) + STOP_MARGIN_S
         rungs = (
             (signal.SIGTERM, patience_s),
             (signal.SIGTERM, KILL_PATIENCE_S),
@@ -177,6 +201,18 @@ class LocalBackend:
                     operator.wait()
                 return
         raise JobSurvived(f"{handle.job_name}: operator {snapshot.pid} or a node of it does not end")
+
+
+def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:
+    """Return the file of the job's scenario, if it has one, and every fault in that."""
+    if job.settings.scenario is None and not job.settings.events:
+        return {}, ()
+    # Their models take 30 ms to build, which a launch without a scenario need not wait for.
+    from launcher.backends.local.scenario import scenario_json
+    from launcher.backends.local.scenario_files import resolve
+
+    scenario, problems = resolve(job)
+    return {SCENARIO_FILE: scenario_json(scenario)} if scenario else {}, problems
 
 
 def _default_command(job: JobSpec) -> tuple[str, ...]:

@@ -1,20 +1,39 @@
 """The course of a job: which phase follows which, and what the operator does on the way.
 
 A pure state machine. `advance` takes where the job is and what was seen of its nodes, and returns where
-it is then and the orders to give. A transition of another kind is another branch of a phase's function.
+it is then and the orders to give.
 
     PREPARING ─all agents ready→ RUNNING ─all agents completed→ ENDED
-        │                          │ │
-        │                          │ └─a worker or node failed→ SETTLING ─peers heard→ ENDED
-        │                          └─interrupted→ STOPPING ─all agents ready→ ENDED
-        └─interrupted, an agent died or never got ready→ ENDED
+        ↑                         │   │
+        │                         │   └─a worker or node failed→ SETTLING ─peers heard─┐
+        │                         └─more nodes are ready, or fewer remain─┐            │
+        │                                                                 ↓            ↓
+        └──────── WAITING ←─no nodes, or a lost one may come back──── STOPPING ←───────┘
+
+A scale-up is pre-warmed: new nodes get their agents while the others train, and only then all stop. A job
+that is interrupted, or fails for good, goes to ENDED from wherever it is.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
+from typing import Any
 
-from launcher.backends.local.agent import AgentState, AgentStatus
+from launcher.backends.local.terms import (
+    AgentState,
+    Cause,
+    Course,
+    DropNodes,
+    Fault,
+    KillNodes,
+    Note,
+    Order,
+    Phase,
+    Policy,
+    Sight,
+    SpawnNodes,
+    StartWorkers,
+    StopWorkers,
+)
 from launcher.specs import JobState
 
 READY_TIMEOUT_S = 120.0
@@ -29,174 +48,240 @@ SILENCE_TIMEOUT_S = 60.0
 STOP_MARGIN_S = 15.0
 """What an agent may take beyond the workers' own time to stop them; 1.4 s seen."""
 
-
-class Phase(StrEnum):
-    """Where a job is."""
-
-    PREPARING = "preparing"
-    RUNNING = "running"
-    SETTLING = "settling"
-    STOPPING = "stopping"
-    ENDED = "ended"
-
-
-class Cause(StrEnum):
-    """Why a node counts as failed."""
-
-    WORKER = "a worker failed"
-    LOST = "its agent ended"
-    UNREADY = "its agent was not ready in time"
-    SILENT = "its agent does not answer"
-    DISOBEDIENT = "its agent did not do as told"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A node that failed: which, why, and what its agent said."""
-
-    node: int
-    cause: Cause
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A node as last seen.
-
-    Args:
-        alive: Whether its process exists.
-        status: What its agent answered; None when it did not.
-        silent_s: Seconds since it last answered.
-    """
-
-    alive: bool
-    status: AgentStatus | None
-    silent_s: float = 0.0
-
-    def says(self, state: AgentState) -> bool:
-        """Return whether the agent answered that it is in `state`."""
-        return self.status is not None and self.status.state is state
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """One look at the job: the time, every node, orders that failed, and how often it was interrupted."""
-
-    now_s: float
-    reports: Mapping[int, Report]
-    interrupts: int = 0
-    refusals: tuple[Fault, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
-    """Start workers on these nodes, rank by rank."""
-
-    nodes: tuple[int, ...]
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopWorkers:
-    """Stop the workers of these nodes, all at once. `graceful_timeout_s` None kills them."""
-
-    nodes: tuple[int, ...]
-    graceful_timeout_s: int | None
-
-
-Order = StartWorkers | StopWorkers
-
-
-@dataclass(frozen=True, slots=True)
-class Course:
-    """Where a job is.
-
-    Args:
-        phase: Its phase.
-        nodes: Nodes that take part; the place in the tuple is the rank.
-        attempt: How often its workers were restarted.
-        since_s: When the phase began.
-        graceful_timeout_s: Seconds a stopped worker has to save; None kills workers at once.
-        verdict: How it ends, once that is known.
-        faults: What went wrong.
-    """
-
-    phase: Phase
-    nodes: tuple[int, ...]
-    attempt: int
-    since_s: float
-    graceful_timeout_s: int | None
-    verdict: JobState | None = None
-    faults: tuple[Fault, ...] = ()
-
-    def enter(self, phase: Phase, now_s: float, **changes: object) -> "Course":
-        """Return the course in another phase, begun now."""
-        return replace(self, phase=phase, since_s=now_s, **changes)
+MAX_BARREN_FAULTS = 3
+"""Faults in a row, without a new step between them, that a job is restarted after."""
 
 
 Step = tuple[Course, tuple[Order, ...]]
 
 
-def advance(course: Course, sight: Sight) -> Step:
+def begin(num_nodes: int, now_s: float) -> Step:
+    """Return the course of a job that starts on `num_nodes` nodes, or waits for them when that is 0."""
+    nodes = tuple(range(num_nodes))
+    phase = Phase.PREPARING if nodes else Phase.WAITING
+    course = Course(phase, nodes, 0, now_s, new_node=num_nodes, size=num_nodes)
+    return course, (SpawnNodes(nodes),) if nodes else ()
+
+
+def advance(course: Course, sight: Sight, policy: Policy) -> Step:
     """Return the course after `sight`, and the orders that take the job there."""
-    return _PHASES[course.phase](course, sight)
+    course = replace(course, progress=_newest(course.progress, sight))
+    return _PHASES[course.phase](course, sight, policy)
 
 
-def _prepare(course: Course, sight: Sight) -> Step:
+def progress_step(progress: Mapping[str, Any]) -> int:
+    """Return the step of the checkpoint that `progress` names, -1 for none.
+
+    Source: hyperpod_elastic_agent 1.1.3, HyperPodElasticAgent.get_agent_progress.
+    """
+    return max((int(entry["progressCount"]) for entry in progress.values()), default=-1)
+
+
+def _newest(progress: Mapping[str, Any], sight: Sight) -> Mapping[str, Any]:
+    told = [report.status.progress for report in sight.reports.values() if report.status]
+    return max((progress, *told), key=progress_step)
+
+
+def _prepare(course: Course, sight: Sight, policy: Policy) -> Step:
     if sight.interrupts:
-        return course.enter(Phase.ENDED, sight.now_s, verdict=JobState.CANCELLED), ()
-    faults = _lost(course, sight)
-    waiting = tuple(node for node in course.nodes if not sight.reports[node].says(AgentState.READY))
-    if sight.now_s - course.since_s > READY_TIMEOUT_S:
-        faults += tuple(Fault(node, Cause.UNREADY) for node in waiting if sight.reports[node].alive)
-    if faults:
-        return _fail(course, sight, faults), ()
-    if waiting:
+        return course.end(sight.now_s, JobState.CANCELLED), ()
+    wanted = policy.fit(sight.capacity)
+    if wanted < len(course.nodes):
+        smaller, orders = _regroup(course, sight, wanted)
+        return smaller, (_shrinking(course, wanted, sight.now_s), *orders)
+    waiting = tuple(node for node in course.nodes if not sight.report(node).says(AgentState.READY))
+    if not waiting:
+        running = course.enter(
+            Phase.RUNNING, sight.now_s, size=len(course.nodes), wish_since_s=None, fault_since_s=None, faults=()
+        )
+        size = len(course.nodes)
+        note = Note(
+            "starting",
+            f"starting on {_nodes(size)}",
+            {"attempt": course.attempt, "nodes": course.nodes, "size": size},
+        )
+        return running, (note, StartWorkers(course.nodes, course.attempt, course.progress))
+    return _late(course, sight, waiting)
+
+
+def _late(course: Course, sight: Sight, waiting: tuple[int, ...]) -> Step:
+    """Start the nodes anew whose agents have ended, or took too long, before they were ready."""
+    late = sight.now_s - course.since_s > READY_TIMEOUT_S
+    faults = tuple(
+        Fault(node, Cause.UNREADY if sight.report(node).alive else Cause.LOST)
+        for node in waiting
+        if late or not sight.report(node).alive
+    )
+    if not faults:
         return course, ()
-    return course.enter(Phase.RUNNING, sight.now_s), (StartWorkers(course.nodes, course.attempt),)
+    # At the very first start there is nothing to save, and the fault is likely in the job itself.
+    if course.attempt == 0 or course.barren_faults >= MAX_BARREN_FAULTS:
+        return course.end(sight.now_s, JobState.FAILED, *faults), ()
+    again = course.enter(Phase.PREPARING, sight.now_s, barren_faults=course.barren_faults + 1)
+    return again, (*map(_fault_note, faults), SpawnNodes(tuple(fault.node for fault in faults)))
 
 
-def _run(course: Course, sight: Sight) -> Step:
+def _run(course: Course, sight: Sight, policy: Policy) -> Step:
+    if sight.interrupts:
+        return _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s, verdict=JobState.CANCELLED), policy)
+    if faults := sight.refusals or _faults(course, sight):
+        settling = course.enter(Phase.SETTLING, sight.now_s, faults=faults, fault_since_s=sight.now_s)
+        return settling, tuple(map(_fault_note, faults))
+    done = [node for node in course.nodes if sight.report(node).says(AgentState.COMPLETED)]
+    if len(done) == len(course.nodes):
+        return course.end(sight.now_s, JobState.SUCCEEDED), ()
+    wanted = policy.fit(sight.capacity)
+    # Workers that have finished are not scaled: the others are about to finish too.
+    if done or wanted == len(course.nodes):
+        return _forget_warming(replace(course, wish_since_s=None))
+    if wanted < len(course.nodes):
+        stopping, orders = _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s), policy)
+        return stopping, (_shrinking(course, wanted, sight.now_s), *orders)
+    return _grow(course, sight, policy, wanted)
+
+
+def _grow(course: Course, sight: Sight, policy: Policy, wanted: int) -> Step:
+    since = sight.now_s if course.wish_since_s is None else course.wish_since_s
+    course = replace(course, wish_since_s=since)
+    if not course.warming:
+        patient = sight.now_s - since >= policy.scaling_timeout_s
+        rested = course.attempt == 0 or sight.now_s - course.since_s >= policy.snooze_s
+        if not (patient and rested):
+            return course, ()
+        course, spawn = _spawn(course, wanted - len(course.nodes))
+        course = replace(course, warming=spawn.nodes)
+        told = _transition("scale-up", len(course.nodes), wanted, since)
+        return course, (told, Note("spawned", "", {"nodes": spawn.nodes}), spawn)
+    # A node that dies while it gets ready is given up; what is left of the wish starts anew.
+    if len(sight.alive(course.warming)) < len(course.warming) or wanted != len(course.nodes + course.warming):
+        return _forget_warming(replace(course, wish_since_s=sight.now_s))
+    if not sight.all_ready(course.warming):
+        return course, ()
+    note = Note("prewarmed", "", {"nodes": course.warming})
+    stopping, orders = _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s), policy)
+    return stopping, (note, *orders)
+
+
+def _forget_warming(course: Course) -> Step:
+    if not course.warming:
+        return course, ()
+    note = Note("abandoned", "the new nodes are not needed any more", {"nodes": course.warming})
+    return replace(course, warming=()), (note, DropNodes(course.warming))
+
+
+def _settle(course: Course, sight: Sight, policy: Policy) -> Step:
     if sight.interrupts:
         stopping = course.enter(Phase.STOPPING, sight.now_s, verdict=JobState.CANCELLED)
-        return stopping, (StopWorkers(course.nodes, course.graceful_timeout_s),)
-    if sight.refusals:
-        return _fail(course, sight, sight.refusals), ()
-    if faults := _faults(course, sight):
-        return course.enter(Phase.SETTLING, sight.now_s, faults=faults), ()
-    if all(sight.reports[node].says(AgentState.COMPLETED) for node in course.nodes):
-        return course.enter(Phase.ENDED, sight.now_s, verdict=JobState.SUCCEEDED), ()
-    return course, ()
-
-
-def _settle(course: Course, sight: Sight) -> Step:
+        return stopping, (StopWorkers(sight.alive(course.nodes), None),)
     if sight.now_s - course.since_s < SETTLE_S:
         return course, ()
-    return _fail(course, sight, _faults(course, sight) or course.faults), ()
-
-
-def _stop(course: Course, sight: Sight) -> Step:
-    patience_s = (course.graceful_timeout_s or 0) + STOP_MARGIN_S
-    stopped = all(
-        sight.reports[node].says(AgentState.READY) or not sight.reports[node].alive for node in course.nodes
+    faults = _faults(course, sight)
+    faults += tuple(first for first in course.faults if first.node not in {fault.node for fault in faults})
+    barren = 1 if sight.step > course.fault_step else course.barren_faults + 1
+    # A script whose first step was never seen would fail the same way again.
+    hopeless = sight.step == 0 and all(fault.cause is Cause.WORKER for fault in faults)
+    if hopeless or barren > MAX_BARREN_FAULTS:
+        return course.end(sight.now_s, JobState.FAILED, *faults), ()
+    unfit = tuple(fault.node for fault in faults if fault.cause in (Cause.SILENT, Cause.DISOBEDIENT))
+    survivors = tuple(node for node in sight.alive(course.nodes) if node not in unfit)
+    stopping = course.enter(
+        Phase.STOPPING,
+        sight.now_s,
+        nodes=survivors,
+        faults=faults,
+        fault_step=max(sight.step, course.fault_step),
+        barren_faults=barren,
     )
-    if stopped or sight.interrupts > 1 or sight.now_s - course.since_s > patience_s:
+    note = _transition("recover", course.size, course.size, course.fault_since_s)
+    halt = _stopping_note(course.attempt, survivors, graceful=False)
+    return stopping, (note, *_kill(unfit), halt, StopWorkers(survivors, None))
+
+
+def _stop_for(course: Course, sight: Sight, stopping: Course, policy: Policy) -> Step:
+    alive = sight.alive(course.nodes)
+    note = _stopping_note(course.attempt, alive, graceful=policy.graceful_timeout_s is not None)
+    return stopping, (note, StopWorkers(alive, policy.graceful_timeout_s))
+
+
+def _stop(course: Course, sight: Sight, policy: Policy) -> Step:
+    if sight.interrupts:
+        course = replace(course, verdict=JobState.CANCELLED)
+    disobedient = tuple(fault.node for fault in sight.refusals)
+    patience_s = (policy.graceful_timeout_s or 0) + STOP_MARGIN_S
+    alive = sight.alive(course.nodes)
+    if sight.now_s - course.since_s > patience_s:
+        disobedient += tuple(node for node in alive if not sight.report(node).says(AgentState.READY))
+    nodes = tuple(node for node in alive if node not in disobedient)
+    if not sight.all_ready(nodes) and sight.interrupts < 2:
+        return replace(course, nodes=nodes), _kill(disobedient)
+    if course.verdict:
         return course.enter(Phase.ENDED, sight.now_s), ()
+    saved = bool(course.progress) and progress_step(course.progress) >= sight.step
+    note = Note("stopped", "", {"attempt": course.attempt, "saved": saved})
+    course, orders = _restart(replace(course, nodes=nodes, attempt=course.attempt + 1), sight, policy)
+    return course, (*_kill(disobedient), note, *orders)
+
+
+def _restart(course: Course, sight: Sight, policy: Policy) -> Step:
+    """Go on with the nodes there are, or wait for a lost one to come back."""
+    wanted = policy.fit(sight.capacity)
+    if course.fault_since_s is None:
+        # What is ready is what a planned stop was for; more comes with the next scale-up.
+        here = policy.fit(len(course.nodes) + len(sight.alive(course.warming)))
+        return _regroup(course, sight, min(wanted, here) or wanted)
+    if wanted < course.size and sight.now_s - course.fault_since_s < policy.faulty_timeout_s:
+        return course.enter(Phase.WAITING, sight.now_s), ()
+    return _regroup(course, sight, min(wanted, course.size))
+
+
+def _wait(course: Course, sight: Sight, policy: Policy) -> Step:
+    if sight.interrupts:
+        return course.end(sight.now_s, JobState.CANCELLED), ()
+    course = replace(course, nodes=sight.alive(course.nodes))
+    if course.fault_since_s is not None:
+        return _restart(course, sight, policy)
+    wanted = policy.fit(sight.capacity)
+    if wanted:
+        course, orders = _regroup(course, sight, wanted)
+        return course, (_transition("resume", 0, wanted, sight.now_s), *orders)
+    if sight.is_stuck:
+        return course.end(sight.now_s, JobState.FAILED, Fault(-1, Cause.NO_CAPACITY)), ()
     return course, ()
 
 
-def _fail(course: Course, sight: Sight, faults: tuple[Fault, ...]) -> Course:
-    return course.enter(Phase.ENDED, sight.now_s, verdict=JobState.FAILED, faults=faults)
+def _regroup(course: Course, sight: Sight, size: int) -> Step:
+    """Keep the nodes that are there, up to `size`; end the others and start what is missing."""
+    orders: tuple[Order, ...] = ()
+    if course.fault_since_s is not None and size < course.size:
+        orders = (_shrinking(course, size, course.fault_since_s),)
+    have = course.nodes + sight.alive(course.warming)
+    stay, leave = have[:size], have[size:]
+    lost = tuple(node for node in course.warming if node not in have)
+    if leave or lost:
+        orders += (Note("dropped", "", {"nodes": leave}), DropNodes(leave + lost))
+    course = course.enter(
+        Phase.PREPARING if size else Phase.WAITING, sight.now_s, warming=(), nodes=stay, fault_since_s=None
+    )
+    if missing := size - len(stay):
+        course, spawn = _spawn(course, missing)
+        course = replace(course, nodes=stay + spawn.nodes)
+        orders += (Note("spawned", "", {"nodes": spawn.nodes}), spawn)
+    return course, orders
 
 
-def _lost(course: Course, sight: Sight) -> tuple[Fault, ...]:
-    return tuple(Fault(node, Cause.LOST) for node in course.nodes if not sight.reports[node].alive)
+def _kill(nodes: tuple[int, ...]) -> tuple[Order, ...]:
+    return (KillNodes(nodes),) if nodes else ()
+
+
+def _spawn(course: Course, count: int) -> tuple[Course, SpawnNodes]:
+    nodes = tuple(range(course.new_node, course.new_node + count))
+    return replace(course, new_node=course.new_node + count), SpawnNodes(nodes)
 
 
 def _faults(course: Course, sight: Sight) -> tuple[Fault, ...]:
-    faults = _lost(course, sight)
+    faults = tuple(Fault(node, Cause.LOST) for node in course.nodes if not sight.report(node).alive)
     for node in course.nodes:
-        report = sight.reports[node]
+        report = sight.report(node)
         if report.says(AgentState.FAULTED) and report.status:
             faults += (Fault(node, Cause.WORKER, report.status.message),)
         elif report.alive and report.silent_s > SILENCE_TIMEOUT_S:
@@ -204,10 +289,32 @@ def _faults(course: Course, sight: Sight) -> tuple[Fault, ...]:
     return faults
 
 
-_PHASES: Mapping[Phase, Callable[[Course, Sight], Step]] = {
+def _transition(reason: str, from_nodes: int, to_nodes: int, cause_s: float | None) -> Note:
+    fields = {"reason": reason, "from_nodes": from_nodes, "to_nodes": to_nodes}
+    return Note("transition", f"{reason}: {from_nodes} → {_nodes(to_nodes)}", fields, cause_s)
+
+
+def _shrinking(course: Course, size: int, cause_s: float) -> Note:
+    return _transition("scale-down" if size else "suspend", course.size, size, cause_s)
+
+
+def _stopping_note(attempt: int, nodes: tuple[int, ...], *, graceful: bool) -> Note:
+    return Note("stopping", "", {"attempt": attempt, "nodes": nodes, "graceful": graceful})
+
+
+def _fault_note(fault: Fault) -> Note:
+    return Note("fault", f"node {fault.node}: {fault.cause}", {"node": fault.node, "cause": str(fault.cause)})
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
+
+
+_PHASES: Mapping[Phase, Callable[[Course, Sight, Policy], Step]] = {
     Phase.PREPARING: _prepare,
     Phase.RUNNING: _run,
     Phase.SETTLING: _settle,
     Phase.STOPPING: _stop,
-    Phase.ENDED: lambda course, _sight: (course, ()),
+    Phase.WAITING: _wait,
+    Phase.ENDED: lambda course, _sight, _policy: (course, ()),
 }

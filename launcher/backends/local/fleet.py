@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from launcher.backends.local.agent import Agent, AgentStatus, AgentUnreachable, OrderIgnored, StartOrder
-from launcher.backends.local.course import Cause, Fault, Report, StartWorkers, StopWorkers
+from launcher.backends.local.agent import Agent, AgentUnreachable, OrderIgnored, StartOrder
 from launcher.backends.local.logs import AGENT_LOG, node_logs
 from launcher.backends.local.orders import SCRIPT_FILE
 from launcher.backends.local.ports import port_of, reserve_port
-from launcher.backends.local.processes import KILL_TIMEOUT_S, adopt_orphans, kill_descendants, kill_strays
+from launcher.backends.local.processes import (
+    KILL_TIMEOUT_S,
+    AdoptedProcess,
+    adopt_orphans,
+    kill_descendants,
+    kill_strays,
+    kill_tree,
+)
+from launcher.backends.local.terms import AgentStatus, Cause, Fault, Report, StartWorkers, StopWorkers
 
 SHUTDOWN_TIMEOUT_S = 5.0
 """How long an agent may take to end after /shutdown; about 1 s seen."""
@@ -28,16 +35,35 @@ _MAX_CALLS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A simulated node: its process, which holds everything below it, and its agent."""
+    """A simulated node: its process, which holds everything below it, and its agent.
+
+    Args:
+        reservation: Keeps the agent's port; None for a node that another operator started.
+    """
 
     index: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | AdoptedProcess
     agent: Agent
-    reservation: socket.socket
+    reservation: socket.socket | None
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
+
+    def close(self) -> None:
+        """Let go of the connection and the port."""
+        self.agent.close()
+        if self.reservation:
+            self.reservation.close()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """How another operator finds a node: pid of its process, port of its agent."""
+
+    index: int
+    pid: int
+    port: int
 
 
 class Fleet:
@@ -57,6 +83,7 @@ class Fleet:
         self._run_dir = run_dir
         self._lock = lock
         self._nodes: dict[int, Node] = {}
+        self._leaving: list[tuple[Node, float]] = []
         self._heard: dict[int, float] = {}
         self._master: socket.socket | None = None
         self._calls = ThreadPoolExecutor(_MAX_CALLS_AT_ONCE, thread_name_prefix="agent-call")
@@ -68,14 +95,31 @@ class Fleet:
     def __exit__(self, *_exception: object) -> None:
         self.kill()
         self._calls.shutdown()
-        for node in self._nodes.values():
-            node.agent.close()
-            node.reservation.close()
+        for node in self._all():
+            node.close()
         if self._master:
             self._master.close()
 
+    def addresses(self) -> tuple[NodeAddress, ...]:
+        """Return every node, for an operator that takes over."""
+        return tuple(NodeAddress(node.index, node.process.pid, node.agent.port) for node in self._nodes.values())
+
+    def adopt(self, addresses: Iterable[NodeAddress]) -> None:
+        """Take over nodes that are children of this process already."""
+        for address in addresses:
+            node = Node(address.index, AdoptedProcess(address.pid), Agent(address.port), None)
+            self._nodes[node.index] = node
+            self._heard[node.index] = time.monotonic()
+
+    def pid(self, index: int) -> int | None:
+        """Return the pid of a node's process; None when the node is not there."""
+        node = self._nodes.get(index)
+        return node.process.pid if node and node.alive else None
+
     def spawn(self, index: int) -> None:
-        """Start a node; its agent is ready some seconds later."""
+        """Start a node, in place of one of that number; its agent is ready some seconds later."""
+        if index in self._nodes:
+            self.drop((index,))
         reservation = reserve_port()
         port = port_of(reservation)
         own = [sys.executable, "-m", "launcher.backends.local.node", "--parent", str(os.getpid()), "--"]
@@ -97,8 +141,33 @@ class Fleet:
     def look(self) -> Mapping[int, Report]:
         """Return every node as it is now; kill what a dead node has left behind."""
         answers = self._ask_all(self._nodes.values())
-        kill_strays(node.process.pid for node in self._nodes.values())
+        self._see_off()
+        kill_strays(node.process.pid for node in self._all())
         return answers
+
+    def drop(self, indices: Iterable[int]) -> None:
+        """Tell the agents of these nodes to end; `look` ends those that do not."""
+        dropped = [index for index in indices if index in self._nodes]
+        self._tell(dict.fromkeys(dropped, Agent.shutdown))
+        self._leave(dropped)
+
+    def kill_nodes(self, indices: Iterable[int]) -> None:
+        """Kill everything on these nodes at once."""
+        killed = [index for index in indices if index in self._nodes]
+        for index in killed:
+            kill_tree(self._nodes[index].process.pid)
+        self._leave(killed)
+
+    def lose(self, index: int) -> bool:
+        """Kill everything on a node and wait until it is gone, as after a power cut; return whether it was there."""
+        pid = self.pid(index)
+        if pid is None:
+            return False
+        kill_tree(pid)
+        deadline = time.monotonic() + KILL_TIMEOUT_S
+        while self._nodes[index].alive and time.monotonic() < deadline:
+            time.sleep(_POLL_S / 10)
+        return True
 
     def start(self, order: StartWorkers) -> tuple[Fault, ...]:
         """Start workers on the nodes of `order`; return the nodes that did not obey."""
@@ -109,7 +178,7 @@ class Fleet:
         size = len(order.nodes)
 
         def call(rank: int) -> Callable[[Agent], None]:
-            return lambda agent: agent.start(StartOrder(rank, size, order.attempt, port))
+            return lambda agent: agent.start(StartOrder(rank, size, order.attempt, port, order.progress))
 
         return self._tell({node: call(rank) for rank, node in enumerate(order.nodes)})
 
@@ -124,11 +193,29 @@ class Fleet:
 
     def kill(self) -> None:
         """End every node with all that runs on it, whatever it is doing."""
-        for node in self._nodes.values():
+        for node in self._all():
             if node.alive:
                 node.process.send_signal(signal.SIGTERM)
         self._wait(KILL_TIMEOUT_S)
         kill_descendants()
+
+    def _all(self) -> list[Node]:
+        return [*self._nodes.values(), *(node for node, _ in self._leaving)]
+
+    def _leave(self, indices: Iterable[int]) -> None:
+        deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
+        self._leaving += [(self._nodes.pop(index), deadline) for index in indices]
+
+    def _see_off(self) -> None:
+        staying = []
+        for node, deadline in self._leaving:
+            if not node.alive:
+                node.close()
+                continue
+            if time.monotonic() > deadline:
+                node.process.send_signal(signal.SIGTERM)
+            staying.append((node, deadline))
+        self._leaving = staying
 
     def _ask_all(self, nodes: Iterable[Node]) -> dict[int, Report]:
         asked = list(nodes)
@@ -148,7 +235,7 @@ class Fleet:
     def _tell(self, calls: Mapping[int, Callable[[Agent], None]]) -> tuple[Fault, ...]:
         def tell(item: tuple[int, Callable[[Agent], None]]) -> Fault | None:
             index, call = item
-            if not self._nodes[index].alive:
+            if index not in self._nodes or not self._nodes[index].alive:
                 return Fault(index, Cause.LOST)
             try:
                 call(self._nodes[index].agent)
@@ -160,5 +247,5 @@ class Fleet:
 
     def _wait(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while any(node.alive for node in self._nodes.values()) and time.monotonic() < deadline:
+        while any(node.alive for node in self._all()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)

@@ -6,17 +6,23 @@
 Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 """
 
+import json
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.backends.local.state import Attempt
-from launcher.contract import LOG_DIR
+from launcher.backends.local.lines import LineReader
+from launcher.backends.local.state import Attempt, is_alive, read_snapshot
+from launcher.contract import LOG_DIR, RUN_DIR
+from launcher.problems import fail
 
 AGENT_LOG = "agent.log"
+STDOUT, STDERR = "stdout.log", "stderr.log"
 TAIL_LINES = 15
+POLL_S = 0.2
 _TAIL_BYTES = 16_384
 
 _FAILURE = re.compile(r"Local Rank (\d+) exited with code (-?\d+)")
@@ -80,53 +86,155 @@ def describe_exit(code: int) -> str:
     return f"exited with code {status >> 8}"
 
 
-class LineReader:
-    """Reads a growing file line by line.
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of a job's lines to show.
 
     Args:
-        path: The file.
+        ranks: Ranks, ascending; None for all.
+        attempt: Number of the one attempt to show; None for all.
+        file_name: STDOUT or STDERR.
+        headings: Whether a line tells where each attempt begins.
+        nproc_per_node: Worker processes a node, which only rank 0 is found without.
     """
 
-    def __init__(self, path: Path):
-        self._path = path
-        self._offset = 0
+    ranks: tuple[int, ...] | None = (0,)
+    attempt: int | None = None
+    file_name: str = STDOUT
+    headings: bool = False
+    nproc_per_node: int = 1
 
-    def new_lines(self, *, whole_only: bool) -> Iterator[str]:
-        """Yield the lines written since the last call; with `whole_only`, not an unfinished one."""
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            for line in file:
-                if whole_only and not line.endswith(b"\n"):
-                    return
-                self._offset += len(line)
-                yield line.decode("utf-8", errors="replace").rstrip("\r\n")
+    def ranks_of(self, attempt: Attempt) -> tuple[int, ...]:
+        """Return the ranks of an attempt that are selected."""
+        every = range(len(attempt.nodes) * self.nproc_per_node)
+        return tuple(rank for rank in every if self.ranks is None or rank in self.ranks)
+
+
+RANK_0 = Selection()
+Attempts = Callable[[], tuple[tuple[Attempt, ...], bool]]
 
 
 def follow_attempts(
-    run_dir: Path, attempts: Callable[[], tuple[tuple[Attempt, ...], bool]], pause: Callable[[], None] | None
+    run_dir: Path, attempts: Attempts, pause: Callable[[], None] | None, selection: Selection = RANK_0
 ) -> Iterator[str]:
-    """Yield rank 0's lines of one attempt after the other.
+    """Yield the selected lines of one attempt after the other, with the news of the job as they come.
 
     Args:
         run_dir: The job's.
         attempts: Returns the attempts so far, and whether the job has ended.
         pause: Waits a moment before the next look; None looks once.
+        selection: Whose lines.
     """
-    index, reader = 0, None
+    from launcher.backends.local.news import News  # compiling a recipe imports this module, and need not wait for it
+
+    news = News(run_dir) if selection.attempt is None else None
+    current: _Reader | None = None
+    index = 0
     while True:
         known, ended = attempts()
         over = ended or pause is None
         if index < len(known):
-            current = known[index]
-            path = worker_log(run_dir, current, current.leader, 0, "stdout.log")
-            reader = reader or (LineReader(path) if path else None)
+            current = current or _Reader(run_dir, known[index], selection)
             complete = over or index + 1 < len(known)
-            if reader:
-                yield from reader.new_lines(whole_only=not complete)
+            yield from current.new_lines(whole_only=not complete)
             if complete:
-                index, reader = index + 1, None
+                index, current = index + 1, None
+                if news and index < len(known):
+                    yield from news.until(known[index].started)
                 continue
+        if news and (known or over):  # before, the events are an earlier launch's
+            yield from news.until(None)
         if over:
             return
         if pause:
             pause()
+
+
+class _Reader:
+    """Reads the selected lines of one attempt."""
+
+    def __init__(self, run_dir: Path, attempt: Attempt, selection: Selection):
+        self._run_dir = run_dir
+        self._attempt = attempt
+        self._selection = selection
+        self._readers: dict[int, LineReader] = {}
+        self._is_new = True
+
+    def new_lines(self, *, whole_only: bool) -> Iterator[str]:
+        """Yield what came since the last call, the heading first."""
+        selection = self._selection
+        if selection.attempt not in (None, self._attempt.number):
+            return
+        if self._is_new and selection.headings:
+            yield self._heading()
+        self._is_new = False
+        for rank in selection.ranks_of(self._attempt):
+            prefix = "" if selection.ranks and len(selection.ranks) == 1 else f"rank {rank} | "
+            if reader := self._reader(rank):
+                yield from (f"{prefix}{line}" for line in reader.new_lines(whole_only=whole_only))
+
+    def _reader(self, rank: int) -> LineReader | None:
+        if rank not in self._readers:
+            place, local_rank = divmod(rank, self._selection.nproc_per_node)
+            node = self._attempt.nodes[place]
+            path = worker_log(self._run_dir, self._attempt, node, local_rank, self._selection.file_name)
+            if path is None:
+                return None
+            self._readers[rank] = LineReader(path)
+        return self._readers[rank]
+
+    def _heading(self) -> str:
+        from launcher import timeline
+
+        number, nodes = self._attempt.number, len(self._attempt.nodes)
+        ranks = nodes * self._selection.nproc_per_node
+        told = next((each for each in timeline.read(self._run_dir).attempts if each.number == number), None)
+        parts = [f"{nodes} node{'' if nodes == 1 else 's'}", f"{ranks} rank{'' if ranks == 1 else 's'}"]
+        if told and told.resumed_step:
+            parts.append(f"resumed from step {told.resumed_step}")
+        if told and told.ending:
+            parts.append(f"end: {told.ending}")
+        if not self._selection.ranks_of(self._attempt):
+            parts.append("without this rank")
+        return f"== attempt {number}: {', '.join(parts)}"
+
+
+def read_logs(bundle_dir: Path, selection: Selection, *, follow: bool) -> Iterator[str]:
+    """Return the selected lines of a job that was launched here; with `follow`, until it has ended.
+
+    Raises:
+        ProblemsFound: The job was not launched here (E705), or has no such attempt (E706) or rank (E707).
+    """
+    run_dir = bundle_dir / RUN_DIR
+
+    def attempts() -> tuple[tuple[Attempt, ...], bool]:
+        alive = is_alive(run_dir)  # before the snapshot: what a dead operator has said is its last word
+        snapshot = read_snapshot(run_dir)
+        return (snapshot.attempts if snapshot else ()), not alive or snapshot is None or snapshot.state.is_final
+
+    if read_snapshot(run_dir) is None:
+        raise fail("E705", str(bundle_dir), "its job was never launched on this machine")
+    selection = replace(selection, nproc_per_node=_nproc_per_node(bundle_dir))
+    known, ended = attempts()
+    wait = follow and not ended
+    if not wait:
+        _refuse_unknown(known, selection)
+    return follow_attempts(run_dir, attempts, (lambda: time.sleep(POLL_S)) if wait else None, selection)
+
+
+def _nproc_per_node(bundle_dir: Path) -> int:
+    try:
+        return int(json.loads((bundle_dir / "plan.json").read_text(encoding="utf-8"))["nproc_per_node"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise fail("E703", str(bundle_dir), f"is no bundle: plan.json: {error}") from error
+
+
+def _refuse_unknown(known: tuple[Attempt, ...], selection: Selection) -> None:
+    numbers = [attempt.number for attempt in known]
+    if selection.attempt is not None and selection.attempt not in numbers:
+        allowed = f"0 to {numbers[-1]}" if numbers else "none: its workers were never started"
+        raise fail("E706", "--attempt", "the job has no such attempt", value=selection.attempt, allowed=allowed)
+    shown = [attempt for attempt in known if selection.attempt in (None, attempt.number)]
+    if shown and not any(map(selection.ranks_of, shown)):
+        last = max(len(attempt.nodes) for attempt in shown) * selection.nproc_per_node - 1
+        raise fail("E707", "--rank", "no attempt has such a rank", value=selection.ranks[0], allowed=f"0 to {last}")

@@ -1,4 +1,4 @@
-"""The HyperPod operator's part on this machine: drives the agents of one job to its end.
+"""The process that plays the HyperPod operator on this machine, for one job.
 
     python -m launcher.backends.local.operator [--parent PID] BUNDLE_DIR
 
@@ -9,133 +9,36 @@ SIGTERM, SIGINT or SIGHUP stops the job as its recipe says; a second one stops i
 import argparse
 import logging
 import os
-import signal
 import sys
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
+from typing import IO
 
-from launcher.backends.local.course import Course, Fault, Order, Phase, Sight, StartWorkers, advance
-from launcher.backends.local.explain import explain
+from launcher.backends.local import memory, rehearsal
+from launcher.backends.local.control import LOOK_INTERVAL_S, Away, Interrupts, Operator
+from launcher.backends.local.events import Events
 from launcher.backends.local.fleet import Fleet
+from launcher.backends.local.memory import Memory
 from launcher.backends.local.orders import Orders, read_orders
 from launcher.backends.local.processes import end_with_parent
-from launcher.backends.local.state import Attempt, JobAlreadyRunning, Snapshot, lock, publish
+from launcher.backends.local.scenario import read_scenario
+from launcher.backends.local.stage import Stage
+from launcher.backends.local.state import JobAlreadyRunning, inherited_lock, lock
 from launcher.contract import RUN_DIR
-from launcher.specs import JobState
 
-EXIT_FAILED = 3
 EXIT_BUSY = 4
 
-LOOK_INTERVAL_S = 0.25
-"""Between two looks at the agents, which themselves look at their workers every 0.1 s."""
-
 _log = logging.getLogger("operator")
-
-_STATES = {
-    Phase.PREPARING: (JobState.PENDING, "waiting for the agents to be ready"),
-    Phase.RUNNING: (JobState.RUNNING, "training"),
-    Phase.SETTLING: (JobState.RUNNING, "a node failed"),
-    Phase.STOPPING: (JobState.RUNNING, "stopping the workers"),
-    Phase.ENDED: (JobState.RUNNING, "ending the nodes"),
-}
-
-
-@dataclass(slots=True)
-class Interrupts:
-    """Counts the signals that ask for the end of the job."""
-
-    count: int = 0
-    signum: int = 0
-
-    def listen(self) -> None:
-        """Take SIGTERM, SIGINT and SIGHUP from now on."""
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, self._take)
-
-    def _take(self, signum: int, _frame: FrameType | None) -> None:
-        self.count += 1
-        self.signum = signum
-
-
-class Operator:
-    """One job from its first agent to its last.
-
-    Args:
-        run_dir: Where the job writes.
-        orders: What is asked for.
-        fleet: Its nodes.
-        interrupts: Signals so far.
-    """
-
-    def __init__(self, run_dir: Path, orders: Orders, fleet: Fleet, interrupts: Interrupts):
-        self._run_dir = run_dir
-        self._orders = orders
-        self._fleet = fleet
-        self._interrupts = interrupts
-        self._snapshot = Snapshot(JobState.PENDING, 0, "starting", 0, os.getpid())
-        publish(run_dir, self._snapshot)
-
-    def run(self) -> int:
-        """Run the job to its end; return the exit status of this process."""
-        nodes = tuple(range(self._orders.initial_nodes))
-        for node in nodes:
-            self._fleet.spawn(node)
-        course = Course(Phase.PREPARING, nodes, 0, time.monotonic(), self._orders.graceful_timeout_s)
-        self._tell(course)
-        refusals: tuple[Fault, ...] = ()
-        while course.phase is not Phase.ENDED:
-            time.sleep(LOOK_INTERVAL_S)
-            reports = self._fleet.look()
-            sight = Sight(time.monotonic(), reports, self._interrupts.count, refusals)
-            before = course.phase
-            course, order_list = advance(course, sight)
-            refusals = tuple(fault for order in order_list for fault in self._carry_out(order))
-            if course.phase is not before:
-                self._tell(course)
-        return self._end(course)
-
-    def fail(self, message: str) -> None:
-        """Publish that the job failed for a reason of the operator's own, once its nodes are gone."""
-        self._say(JobState.FAILED, 0, message, exit_code=EXIT_FAILED)
-
-    def _carry_out(self, order: Order) -> tuple[Fault, ...]:
-        if not isinstance(order, StartWorkers):
-            return self._fleet.stop(order)
-        attempt = Attempt(order.attempt, order.nodes[0], order.nodes, time.time())
-        self._snapshot = replace(self._snapshot, attempts=(*self._snapshot.attempts, attempt))
-        return self._fleet.start(order)
-
-    def _end(self, course: Course) -> int:
-        if course.verdict is not JobState.FAILED and self._interrupts.count < 2:
-            self._fleet.shut_down()
-        self._fleet.kill()
-        verdict = course.verdict or JobState.FAILED
-        exit_code, message = 0, "completed"
-        if verdict is JobState.FAILED:
-            exit_code = EXIT_FAILED
-            message = explain(course.faults, self._run_dir, self._snapshot.attempts, self._orders.nproc_per_node)
-        elif verdict is JobState.CANCELLED:
-            exit_code = 128 + self._interrupts.signum
-            message = f"stopped by {signal.Signals(self._interrupts.signum).name}"
-        self._say(verdict, 0, message, exit_code=exit_code)
-        return exit_code
-
-    def _tell(self, course: Course) -> None:
-        state, message = _STATES[course.phase]
-        self._say(state, len(course.nodes), message, attempt=course.attempt)
-
-    def _say(self, state: JobState, nodes: int, message: str, **others: int) -> None:
-        self._snapshot = replace(self._snapshot, state=state, nodes=nodes, message=message, **others)
-        publish(self._run_dir, self._snapshot)
-        _log.info("%s: %s", state, message)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the job of a bundle; return the exit status."""
     parser = argparse.ArgumentParser(prog="operator", description="Run a bundle's job on this machine.")
     parser.add_argument("--parent", type=int, help="pid to end with")
+    parser.add_argument(
+        "--take-over", type=int, metavar="FD", help="go on with the job whose lock is this descriptor"
+    )
+    parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS", help="only then")
     parser.add_argument("bundle_dir", type=Path)
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
@@ -145,27 +48,68 @@ def main(argv: list[str] | None = None) -> int:
     interrupts.listen()
     if args.parent:
         end_with_parent(args.parent)
+    bundle_dir = args.bundle_dir.resolve()
+    run_dir = bundle_dir / RUN_DIR
+    run_dir.mkdir(exist_ok=True)
     try:
-        return _run_bundle(args.bundle_dir.resolve(), interrupts)
+        with lock(run_dir) if args.take_over is None else inherited_lock(args.take_over) as lock_file:
+            if args.take_over is None:
+                return _run(bundle_dir, lock_file, interrupts)
+            _rest(args.after, interrupts)
+            return _run(bundle_dir, lock_file, interrupts, memory.read(run_dir))
     except JobAlreadyRunning as error:
         _log.error("%s", error)
         return EXIT_BUSY
 
 
-def _run_bundle(bundle_dir: Path, interrupts: Interrupts) -> int:
+def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: Memory | None = None) -> int:
     run_dir = bundle_dir / RUN_DIR
-    run_dir.mkdir(exist_ok=True)
-    with lock(run_dir) as lock_file:
-        operator = None
-        exit_code = None
-        try:
-            with Fleet(bundle_dir, run_dir, lock_file) as fleet:
-                operator = Operator(run_dir, read_orders(bundle_dir), fleet, interrupts)
+    operator = None
+    exit_code = None
+    try:
+        with Fleet(bundle_dir, run_dir, lock_file) as fleet:
+            orders = read_orders(bundle_dir)
+            if known:
+                fleet.adopt(known.nodes)
+            stage = _set_stage(bundle_dir, orders, known)
+            operator = Operator(run_dir, orders, fleet, stage, interrupts, known)
+            try:
                 exit_code = operator.run()
-        finally:
-            if operator and exit_code is None:
-                operator.fail("the operator failed; its log says why")
+            except Away as away:
+                _replace_operator(bundle_dir, operator.recall(), lock_file, away)
+    finally:
+        if operator and exit_code is None:
+            operator.fail("the operator failed; its log says why")
     return exit_code
+
+
+def _set_stage(bundle_dir: Path, orders: Orders, known: Memory | None) -> Stage:
+    run_dir = bundle_dir / RUN_DIR
+    if known:
+        Events(run_dir).add("operator", "the operator is back")
+        played = rehearsal.from_json(known.rehearsal) if known.rehearsal else None
+        return Stage(run_dir, orders, played, known.requested)
+    if scenario := read_scenario(bundle_dir):
+        return Stage(run_dir, orders, rehearsal.begin(scenario), None)
+    return Stage(run_dir, orders, None, orders.initial_nodes)
+
+
+def _rest(seconds: float, interrupts: Interrupts) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not interrupts.count:
+        time.sleep(LOOK_INTERVAL_S)
+
+
+def _replace_operator(bundle_dir: Path, known: Memory, lock_file: IO[bytes], away: Away) -> None:
+    """Become a new operator, that knows only what is written down. Does not return.
+
+    The process stays the nodes' parent, whose end would end them.
+    """
+    memory.write(bundle_dir / RUN_DIR, known)
+    os.set_inheritable(lock_file.fileno(), True)
+    words = [sys.executable, "-m", "launcher.backends.local.operator", "--parent", str(os.getppid())]
+    words += ["--take-over", str(lock_file.fileno()), "--after", str(away.down_s), str(bundle_dir)]
+    os.execv(sys.executable, words)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,16 @@
-"""What the operator is asked to do: the part of `plan.json` that it reads."""
+"""What the operator is asked to do: the part of `plan.json` that it reads, and requests while the job runs."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.backends.local.terms import Policy
+from launcher.runtime.durable import write_text
+
 PLAN_FILE = "plan.json"
 SCRIPT_FILE = "run.sh"
+REQUEST_FILE = "scale.json"
+"""Under the run folder: the size that somebody asked for, until the operator has read it."""
 
 DEFAULT_GRACEFUL_TIMEOUT_S = 15
 """What the agent waits between SIGUSR1 and SIGKILL when it is not told.
@@ -22,15 +27,13 @@ class Orders:
         job_name: Name of the job.
         nproc_per_node: Worker processes a node.
         initial_nodes: Nodes it starts with.
-        sizes: Every number of nodes it may have, ascending.
-        graceful_timeout_s: Seconds a stopped worker has to save; None kills workers at once.
+        policy: Its sizes and timeouts.
     """
 
     job_name: str
     nproc_per_node: int
     initial_nodes: int
-    sizes: tuple[int, ...]
-    graceful_timeout_s: int | None
+    policy: Policy
 
 
 def read_orders(bundle_dir: Path) -> Orders:
@@ -44,6 +47,27 @@ def read_orders(bundle_dir: Path) -> Orders:
         job_name=plan["job_name"],
         nproc_per_node=plan["nproc_per_node"],
         initial_nodes=plan["initial_nodes"],
-        sizes=tuple(sorted(scale["nodes"] for scale in plan["scales"])),
-        graceful_timeout_s=graceful_timeout_s,
+        policy=Policy(
+            sizes=tuple(sorted(scale["nodes"] for scale in plan["scales"])),
+            graceful_timeout_s=graceful_timeout_s,
+            scaling_timeout_s=elastic.get("scaling_timeout_s") or 0,
+            faulty_timeout_s=elastic.get("faulty_timeout_s") or 0,
+            snooze_s=elastic.get("scale_up_snooze_s") or 0,
+        ),
     )
+
+
+def request_size(run_dir: Path, num_nodes: int) -> None:
+    """Ask the operator of a running job for another size."""
+    write_text(run_dir / REQUEST_FILE, json.dumps({"nodes": num_nodes}))
+
+
+def take_request(run_dir: Path) -> int | None:
+    """Return the size that was asked for since the last call, or None."""
+    taken = run_dir / f".{REQUEST_FILE}.taken"
+    try:
+        # Moved before it is read: a request that comes meanwhile is the next one.
+        (run_dir / REQUEST_FILE).replace(taken)
+    except FileNotFoundError:
+        return None
+    return int(json.loads(taken.read_text(encoding="utf-8"))["nodes"])

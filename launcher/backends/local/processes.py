@@ -31,6 +31,34 @@ class ProcessesSurvived(Exception):
         self.pids = pids
 
 
+class AdoptedProcess:
+    """A child of this process that an earlier program of the same process started.
+
+    Args:
+        pid: Its pid.
+    """
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self._returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status, 0 where nobody knows it any more; None while it runs."""
+        if self._returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._returncode = 0
+            else:
+                self._returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self._returncode
+
+    def send_signal(self, signum: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+
 def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0):
@@ -85,10 +113,23 @@ def kill_strays(known_pids: Iterable[int]) -> None:
     for child in psutil.Process().children():
         if child.pid in known:
             continue
-        with contextlib.suppress(psutil.NoSuchProcess):
-            _kill([child, *child.children(recursive=True)])
+        kill_tree(child.pid)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child.pid, 0)
+
+
+def kill_tree(pid: int) -> bool:
+    """Kill a process and everything below it; what escapes is an orphan that `kill_strays` ends.
+
+    Returns:
+        Whether the process was there.
+    """
+    try:
+        process = psutil.Process(pid)
+        _kill([process, *process.children(recursive=True)])
+    except psutil.NoSuchProcess:
+        return False
+    return True
 
 
 def _kill(processes: list[psutil.Process]) -> None:

@@ -117,3 +117,9 @@ def lock(run_dir: Path) -> Iterator[IO[bytes]]:
                     raise JobAlreadyRunning(f"{run_dir} belongs to a running job") from error
             time.sleep(_LOCK_POLL_S)
         yield file
+
+
+def inherited_lock(descriptor: int) -> IO[bytes]:
+    """Return the job's lock that the program before this one, in the same process, has held."""
+    os.set_inheritable(descriptor, False)
+    return os.fdopen(descriptor, "wb")

@@ -1,0 +1,321 @@
+"""The control loop of one job: looks at its nodes, and does what its course asks for."""
+
+import logging
+import os
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from launcher import timeline
+from launcher.backends.local import mishaps
+from launcher.backends.local.course import advance, begin
+from launcher.backends.local.events import Events
+from launcher.backends.local.explain import explain
+from launcher.backends.local.fleet import Fleet
+from launcher.backends.local.memory import Memory
+from launcher.backends.local.orders import Orders
+from launcher.backends.local.rehearsal import (
+    Happening,
+    KillAgent,
+    KillWorker,
+    LoseNode,
+    RestartOperator,
+    SlowCheckpoint,
+)
+from launcher.backends.local.stage import Stage
+from launcher.backends.local.state import Attempt, Snapshot, publish
+from launcher.backends.local.steps import DoneStep, StepReader
+from launcher.backends.local.terms import (
+    Course,
+    DropNodes,
+    Fault,
+    KillNodes,
+    Note,
+    Order,
+    Phase,
+    Sight,
+    SpawnNodes,
+    StartWorkers,
+    StopWorkers,
+)
+from launcher.specs import JobState
+
+EXIT_FAILED = 3
+
+LOOK_INTERVAL_S = 0.25
+"""Between two looks at agents that train; they themselves look at their workers every 0.1 s."""
+
+TRANSITION_INTERVAL_S = 0.05
+"""Between two looks while the job waits for its agents."""
+
+_RUNNING = {
+    Phase.SETTLING: "a node failed",
+    Phase.STOPPING: "stopping the workers",
+    Phase.ENDED: "ending the nodes",
+}
+
+_log = logging.getLogger("operator")
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """Counts the signals that ask for the end of the job."""
+
+    count: int = 0
+    signum: int = 0
+
+    def listen(self) -> None:
+        """Take SIGTERM, SIGINT and SIGHUP from now on."""
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, self._take)
+
+    def _take(self, signum: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        self.signum = signum
+
+
+class Away(Exception):
+    """The operator is to be restarted, as a pod of its own would be.
+
+    Args:
+        down_s: Seconds that nobody looks after the job.
+    """
+
+    def __init__(self, down_s: float):
+        super().__init__(f"restarted after {down_s:g} s")
+        self.down_s = down_s
+
+
+class Operator:
+    """One job from its first agent to its last.
+
+    Args:
+        run_dir: Where the job writes.
+        orders: What is asked for.
+        fleet: Its nodes.
+        stage: What is around it.
+        interrupts: Signals so far.
+        known: What an operator before this one knew; its nodes are the fleet's already.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        orders: Orders,
+        fleet: Fleet,
+        stage: Stage,
+        interrupts: Interrupts,
+        known: Memory | None = None,
+    ):
+        self._run_dir = run_dir
+        self._orders = orders
+        self._fleet = fleet
+        self._stage = stage
+        self._interrupts = interrupts
+        self._events = Events(run_dir)
+        self._refusals: tuple[Fault, ...] = ()
+        self._frozen: mishaps.Freezer | None = None
+        self._slow_save_s = 0.0
+        if known:
+            self._launched, self._course, self._snapshot = known.launched, known.course, known.snapshot
+            self._told_attempt, self._slow_save_s = known.told_attempt, known.slow_save_s
+        else:
+            self._launched, self._told_attempt = time.time(), -1
+            self._snapshot = Snapshot(JobState.PENDING, 0, "starting", 0, os.getpid())
+            publish(run_dir, self._snapshot)
+            self._course = self._begin()
+        self._steps = StepReader(run_dir, self._launched)
+
+    def run(self) -> int:
+        """Run the job to its end; return the exit status of this process.
+
+        Raises:
+            Away: The scenario restarts the operator.
+        """
+        self._tell()
+        while self._course.phase is not Phase.ENDED:
+            calm = self._course.phase in (Phase.RUNNING, Phase.WAITING)
+            time.sleep(LOOK_INTERVAL_S if calm else TRANSITION_INTERVAL_S)
+            self._turn()
+        return self._end()
+
+    def fail(self, message: str) -> None:
+        """Publish that the job failed for a reason of the operator's own, once its nodes are gone."""
+        self._say(JobState.FAILED, 0, message, exit_code=EXIT_FAILED)
+
+    def recall(self) -> Memory:
+        """Return what the next operator must know."""
+        return Memory(
+            self._launched,
+            self._course,
+            self._snapshot,
+            self._fleet.addresses(),
+            self._told_attempt,
+            self._stage.requested,
+            self._stage.dump(),
+            self._slow_save_s,
+        )
+
+    def _begin(self) -> Course:
+        for happening in self._stage.play(0.0, DoneStep(), 0):
+            self._events.add("scenario", happening.message)
+        size = self._orders.policy.fit(self._stage.capacity)
+        launched = {"nodes": size, "sizes": self._orders.policy.sizes}
+        self._events.add("launched", f"launched on {size} of at most {self._orders.policy.sizes[-1]} nodes", launched)
+        course, orders = begin(size, time.monotonic())
+        for order in orders:
+            self._carry_out(order)
+        return course
+
+    def _turn(self) -> None:
+        """Look once, and do what follows from it."""
+        done = self._steps.last()
+        self._tell_first_step(done)
+        away = self._play(done)
+        # After the scenario: a node that is lost is seen to be gone when the capacity is seen to shrink.
+        reports = self._fleet.look()
+        if self._frozen and self._frozen.thaw():
+            self._frozen = None
+        sight = Sight(
+            time.monotonic(),
+            reports,
+            self._interrupts.count,
+            self._refusals,
+            self._stage.capacity,
+            done.step,
+            self._stage.is_stuck,
+        )
+        before = self._course
+        self._course, orders = advance(before, sight, self._orders.policy)
+        self._refusals = tuple(fault for order in orders for fault in self._carry_out(order))
+        if self._course.phase is not before.phase:
+            self._tell()
+        if away:
+            raise Away(away.down_s)
+
+    def _tell_first_step(self, done: DoneStep) -> None:
+        if done.attempt > self._told_attempt:
+            self._told_attempt = done.attempt
+            size = len(self._course.nodes)
+            self._events.add("running", "", {"attempt": done.attempt, "size": size, "step": done.step})
+
+    def _play(self, done: DoneStep) -> RestartOperator | None:
+        """Let the scenario and people have their say; return a restart of the operator that is due."""
+        if (asked := self._stage.take_request()) is not None:
+            self._events.add("request", f"{asked} nodes were asked for", {"nodes": asked})
+        away = None
+        # A job that recovers has a claim to the nodes it had.
+        used = max(len(self._course.nodes + self._course.warming), self._course.claim)
+        for happening in self._stage.play(time.time() - self._launched, done, used):
+            self._events.add("scenario", happening.message)
+            _log.info("%s", happening.message)
+            if isinstance(happening.fault, RestartOperator):
+                away = happening.fault
+            else:
+                self._inflict(happening)
+        return away
+
+    def _inflict(self, happening: Happening) -> None:
+        match happening.fault:
+            case KillWorker(rank):
+                pid = self._fleet.pid(self._node(rank // self._orders.nproc_per_node))
+                done = pid is not None and mishaps.kill_worker(pid, rank)
+            case KillAgent(place):
+                pid = self._fleet.pid(self._node(place))
+                done = pid is not None and mishaps.kill_agent(pid)
+            case LoseNode(place):
+                done = self._fleet.lose(self._node(place))
+            case SlowCheckpoint(seconds):
+                self._slow_save_s, done = seconds, True
+            case _:
+                done = True
+        if not done:
+            self._events.add("scenario", "nothing was there to be hit")
+
+    def _node(self, place: int) -> int:
+        nodes = self._course.nodes + self._course.warming
+        return nodes[place] if place < len(nodes) else -1
+
+    def _carry_out(self, order: Order) -> tuple[Fault, ...]:
+        match order:
+            case Note(kind, message, fields, cause_s):
+                cause = {} if cause_s is None else {"cause_time": time.time() - (time.monotonic() - cause_s)}
+                self._events.add(kind, message, {**fields, **cause})
+            case SpawnNodes(nodes):
+                for node in nodes:
+                    self._fleet.spawn(node)
+            case DropNodes(nodes):
+                self._fleet.drop(nodes)
+            case KillNodes(nodes):
+                self._fleet.kill_nodes(nodes)
+            case StopWorkers():
+                self._freeze(order)
+                return self._fleet.stop(order)
+            case StartWorkers():
+                attempt = Attempt(order.attempt, order.nodes[0], order.nodes, time.time())
+                self._snapshot = replace(self._snapshot, attempts=(*self._snapshot.attempts, attempt))
+                return self._fleet.start(order)
+        return ()
+
+    def _freeze(self, order: StopWorkers) -> None:
+        """Hold up rank 0 during a graceful stop, where the scenario wants a slow checkpoint."""
+        if not self._slow_save_s or order.graceful_timeout_s is None:
+            return
+        node = self._fleet.pid(order.nodes[0]) if order.nodes else None
+        worker = mishaps.worker_pid(node, 0) if node else None
+        if worker:
+            self._frozen = mishaps.Freezer(worker, self._slow_save_s)
+        self._slow_save_s = 0.0
+
+    def _end(self) -> int:
+        course = self._course
+        if course.verdict is not JobState.FAILED and self._interrupts.count < 2:
+            self._fleet.shut_down()
+        self._fleet.kill()
+        verdict = course.verdict or JobState.FAILED
+        exit_code, message = 0, "completed"
+        if verdict is JobState.FAILED:
+            exit_code = EXIT_FAILED
+            message = explain(course.faults, self._run_dir, self._snapshot.attempts, self._orders.nproc_per_node)
+        elif verdict is JobState.CANCELLED:
+            exit_code = 128 + self._interrupts.signum
+            message = f"stopped by {signal.Signals(self._interrupts.signum).name}"
+        for event in self._stage.unfired:
+            self._events.add("unfired", event)
+        self._events.add("ended", message, {"state": verdict, "exit_code": exit_code})
+        if self._interrupts.count < 2:
+            # Before the last word: whoever waits for it finds the report.
+            timeline.write(self._run_dir)
+        self._say(verdict, 0, message, exit_code=exit_code)
+        return exit_code
+
+    def _tell(self) -> None:
+        course = self._course
+        state, message = _describe(course)
+        nodes = len(course.nodes) if course.phase is not Phase.WAITING else 0
+        self._say(state, nodes, message, attempt=course.attempt)
+
+    def _say(self, state: JobState, nodes: int, message: str, **others: int) -> None:
+        self._snapshot = replace(self._snapshot, state=state, nodes=nodes, message=message, **others)
+        publish(self._run_dir, self._snapshot)
+        _log.info("%s: %s", state, message)
+
+
+def _describe(course: Course) -> tuple[JobState, str]:
+    if course.phase is Phase.PREPARING:
+        state = JobState.SCALING if course.attempt else JobState.PENDING
+        return state, "waiting for the agents to be ready"
+    if course.phase is Phase.WAITING:
+        if course.fault_since_s is None:
+            return JobState.PENDING, "waiting for nodes"
+        return JobState.SCALING, "waiting for a lost node to come back"
+    if course.phase is Phase.STOPPING and not course.verdict:
+        return JobState.SCALING, "stopping the workers to restart them"
+    message = {
+        Phase.SETTLING: "a node failed",
+        Phase.STOPPING: "stopping the workers",
+        Phase.ENDED: "ending the nodes",
+    }
+    return JobState.RUNNING, message.get(course.phase, "training")

@@ -1,0 +1,26 @@
+"""What the operator saw and did, line by line: `run/events.jsonl`."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.contract import EVENTS_FILE
+
+
+class Events:
+    """Appends to the events of a run.
+
+    Args:
+        run_dir: The job's.
+    """
+
+    def __init__(self, run_dir: Path):
+        self._path = run_dir / EVENTS_FILE
+
+    def add(self, kind: str, message: str = "", fields: Mapping[str, Any] | None = None) -> None:
+        """Write one event down, with the time it is now."""
+        event = {"time": time.time(), "kind": kind, "message": message, **(fields or {})}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(event) + "\n")

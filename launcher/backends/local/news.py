@@ -1,0 +1,51 @@
+"""What happens to a job, told in lines of its log as the operator writes it down."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.backends.base import NEWS
+from launcher.backends.local.lines import LineReader
+from launcher.contract import EVENTS_FILE
+from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
+
+_EVENT, _FAULT, _SCALE = NEWS
+_WORDS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "fault": _FAULT}
+
+
+class News:
+    """Tells the events of a run's last launch, each once.
+
+    Args:
+        run_dir: The job's.
+    """
+
+    def __init__(self, run_dir: Path):
+        self._reader = LineReader(run_dir / EVENTS_FILE)
+        self._untold: list[OperatorEvent] = []
+
+    def until(self, time_s: float | None) -> Iterator[str]:
+        """Yield a line for each event that came until a time (seconds since the epoch; None for all so far)."""
+        for line in self._reader.new_lines(whole_only=True):
+            event = parse_event(line)
+            if event and event.kind == LAUNCHED:
+                self._untold.clear()
+            if event:
+                self._untold.append(event)
+        while self._untold and (time_s is None or self._untold[0].time <= time_s):
+            if line := tell(self._untold.pop(0)):
+                yield line
+
+
+def tell(event: OperatorEvent) -> str | None:
+    """Return the line that tells an event, None for one that only the timeline is interested in."""
+    words = event.message.partition("\n")[0]
+    if event.kind == "transition":
+        return f"{_SCALE}  {_transition(event)}" if event.fields["reason"] != "start" else None
+    return f"{_WORDS[event.kind]}  {words}" if event.kind in _WORDS else None
+
+
+def _transition(event: OperatorEvent) -> str:
+    before, after = event.fields["from_nodes"], event.fields["to_nodes"]
+    if event.fields["reason"] == "recover":
+        return "stops what the fault has left running"
+    return f"{before} -> {after} node{'' if after == 1 else 's'}{'' if after else ', until there is room again'}"

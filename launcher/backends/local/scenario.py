@@ -1,0 +1,199 @@
+"""What shall happen to a simulated cluster: the scenario of a rehearsal, as written and as it is for one job."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from launcher.contract import SCENARIO_FILE
+from launcher.recipe import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
+
+PRIORITY_CLASSES = {"low-priority": 100, "normal-priority": 500, "high-priority": 1000}
+"""Priority of each class where a scenario names none of its own; the higher number goes first.
+
+Source: names from AWS, Using elastic training in Amazon SageMaker HyperPod, Use-case examples; numbers our own.
+"""
+
+OWN_CLASS = "normal-priority"
+"""Class of a job without tiers. Source: the same page, Preemption by high priority job."""
+
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
+JobName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-_.A-Za-z0-9]{0,62})$")]
+ClassName = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class At(Model):
+    """When an event comes: once that many optimizer steps or samples are done, or seconds after the launch."""
+
+    step: NonNegativeInt | None = None
+    samples: NonNegativeInt | None = None
+    seconds: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "At":
+        if len(self.model_dump(exclude_none=True)) != 1:
+            raise ValueError("give exactly one of step, samples and seconds")
+        return self
+
+    @property
+    def unit(self) -> str:
+        """Which of the three it is."""
+        return next(iter(self.model_dump(exclude_none=True)))
+
+    @property
+    def value(self) -> float:
+        """How many of its unit."""
+        return getattr(self, self.unit)
+
+    def is_reached(self, step: int, samples: int, seconds: float) -> bool:
+        """Return whether its moment has come."""
+        return {"step": step, "samples": samples, "seconds": seconds}[self.unit] >= self.value
+
+    def __str__(self) -> str:
+        return f"{self.unit} {self.value:g}" if self.unit == "step" else f"{self.value:g} {self.unit}"
+
+
+class JobArrives(Model):
+    """Another job, which starts when all its nodes are there."""
+
+    name: JobName
+    nodes: NodeCount
+    priority: ClassName
+
+
+class WorkerCrash(Model):
+    """A worker is killed."""
+
+    rank: NonNegativeInt
+
+
+class AgentCrash(Model):
+    """An agent is killed, and with it the pod; the node is still there. `node` is its place in the job, from 0."""
+
+    node: NonNegativeInt
+
+
+class NodeLoss(Model):
+    """A node is gone; `replacement_after` seconds later, if that is given, there is another."""
+
+    node: NonNegativeInt
+    replacement_after: Seconds | None = None
+
+
+class SlowSave(Model):
+    """The next checkpoint before a stop takes this long."""
+
+    seconds: Seconds
+
+
+class OperatorRestart(Model):
+    """The operator ends, and another goes on with its work `down` seconds later."""
+
+    down: Seconds
+
+
+class Event(Model):
+    """One thing that happens, and when. Exactly one of the fields after `at` is given."""
+
+    at: At
+    capacity: NonNegativeInt | None = None
+    preempt: PositiveInt | None = None
+    job_arrives: JobArrives | None = None
+    job_leaves: JobName | None = None
+    worker_crash: WorkerCrash | None = None
+    agent_crash: AgentCrash | None = None
+    node_loss: NodeLoss | None = None
+    replacement_node: PositiveInt | None = None
+    slow_checkpoint: SlowSave | None = None
+    operator_restart: OperatorRestart | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "Event":
+        given = [name for name in ACTIONS if getattr(self, name) is not None]
+        if not given:
+            raise ValueError(f"does not say what happens; give one of {', '.join(ACTIONS)}")
+        if len(given) > 1:
+            raise ValueError(f"is more than one event; give each its own: {', '.join(given)}")
+        return self
+
+    @property
+    def action(self) -> tuple[str, Any]:
+        """The name of what happens, and its value."""
+        return next((name, getattr(self, name)) for name in ACTIONS if getattr(self, name) is not None)
+
+    def __str__(self) -> str:
+        name, value = self.action
+        return f"{self.at}: {_WORDS[name](value)}"
+
+
+ACTIONS = tuple(name for name in Event.model_fields if name != "at")
+
+
+class ScenarioFile(Model):
+    """A scenario as written in a file. What is left out follows from the job."""
+
+    about: str | None = None
+    nodes: NonNegativeInt | None = None
+    priority_classes: dict[ClassName, int] | None = None
+    events: Listed[Event]
+
+
+class Tier(Model):
+    """Nodes of the rehearsed job that have one priority."""
+
+    name: str
+    nodes: NonNegativeInt
+    priority_class: ClassName
+
+
+class Scenario(Model):
+    """A scenario as it is for one job: nothing left out.
+
+    Args:
+        about: What it shows.
+        nodes: Nodes that the cluster has at first.
+        priority_classes: Priority of each class.
+        tiers: The job's own parts, the one with the highest priority first.
+        nproc_per_node: Worker processes a node.
+        events: What happens, in the order of listing.
+    """
+
+    about: str
+    nodes: NonNegativeInt
+    priority_classes: dict[ClassName, int]
+    tiers: list[Tier]
+    nproc_per_node: PositiveInt
+    events: list[Event]
+
+
+def scenario_json(scenario: Scenario) -> str:
+    """Return the text of SCENARIO_FILE."""
+    return json.dumps(scenario.model_dump(exclude_none=True), indent=2) + "\n"
+
+
+def read_scenario(bundle_dir: Path) -> Scenario | None:
+    """Return the scenario of a bundle, None where it has none."""
+    file = bundle_dir / SCENARIO_FILE
+    return Scenario.model_validate_json(file.read_bytes()) if file.exists() else None
+
+
+def count_nodes(count: int) -> str:
+    """Return a number of nodes in words."""
+    return f"{count} node{'s' * (count != 1)}"
+
+
+_WORDS: Mapping[str, Callable[[Any], str]] = {
+    "capacity": lambda nodes: f"the cluster has {count_nodes(nodes)}",
+    "preempt": lambda nodes: f"{count_nodes(nodes)} of this job reclaimed",
+    "job_arrives": lambda job: f"job {job.name} of {count_nodes(job.nodes)} ({job.priority}) arrives",
+    "job_leaves": lambda name: f"job {name} leaves",
+    "worker_crash": lambda crash: f"worker {crash.rank} crashes",
+    "agent_crash": lambda crash: f"the agent of node {crash.node} crashes",
+    "node_loss": lambda loss: f"node {loss.node} is lost",
+    "replacement_node": lambda nodes: f"{count_nodes(nodes)} replaced",
+    "slow_checkpoint": lambda slow: f"a checkpoint takes {slow.seconds:g} s",
+    "operator_restart": lambda restart: f"the operator goes away for {restart.down:g} s",
+}
+"""What each action is called in reports."""

@@ -1,0 +1,233 @@
+"""A job's scenario: read from its file and the command line, checked, and completed for the job."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher import yamlio
+from launcher.backends.local.scenario import (
+    OWN_CLASS,
+    PRIORITY_CLASSES,
+    Event,
+    Scenario,
+    ScenarioFile,
+    Tier,
+    count_nodes,
+)
+from launcher.paths import COLLECTION
+from launcher.problems import Problem, shown
+from launcher.provenance import nearest
+from launcher.specs import JobSpec
+from launcher.typed import did_you_mean, type_problems
+
+SHIPPED = COLLECTION / "scenarios"
+PREEMPTION = "recipes.elastic_policy.preemption"
+_FILE_PATH = "cluster.scenario"
+
+_NOTHING = ScenarioFile(events=[])
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What was read of a scenario.
+
+    Args:
+        written: The file's part.
+        problems: What is wrong with it; with any, `written` is only a stand-in.
+        origins: `file:line` or override of each dotted path.
+    """
+
+    written: ScenarioFile
+    problems: tuple[Problem, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """Every event with its dotted path, in the order of listing, and where each path was written."""
+
+    events: tuple[tuple[str, Event], ...]
+    origins: Mapping[str, str]
+
+    def problem(self, code: str, path: str, message: str, **details: Any) -> Problem:
+        """Return a Problem with its origin."""
+        return Problem(code, path, message, where=nearest(self.origins, path), **details)
+
+
+def shipped_names() -> list[str]:
+    """Return the names of the scenarios that come with the launcher, sorted."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
+    """Return the scenario that a job of cluster=local names, or whose events it lists, or both.
+
+    Returns:
+        The scenario, None where it cannot be read; and every fault found in it.
+    """
+    settings = job.settings
+    reading = _Reading(_NOTHING) if settings.scenario is None else _read(settings.scenario, job.cwd)
+    inline, inline_problems = type_problems(ScenarioFile, {"events": settings.events or []}, "cluster")
+    origins = {**_typed_origins(job.overrides), **reading.origins}
+    if problems := (*reading.problems, *inline_problems):
+        return None, tuple(replace(problem, where=nearest(origins, problem.path)) for problem in problems)
+    written = reading.written
+    events = [(f"{_FILE_PATH}.events.{i}", event) for i, event in enumerate(written.events)]
+    events += [(f"cluster.events.{i}", event) for i, event in enumerate(inline.events)]
+    listing = _Listing(tuple(events), origins)
+    scenario = Scenario(
+        about=written.about or "",
+        nodes=job.initial_nodes if written.nodes is None else written.nodes,
+        priority_classes=PRIORITY_CLASSES if written.priority_classes is None else written.priority_classes,
+        tiers=_tiers(job),
+        nproc_per_node=job.nproc_per_node,
+        events=[event for _, event in events],
+    )
+    rules = (_unknown_classes, _tiers_out_of_order, _comings_and_goings, _never_fits)
+    return scenario, tuple(problem for rule in rules for problem in rule(job, scenario, listing))
+
+
+def _read(name: str, cwd: Path) -> _Reading:
+    """Read a scenario: a file where the name ends in .yaml or .yml, else one of the shipped."""
+    is_file = name.endswith((".yaml", ".yml"))
+    if not is_file and name not in (known := shipped_names()):
+        remedy = did_you_mean(name, known) or "a file of your own ends in .yaml"
+        message, allowed = "there is no scenario of that name", ", ".join(known)
+        return _Reading(_NOTHING, (Problem("E406", _FILE_PATH, message, value=name, allowed=allowed, remedy=remedy),))
+    file = cwd / os.path.expanduser(name) if is_file else SHIPPED / f"{name}.yaml"
+    try:
+        text = file.read_text(encoding="utf-8")
+        tree, node = yamlio.load(text), yamlio.load_nodes(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        return _Reading(_NOTHING, (Problem("E407", _FILE_PATH, _unreadable(error), value=name),))
+    origins = dict(_lines(node, _FILE_PATH, name if is_file else f"scenarios/{file.name}"))
+    written, problems = type_problems(ScenarioFile, tree, _FILE_PATH)
+    return _Reading(written, tuple(map(_without_override, problems)), origins)
+
+
+def _unreadable(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"is not UTF-8: {error.reason} at byte {error.start}"
+    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+        return f"is not valid YAML at line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return f"is not valid YAML: {str(error).splitlines()[0]}"
+
+
+def _lines(node: yaml.Node | None, path: str, name: str) -> Iterator[tuple[str, str]]:
+    """Yield dotted path and `file:line` of every value, `path` itself among them."""
+    pending = [(path, node)] if node else []
+    seen: set[int] = set()  # an alias leads back to its anchor
+    while pending:
+        here, value = pending.pop()
+        yield here, f"{name}:{value.start_mark.line + 1}"
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, yaml.MappingNode):
+            pending += [(f"{here}.{key.value}", child) for key, child in value.value]
+        elif isinstance(value, yaml.SequenceNode):
+            pending += [(f"{here}.{i}", child) for i, child in enumerate(value.value)]
+
+
+def _without_override(problem: Problem) -> Problem:
+    """Leave out the remedy of a missing key, an override: values in a file are not overridden."""
+    return replace(problem, remedy=None) if problem.code == "E103" else problem
+
+
+def _typed_origins(overrides: tuple[str, ...]) -> dict[str, str]:
+    """Return the overrides that set keys, by key."""
+    return {text.lstrip("+").partition("=")[0]: shown(text) for text in overrides}
+
+
+def _tiers(job: JobSpec) -> list[Tier]:
+    preemption = job.elastic.preemption if job.elastic else None
+    if preemption is None:
+        return [Tier(name="job", nodes=job.max_nodes, priority_class=OWN_CLASS)]
+    base, most = job.elastic.min_nodes, job.elastic.max_nodes
+    return [
+        Tier(name="base", nodes=base, priority_class=preemption.base_priority_class),
+        Tier(name="elastic", nodes=most - base, priority_class=preemption.elastic_priority_class),
+    ]
+
+
+def _unknown_classes(_job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
+    """Everybody's priority class is one of the scenario's."""
+    classes = scenario.priority_classes
+    used = [(path, event.job_arrives.priority) for path, event in listing.events if event.job_arrives]
+    for path, name in used:
+        if name not in classes:
+            yield _unknown_class(f"{path}.job_arrives.priority", name, classes, listing)
+    for tier in scenario.tiers:
+        if tier.priority_class not in classes:
+            path = f"{_FILE_PATH}.priority_classes"
+            if tier.name != "job":
+                path = f"{PREEMPTION}.{tier.name}_priority_class"
+            yield _unknown_class(path, tier.priority_class, classes, listing)
+
+
+def _unknown_class(path: str, name: str, classes: Mapping[str, int], listing: _Listing) -> Problem:
+    is_own = path.startswith(_FILE_PATH) and path.endswith("classes")
+    message = f"has no {name}, which is this job's own" if is_own else "is no priority class of the scenario"
+    allowed = ", ".join(sorted(classes, key=classes.__getitem__)) or None
+    remedy = f"add {name}: {PRIORITY_CLASSES[name]}" if is_own else did_you_mean(name, sorted(classes))
+    return listing.problem("E409", path, message, value=None if is_own else name, allowed=allowed, remedy=remedy)
+
+
+def _tiers_out_of_order(_job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
+    """The base part of a job outranks its elastic part: that is what it is for."""
+    priorities = [scenario.priority_classes.get(tier.priority_class) for tier in scenario.tiers]
+    if len(priorities) == 2 and None not in priorities and priorities[0] <= priorities[1]:
+        base, elastic = scenario.tiers
+        yield listing.problem(
+            "E411",
+            f"{PREEMPTION}.base_priority_class",
+            f"{base.priority_class} ({priorities[0]}) does not outrank {elastic.priority_class} ({priorities[1]})",
+            value=base.priority_class,
+            remedy="give the base part the class with the higher number",
+        )
+
+
+def _comings_and_goings(_job: JobSpec, _scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
+    """A job arrives before it leaves, and leaves before it arrives again."""
+    names = dict.fromkeys(name for _, event in listing.events if (name := _other_job(event)))
+    for name in names:
+        own = [(path, event) for path, event in listing.events if _other_job(event) == name]
+        if len({event.at.unit for _, event in own}) == 1:  # else only the run tells which comes first
+            own.sort(key=lambda item: item[1].at.value)
+        is_there = False
+        for path, event in own:
+            if event.job_arrives and is_there:
+                message = f"job {name} arrives a second time before it leaves"
+                yield listing.problem("E408", f"{path}.job_arrives.name", message, value=name)
+            elif event.job_leaves and not is_there:
+                message = f"job {name} leaves at {event.at}, before any such job has arrived"
+                known = sorted({e.job_arrives.name for _, e in listing.events if e.job_arrives})
+                allowed, remedy = ", ".join(known) or None, did_you_mean(name, [k for k in known if k != name])
+                path = f"{path}.job_leaves"
+                yield listing.problem("E408", path, message, value=name, allowed=allowed, remedy=remedy)
+            is_there = bool(event.job_arrives)
+
+
+def _other_job(event: Event) -> str | None:
+    return event.job_arrives.name if event.job_arrives else event.job_leaves
+
+
+def _never_fits(job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
+    """A job that waits for nodes does no steps: only time can bring them."""
+    smallest = min(point.nodes for point in job.scales)
+    timed = [event for event in scenario.events if event.at.seconds is not None or event.at.value == 0]
+    most = max(scenario.nodes, *(event.capacity or 0 for event in timed), 0)
+    if most < smallest:
+        yield listing.problem(
+            "E410",
+            f"{_FILE_PATH}.nodes",
+            f"the job needs {count_nodes(smallest)}, and the cluster has no more than {most} before its first step",
+            value=scenario.nodes,
+            allowed=f"{smallest} or more, at first or at some second",
+        )
