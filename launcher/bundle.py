@@ -1,5 +1,6 @@
 """Bundles on disk: written whole or not at all, read back with every hash checked."""
 
+import difflib
 import hashlib
 import json
 import os
@@ -13,6 +14,9 @@ from launcher.render import MANIFEST, bundle_digest
 from launcher.specs import Bundle
 
 _EXECUTABLE = ".sh"
+_RESULTS = "results"
+"""Where bundles are written unless `base_results_dir` says otherwise."""
+_MOST_NAMES = 8
 
 
 def refuse_existing(directory: Path) -> None:
@@ -58,6 +62,26 @@ def write(bundle: Bundle) -> None:
         raise fail("E702", "base_results_dir", str(error)) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def locate(name: str) -> Path:
+    """Return the folder of a bundle that a user names by its path, or by its job's name under `results`.
+
+    Raises:
+        ProblemsFound: There is no such bundle.
+    """
+    for folder in (Path(name), Path(_RESULTS, name)):
+        if (folder / MANIFEST).is_file():
+            return folder
+    known = [path.parent.name for path in sorted(Path(_RESULTS).glob(f"*/{MANIFEST}"))]
+    close = difflib.get_close_matches(name, known, n=1)
+    raise fail(
+        "E703",
+        name,
+        f"is neither the folder of a bundle nor a job under {_RESULTS}/",
+        allowed=", ".join(known[-_MOST_NAMES:]) or None,
+        remedy=f"did you mean {close[0]}?" if close else None,
+    )
 
 
 def read(directory: Path) -> tuple[Bundle, str]:

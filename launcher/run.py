@@ -55,6 +55,8 @@ def launch(bundle: Bundle, backend_name: str) -> int:
     Raises:
         ProblemsFound: The backend refuses.
     """
+    from launcher import timeline  # compiling a recipe does not pay for it
+
     backend = pipeline.load_backend(backend_name)
     handle = pipeline.submit(bundle, backend)
     try:
@@ -63,9 +65,12 @@ def launch(bundle: Bundle, backend_name: str) -> int:
         terminal.say("stopping; the job saves a checkpoint first", stderr=True)
         backend.cancel(handle)
     status = backend.status(handle)
+    course = timeline.refresh(bundle.directory / RUN_DIR)
     try:
-        tracking.finish(bundle, status.state)
+        tracking.finish(bundle, status.state, course)
     except ProblemsFound as error:  # a job that has run is not undone by its tracking store
         terminal.show_problems(error.problems, f"unsent metrics stay in {bundle.directory / RUN_DIR}")
+    if course and (course.has_scaled or course.unfired):
+        terminal.show_timeline(course, bundle.directory / RUN_DIR)
     terminal.show_end(bundle, status)
     return _EXIT_CODES[status.state]

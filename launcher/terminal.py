@@ -5,13 +5,19 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher import report, tracking
+from launcher.backends.base import NEWS
 from launcher.contract import LOG_DIR, RUN_DIR
 from launcher.problems import Problem
 from launcher.specs import Bundle, JobSpec, JobState, JobStatus
 
+if TYPE_CHECKING:
+    from launcher.timeline import Timeline
+
 _STEP = re.compile(r"step (\d+)/(\d+)\s+(.*)")
+_NEWS = re.compile(rf"({'|'.join(NEWS)})  ")
 _QUIET_S = 2.0
 """Seconds between two step lines where there is no progress bar."""
 
@@ -64,6 +70,18 @@ def show_end(bundle: Bundle, status: JobStatus) -> None:
         say(f"mlflow run {settings.run_id} in {settings.tracking_uri}")
 
 
+def show_timeline(course: "Timeline", run_dir: Path) -> None:
+    """Print the timeline of a job's last launch, and where its picture is or what it lacks."""
+    from launcher import timeline
+
+    head, *rows = timeline.text(course).splitlines()
+    say(head, "bold")
+    for row in rows:
+        say(row)
+    pictures = [path for path in timeline.report_files(run_dir) if path.suffix == ".svg"]
+    say(f"picture {shown_path(pictures[0])}" if pictures else timeline.NO_PICTURE)
+
+
 def shown_path(path: Path) -> str:
     """Return a path as short as it can be typed from the current folder."""
     here = Path.cwd()
@@ -71,7 +89,10 @@ def shown_path(path: Path) -> str:
 
 
 def follow(lines: Iterator[str]) -> None:
-    """Print a job's log as it comes; its steps as a progress bar on a terminal, else one in two seconds."""
+    """Print a job's log as it comes; its steps as a progress bar on a terminal, else one in two seconds.
+
+    A step that is done again moves the bar back.
+    """
     if not sys.stdout.isatty():
         _follow_plain(lines)
         return
@@ -86,6 +107,8 @@ def follow(lines: Iterator[str]) -> None:
             if match := _STEP.match(line):
                 done, total, rest = match.groups()
                 progress.update(task, completed=int(done), total=int(total), said=rest)
+            elif _NEWS.match(line):
+                progress.console.print(line, style="yellow", markup=False)
             else:
                 progress.console.print(line, markup=False)
 

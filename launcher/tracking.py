@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher import contract, yamlio
 from launcher.context import LaunchContext
@@ -16,6 +16,9 @@ from launcher.recipe import Mlflow
 from launcher.scales import get, leaves
 from launcher.specs import Bundle, JobSpec, JobState
 
+if TYPE_CHECKING:
+    from launcher.timeline import Timeline
+
 _PATH = "recipes.training_config.mlflow"
 _STORE = "mlflow.db"
 _ARTIFACTS = "mlartifacts"
@@ -24,6 +27,9 @@ _PARAM_LENGTH = 6000
 """Characters of a parameter's value. Source: mlflow.utils.validation, MAX_PARAM_VAL_LENGTH."""
 _PARAM_BATCH = 100
 """Parameters per request. Source: MLflow REST API, Log Batch."""
+_TAG_LENGTH = 5000
+"""Characters of a tag's value. Source: mlflow.utils.validation, MAX_TAG_VAL_LENGTH: 8000, in servers of 2023 5000."""
+_TOTALS = ("goodput", "restarts", "samples_lost", "samples_redone", "wall_s")
 _STATUS = {JobState.SUCCEEDED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}
 
 
@@ -120,8 +126,13 @@ def start(bundle: Bundle) -> None:
             _client(settings.tracking_uri).update_run(settings.run_id, status="RUNNING")
 
 
-def finish(bundle: Bundle, state: JobState) -> None:
-    """Send what the job left unsent of its metrics and mark the run by how the job ended.
+def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) -> None:
+    """Send what the job left unsent of its metrics, mark the run by how the job ended, and log its course.
+
+    Args:
+        bundle: The job's.
+        state: How it ended.
+        course: Its timeline, whose report is in the run folder; None for a job without one.
 
     Raises:
         ProblemsFound: The store cannot be reached; what is unsent stays in the run folder.
@@ -129,12 +140,33 @@ def finish(bundle: Bundle, state: JobState) -> None:
     if settings := run_of(bundle):
         from launcher.runtime import reporting
 
+        run_dir = bundle.directory / contract.RUN_DIR
         with _problems(settings.tracking_uri):
             try:
-                reporting.ship(bundle.directory / contract.RUN_DIR, settings.tracking_uri, settings.run_id)
+                reporting.ship(run_dir, settings.tracking_uri, settings.run_id)
             except reporting.TrackingUnavailable as error:
                 raise fail("E506", f"{_PATH}.tracking_uri", f"the last metrics could not be sent: {error}") from error
-            _client(settings.tracking_uri).set_terminated(settings.run_id, _STATUS[state])
+            client = _client(settings.tracking_uri)
+            client.set_terminated(settings.run_id, _STATUS[state])
+            if course:
+                _log_course(client, settings.run_id, course, run_dir)
+
+
+def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path) -> None:
+    """Log the report's files, the totals at the last step, and the events as a tag."""
+    from mlflow.entities import Metric
+
+    from launcher.timeline import report_files
+
+    time_ms = int((course.launched + course.wall_s) * 1000)
+    totals = {name: float(getattr(course, name)) for name in _TOTALS}
+    client.log_batch(
+        run_id, metrics=[Metric(name, value, time_ms, course.last_step) for name, value in totals.items()]
+    )
+    events = "\n".join(f"{event.time_s:.1f} s  {event.message}" for event in course.events)
+    client.set_tag(run_id, "events", events if len(events) <= _TAG_LENGTH else f"{events[: _TAG_LENGTH - 1]}…")
+    for path in report_files(run_dir):
+        client.log_artifact(run_id, str(path), contract.TIMELINE)
 
 
 def run_of(bundle: Bundle) -> Mlflow | None:

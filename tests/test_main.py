@@ -2,11 +2,19 @@
 
 import json
 import os
+import pty
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
+from launch_records import Job, grow, lose, rehearse
+
+from launcher import pipeline, run
+from launcher.backends.local.state import Attempt, Snapshot, publish
+from launcher.specs import JobHandle, JobState, JobStatus
 
 
 def main(*arguments, cwd, **variables):
@@ -150,3 +158,190 @@ def test_render_writes_a_bundle_that_launch_reads(tmp_path):
 def test_a_mistake_in_recipes_is_exit_code_2(tmp_path):
     result = recipes("render", "nothing/like/it", "--stdout", cwd=tmp_path)
     assert result.returncode == 2 and result.stderr.startswith("E005 recipes")
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory):
+    """Return a folder with the bundle `results/rehearsed` and what its job, 1 -> 3 -> 2 nodes, has left there."""
+    folder = tmp_path_factory.mktemp("rehearsed")
+    untracked = "recipes.training_config.mlflow.enabled=false"
+    rendered = recipes("render", "training/tiny/tiny_lm_cpu", untracked, cwd=folder)
+    assert rendered.returncode == 0, rendered.stderr
+    (bundle,) = (folder / "results").iterdir()
+    bundle = bundle.rename(folder / "results" / "rehearsed")
+    run_dir = bundle / "run"
+    job = Job(run_dir, launched=time.time())
+    job.start([0])
+    job.train(9)
+    grow(job, 3, "capacity becomes 3 nodes")
+    job.train(9)
+    lose(job, 1, "node 1 is lost", checkpoint=25)
+    job.train(4)
+    job.end()
+    events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    attempts = tuple(
+        Attempt(event["attempt"], event["nodes"][0], tuple(event["nodes"]), event["time"])
+        for event in events
+        if event["kind"] == "starting"
+    )
+    for attempt in attempts:
+        for rank in range(2 * len(attempt.nodes)):
+            place = f"node-{attempt.nodes[rank // 2]}/job_x/attempt_{attempt.number}/{rank % 2}"
+            (run_dir / "logs" / place).mkdir(parents=True)
+            for name in ("stdout", "stderr"):
+                path = run_dir / "logs" / place / f"{name}.log"
+                path.write_text(f"{name} of {rank} in {attempt.number}\n")
+                os.utime(path, (attempt.started, attempt.started))
+    publish(run_dir, Snapshot(JobState.SUCCEEDED, 0, "completed", 2, 1, 0, attempts))
+    return folder
+
+
+HEADS = (
+    "== attempt 0: 1 node, 2 ranks, end: scale-up (capacity becomes 3 nodes)",
+    "== attempt 1: 3 nodes, 6 ranks, resumed from step 22, end: scale-down (node 1 is lost)",
+    "== attempt 2: 2 nodes, 4 ranks, resumed from step 25, end: succeeded",
+)
+NEWS = (
+    ("event  capacity becomes 3 nodes", "scale  1 -> 3 nodes"),
+    ("event  node 1 is lost", "fault  node 1: its agent ended", "scale  stops what the fault has left running",
+     "scale  3 -> 2 nodes"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["rehearsed", "results/rehearsed"], ids=["job", "folder"])
+def test_logs_show_every_attempt_of_rank_0(rehearsed, name):
+    result = recipes("logs", name, cwd=rehearsed)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        HEADS[0], "stdout of 0 in 0", *NEWS[0], HEADS[1], "stdout of 0 in 1", *NEWS[1], HEADS[2], "stdout of 0 in 2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ("--rank 4 --stderr", [f"{HEADS[0]}, without this rank", *NEWS[0], HEADS[1], "stderr of 4 in 1",
+                               *NEWS[1], f"{HEADS[2]}, without this rank"]),
+        ("--attempt 2 --all-ranks --follow", [HEADS[2], *(f"rank {r} | stdout of {r} in 2" for r in range(4))]),
+        ("--attempt 0 --rank 1", [HEADS[0], "stdout of 1 in 0"]),
+    ],
+    ids=["rank-stderr", "all-ranks-of-an-ended-job", "rank-of-an-attempt"],
+)  # fmt: skip
+def test_logs_show_what_is_selected(rehearsed, options, lines):
+    result = recipes("logs", "rehearsed", *options.split(), cwd=rehearsed)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("logs", "rehearsd"), "E703", "did you mean rehearsed?"),
+        (("timeline", "launcher"), "E703", "is neither the folder of a bundle nor a job"),
+        (("launch", "nothing"), "E703", "allowed: rehearsed"),
+        (("logs", "rehearsed", "--attempt", "3"), "E706", "allowed: 0 to 2"),
+        (("logs", "rehearsed", "--rank", "6"), "E707", "allowed: 0 to 5"),
+        (("logs", "rehearsed", "--rank", "2", "--attempt", "0"), "E707", "allowed: 0 to 1"),
+    ],
+)
+def test_what_is_not_there_is_a_problem(rehearsed, arguments, code, says):
+    result = recipes(*arguments, cwd=rehearsed)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(code) and says in result.stderr
+
+
+@pytest.mark.parametrize("command", ["logs", "timeline"])
+def test_a_bundle_that_was_never_launched_has_nothing_to_show(tmp_path, command):
+    assert recipes("render", LLAMA, "cluster=k8s", cwd=tmp_path).returncode == 0
+    (bundle,) = (tmp_path / "results").iterdir()
+    result = recipes(command, bundle.name, cwd=tmp_path)
+    assert result.returncode == 2 and result.stderr.startswith("E705")
+
+
+def test_timeline_is_printed_and_written_anew(rehearsed):
+    result = recipes("timeline", "rehearsed", cwd=rehearsed)
+    assert (result.returncode, result.stderr) == (0, "")
+    *text, picture = result.stdout.splitlines()
+    run_dir = rehearsed / "results/rehearsed/run"
+    assert text == (run_dir / "timeline.txt").read_text().splitlines()
+    assert text[0].startswith("1 -> 3 -> 2 nodes") and "succeeded after" in text[-4]
+    assert picture == "picture results/rehearsed/run/timeline.svg" or "pip install '.[local]'" in picture
+
+
+def test_timeline_as_json_is_the_file(rehearsed):
+    result = recipes("timeline", "results/rehearsed", "--json", cwd=rehearsed)
+    data = json.loads(result.stdout)
+    assert data == json.loads((rehearsed / "results/rehearsed/run/timeline.json").read_text())
+    assert [each["reason"] for each in data["transitions"]] == ["start", "scale-up", "scale-down"]
+
+
+class Rehearsal:
+    """A backend whose job has been run already when it is submitted."""
+
+    def __init__(self, play):
+        self._play = play
+
+    def submit(self, bundle):
+        self._play(bundle.directory / "run")
+        return JobHandle("local", bundle.job_name, bundle.directory)
+
+    def logs(self, handle, *, follow):
+        return iter(())
+
+    def status(self, handle):
+        return JobStatus(JobState.SUCCEEDED, 0, "completed")
+
+
+def steady(run_dir, *, unfired=False):
+    job = Job(run_dir, launched=time.time())
+    job.start([0])
+    if unfired:
+        job.event("unfired", message="step 900: node 1 is lost")
+    job.end()
+
+
+@pytest.mark.parametrize(
+    ("play", "lines"),
+    [
+        (rehearse, ["1 -> 2 -> 3 -> 2 -> 3 -> 3 -> 1 nodes (times in", "succeeded after", "never came", "picture"]),
+        (steady, []),
+        (lambda run_dir: steady(run_dir, unfired=True), ["1 node (times in", "succeeded after", "never", "picture"]),
+        (lambda run_dir: None, []),
+    ],
+    ids=["scaled", "steady", "unfired", "no-events"],
+)  # fmt: skip
+def test_a_job_that_scaled_is_followed_by_its_timeline(prepare, context, monkeypatch, capsys, play, lines):
+    pytest.importorskip("matplotlib")
+    bundle = pipeline.render(prepare("recipes.training_config.mlflow.enabled=false"), context)
+    pipeline.write(bundle)
+    monkeypatch.setattr(pipeline, "load_backend", lambda name: Rehearsal(play))
+    assert run.launch(bundle, "local") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-2] == "succeeded" and shown[-1].startswith("logs ")
+    heads = [line for line in shown[:-2] if line.startswith(tuple(lines))]
+    assert bool(heads) == (len(shown) > 2) and len(heads) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(heads, lines, strict=True))
+
+
+FOLLOW = """
+import sys
+from launcher import terminal
+lines = ["hello", "step 9/20  a", "event  node 1 is lost", "step 5/20  b", "step 6/20  c"]
+terminal.follow(iter(lines))
+"""
+
+
+def test_a_terminal_s_progress_bar_goes_back_to_the_step_that_is_done_again(tmp_path):
+    master, slave = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}
+    subprocess.run([sys.executable, "-c", FOLLOW], cwd=ROOT, env=environment, stdout=slave, check=True, timeout=60)
+    os.close(slave)
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    assert "hello" in shown and "event  node 1 is lost" in shown
+    assert re.findall(r"(\d+)/20 [^/]*? ([abc])\s", shown)[-1] == ("6", "c")
+
+
+def test_a_pipe_gets_plain_lines_and_all_news():
+    result = subprocess.run([sys.executable, "-c", FOLLOW], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.stdout.splitlines() == ["hello", "step 9/20  a", "event  node 1 is lost"]

@@ -8,6 +8,7 @@ import urllib.request
 
 import pytest
 from conftest import LLAMA_K8S, ROOT
+from launch_records import rehearse
 
 from launcher import pipeline, tracking, yamlio
 from launcher.problems import ProblemsFound
@@ -152,6 +153,43 @@ def test_the_run_ends_as_the_job_did(tracked, state, status):
     assert run_of(job)[1].info.status == "RUNNING"
     tracking.finish(bundle, state)
     assert run_of(job)[1].info.status == status
+
+
+def test_the_run_holds_the_job_s_course_and_every_step_once(tracked):
+    from launcher import timeline
+
+    job, bundle = tracked()
+    run_dir = bundle.directory / "run"
+    rehearsal = rehearse(run_dir)
+    course = timeline.refresh(run_dir)
+    tracking.finish(bundle, JobState.SUCCEEDED, course)
+    client, run = run_of(job)
+    steps = [point.step for point in client.get_metric_history(run.info.run_id, "loss")]
+    assert steps == list(range(1, rehearsal.step + 1))
+    sizes = {point.value for point in client.get_metric_history(run.info.run_id, "world_size")}
+    assert sizes == {2.0, 4.0, 6.0}
+    metrics = run.data.metrics
+    assert (metrics["restarts"], metrics["samples_lost"], metrics["samples_redone"]) == (6, 960, 960)
+    assert metrics["goodput"] == pytest.approx(course.goodput) and metrics["wall_s"] == pytest.approx(course.wall_s)
+    (point,) = client.get_metric_history(run.info.run_id, "goodput")
+    assert point.step == course.last_step
+    events = run.data.tags["events"].splitlines()
+    assert len(events) == len(course.events) and events[0].endswith(" s  capacity becomes 2 nodes")
+    expected = {f"timeline/{path.name}" for path in timeline.report_files(run_dir)}
+    assert artifacts(client, run, "timeline") == expected >= {"timeline/timeline.txt", "timeline/timeline.json"}
+    assert run.info.status == "FINISHED"
+
+
+def test_more_events_than_a_tag_holds_are_cut(tracked):
+    from launcher import timeline
+
+    job, bundle = tracked()
+    rehearsal = rehearse(bundle.directory / "run")
+    for number in range(400):
+        rehearsal.event("scenario", message=f"event {number} of very many events of a very long scenario")
+    tracking.finish(bundle, JobState.SUCCEEDED, timeline.refresh(bundle.directory / "run"))
+    tag = run_of(job)[1].data.tags["events"]
+    assert len(tag) == 5000 and tag.endswith("…")
 
 
 def test_off_means_off(tracked, context):

@@ -14,10 +14,19 @@ import pytest
 
 from launcher.backends.local.course import Cause, Fault
 from launcher.backends.local.explain import explain
-from launcher.backends.local.logs import describe_exit, failed_workers, follow_attempts, tail
+from launcher.backends.local.logs import (
+    STDERR,
+    Selection,
+    describe_exit,
+    failed_workers,
+    follow_attempts,
+    read_logs,
+    tail,
+)
 from launcher.backends.local.orders import read_orders
 from launcher.backends.local.ports import LOOPBACK, port_of, reserve_port
 from launcher.backends.local.state import Attempt, JobAlreadyRunning, Snapshot, is_alive, lock, publish, read_snapshot
+from launcher.problems import ProblemsFound
 from launcher.specs import JobState
 
 ROOT = Path(__file__).parents[2]
@@ -260,6 +269,36 @@ def test_a_log_read_afterwards_has_each_attempt_s_news_behind_it(tmp_path):
     attempts = Attempt(0, 0, (0,), now), Attempt(1, 0, (0, 1), now + 5)
     lines = list(follow_attempts(tmp_path, lambda: (attempts, True), None))
     assert lines == ["one", "event  2 nodes were asked for", "two", "event  1 nodes were asked for"]
+
+
+def running_job(bundle_dir):
+    """Return a bundle's run folder, whose job is at its first attempt, on 1 node of at most 2."""
+    run_dir = bundle_dir / "run"
+    run_dir.mkdir()
+    (bundle_dir / "plan.json").write_text(json.dumps({"nproc_per_node": 2, "scales": [{"nodes": 1}, {"nodes": 2}]}))
+    publish(run_dir, Snapshot(JobState.RUNNING, 1, "training", 0, os.getpid(), None, (Attempt(0, 0, (0,), 1.0),)))
+    return run_dir
+
+
+def test_a_running_job_is_followed_to_its_end_whichever_process_started_it(tmp_path):
+    run_dir = running_job(tmp_path)
+    worker_file(run_dir, 0, 0, 1, "stderr.log", "one\ntwo")
+    with lock(run_dir):
+        lines = read_logs(tmp_path, Selection((1,), file_name=STDERR), follow=True)
+        assert next(lines) == "one"
+        # Its last line is whole only once the job has ended.
+        publish(run_dir, Snapshot(JobState.SUCCEEDED, 0, "completed", 0, 1, 0, (Attempt(0, 0, (0,), 1.0),)))
+        assert list(lines) == ["two"]
+
+
+def test_a_rank_that_no_size_of_a_running_job_has_is_refused(tmp_path):
+    run_dir = running_job(tmp_path)
+    with lock(run_dir):
+        read_logs(tmp_path, Selection((3,)), follow=True)
+        with pytest.raises(ProblemsFound, match="allowed: 0 to 3"):
+            read_logs(tmp_path, Selection((4,)), follow=True)
+    with pytest.raises(ProblemsFound, match="allowed: 0 to 1"):
+        read_logs(tmp_path, Selection((3,)), follow=True)
 
 
 @pytest.mark.parametrize(

@@ -159,11 +159,13 @@ class Operator:
         )
 
     def _begin(self) -> Course:
-        for happening in self._stage.play(0.0, DoneStep(), 0):
-            self._events.add("scenario", happening.message)
+        happenings = self._stage.play(0.0, DoneStep(), 0)
+        sizes = self._orders.policy.sizes
         size = self._orders.policy.fit(self._stage.capacity)
-        launched = {"nodes": size, "sizes": self._orders.policy.sizes}
-        self._events.add("launched", f"launched on {size} of at most {self._orders.policy.sizes[-1]} nodes", launched)
+        message = f"launched on {size} of at most {sizes[-1]} nodes"
+        self._events.add("launched", message, {"nodes": size, "sizes": sizes})
+        for happening in happenings:
+            self._events.add("scenario", happening.message)
         course, orders = begin(size, time.monotonic())
         for order in orders:
             self._carry_out(order)

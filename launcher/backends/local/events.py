@@ -12,15 +12,22 @@ from launcher.contract import EVENTS_FILE
 class Events:
     """Appends to the events of a run.
 
+    A torn last line, left by an operator that was killed, is ended first.
+
     Args:
         run_dir: The job's.
     """
 
     def __init__(self, run_dir: Path):
         self._path = run_dir / EVENTS_FILE
+        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
+            self._write("\n")
 
     def add(self, kind: str, message: str = "", fields: Mapping[str, Any] | None = None) -> None:
         """Write one event down, with the time it is now."""
         event = {"time": time.time(), "kind": kind, "message": message, **(fields or {})}
+        self._write(json.dumps(event) + "\n")
+
+    def _write(self, text: str) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(event) + "\n")
+            file.write(text)

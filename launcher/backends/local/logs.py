@@ -214,27 +214,35 @@ def read_logs(bundle_dir: Path, selection: Selection, *, follow: bool) -> Iterat
 
     if read_snapshot(run_dir) is None:
         raise fail("E705", str(bundle_dir), "its job was never launched on this machine")
-    selection = replace(selection, nproc_per_node=_nproc_per_node(bundle_dir))
+    nproc_per_node, most_nodes = _sizes(bundle_dir)
+    selection = replace(selection, nproc_per_node=nproc_per_node)
     known, ended = attempts()
     wait = follow and not ended
     if not wait:
-        _refuse_unknown(known, selection)
+        _refuse_unknown_attempt(known, selection)
+    shown = [len(attempt.nodes) for attempt in known if selection.attempt in (None, attempt.number)]
+    _refuse_unknown_rank(most_nodes if wait else max(shown, default=0), selection)
     return follow_attempts(run_dir, attempts, (lambda: time.sleep(POLL_S)) if wait else None, selection)
 
 
-def _nproc_per_node(bundle_dir: Path) -> int:
+def _sizes(bundle_dir: Path) -> tuple[int, int]:
+    """Return the worker processes a node, and the most nodes that the job may have."""
     try:
-        return int(json.loads((bundle_dir / "plan.json").read_text(encoding="utf-8"))["nproc_per_node"])
+        plan = json.loads((bundle_dir / "plan.json").read_text(encoding="utf-8"))
+        return int(plan["nproc_per_node"]), max(int(scale["nodes"]) for scale in plan["scales"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise fail("E703", str(bundle_dir), f"is no bundle: plan.json: {error}") from error
 
 
-def _refuse_unknown(known: tuple[Attempt, ...], selection: Selection) -> None:
+def _refuse_unknown_attempt(known: tuple[Attempt, ...], selection: Selection) -> None:
     numbers = [attempt.number for attempt in known]
     if selection.attempt is not None and selection.attempt not in numbers:
         allowed = f"0 to {numbers[-1]}" if numbers else "none: its workers were never started"
         raise fail("E706", "--attempt", "the job has no such attempt", value=selection.attempt, allowed=allowed)
-    shown = [attempt for attempt in known if selection.attempt in (None, attempt.number)]
-    if shown and not any(map(selection.ranks_of, shown)):
-        last = max(len(attempt.nodes) for attempt in shown) * selection.nproc_per_node - 1
-        raise fail("E707", "--rank", "no attempt has such a rank", value=selection.ranks[0], allowed=f"0 to {last}")
+
+
+def _refuse_unknown_rank(nodes: int, selection: Selection) -> None:
+    ranks = nodes * selection.nproc_per_node
+    if nodes and selection.ranks and selection.ranks[0] >= ranks:
+        allowed = f"0 to {ranks - 1}"
+        raise fail("E707", "--rank", "no attempt has such a rank", value=selection.ranks[0], allowed=allowed)

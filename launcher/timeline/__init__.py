@@ -1,0 +1,61 @@
+"""The course of a local job: when it scaled and why, what that took, and what of the work was lost.
+
+timeline.read(run_dir)      the Timeline of the last launch
+timeline.write(run_dir)     the same, written beside the records as text, JSON and a picture
+"""
+
+import importlib.util
+import json
+from pathlib import Path
+
+from launcher.contract import EVENTS_FILE, TIMELINE
+from launcher.timeline.build import build
+from launcher.timeline.records import read_launch
+from launcher.timeline.report import text, to_json
+from launcher.timeline.values import Attempt, Event, StartParts, Step, Timeline, Transition
+
+__all__ = [
+    "Attempt", "Event", "StartParts", "Step", "Timeline", "Transition",
+    "picture_path", "read", "refresh", "report_files", "text", "to_json", "write",
+]  # fmt: skip
+
+NO_PICTURE = "no picture: it needs matplotlib (pip install '.[local]')"
+
+
+def read(run_dir: Path) -> Timeline:
+    """Return the course of the last launch in a run folder, from what its processes wrote so far."""
+    return build(read_launch(run_dir))
+
+
+def write(run_dir: Path) -> Timeline:
+    """Write a run folder's `timeline.txt`, `.json` and, with matplotlib, `.svg`; return the timeline."""
+    timeline = read(run_dir)
+    stem = run_dir / TIMELINE
+    picture = stem.with_suffix(".svg")
+    stem.with_suffix(".txt").write_text(text(timeline), encoding="utf-8")
+    if importlib.util.find_spec("matplotlib"):
+        from launcher.timeline.picture import draw  # a second of imports
+
+        draw(timeline, picture)
+    else:
+        picture.unlink(missing_ok=True)
+    # Last of all: its age says whether the report is complete.
+    stem.with_suffix(".json").write_text(json.dumps(to_json(timeline), indent=1, allow_nan=False), encoding="utf-8")
+    return timeline
+
+
+def refresh(run_dir: Path) -> Timeline | None:
+    """Return the timeline, its files written anew where events came after them; None for a job without events."""
+    events = run_dir / EVENTS_FILE
+    written = (run_dir / TIMELINE).with_suffix(".json")
+    if not events.exists():
+        return None
+    if written.exists() and written.stat().st_mtime_ns >= events.stat().st_mtime_ns:
+        return read(run_dir)
+    return write(run_dir)
+
+
+def report_files(run_dir: Path) -> tuple[Path, ...]:
+    """Return the files of the report that exist."""
+    stems = ((run_dir / TIMELINE).with_suffix(suffix) for suffix in (".txt", ".json", ".svg"))
+    return tuple(path for path in stems if path.exists())

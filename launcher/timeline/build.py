@@ -1,0 +1,306 @@
+"""Records of a launch to its Timeline. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher.timeline.records import LAUNCHED, Launch, OperatorEvent, StartRecord, StepRecord
+from launcher.timeline.values import Attempt, Event, StartParts, Step, Timeline, Transition
+
+_ROOTS = ("scenario", "request")
+_HAPPENINGS = (*_ROOTS, "fault", "operator")
+_FROM_NOTHING = ("start", "resume")
+"""Reasons of transitions before which no worker runs."""
+
+_NOTICED_WITHIN_S = 5.0
+"""What the operator may take to see what happened; about 1 s seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """What one attempt left: its start where that is told, and its steps. Samples count from the first of all."""
+
+    number: int
+    start: StartRecord | None
+    steps: tuple[StepRecord, ...]
+
+    @property
+    def resumed(self) -> int | None:
+        """Samples of the checkpoint it went on from; None when it did not come that far."""
+        if self.start:
+            return self.start.cursor
+        return self.steps[0].cursor - self.steps[0].samples if self.steps else None
+
+    @property
+    def resumed_step(self) -> int | None:
+        if self.start:
+            return self.start.step
+        return self.steps[0].step - 1 if self.steps else None
+
+    @property
+    def reached(self) -> int | None:
+        """Samples at its end."""
+        return self.steps[-1].cursor if self.steps else self.resumed
+
+    @property
+    def first_step(self) -> float | None:
+        """When its first step ended, in seconds since the epoch."""
+        if self.start and self.start.first_step is not None:
+            return self.start.first_step
+        return self.steps[0].time if self.steps else None
+
+
+def build(launch: Launch) -> Timeline:
+    """Return the course of a launch."""
+    end = next((event for event in reversed(launch.events) if event.kind == "ended"), None)
+    last = end.time if end else max(_times(launch), default=launch.time)
+    traces = tuple(_traces(launch))
+    transitions = tuple(_transitions(launch, traces))
+    attempts = tuple(_attempts(launch, traces, transitions, last))
+    return Timeline(
+        launched=launch.time,
+        sizes=tuple(_opening(launch).get("sizes") or ()),
+        state=str(end.fields.get("state")) if end else None,
+        message=end.message if end else "",
+        wall_s=last - launch.time,
+        restarts=max(0, len(attempts) - 1),
+        transitions=transitions,
+        attempts=attempts,
+        events=tuple(
+            Event(event.time - launch.time, event.kind, event.message)
+            for event in launch.events
+            if event.kind in _HAPPENINGS
+        ),
+        unfired=tuple(event.message for event in launch.events if event.kind == "unfired"),
+        steps=tuple(_steps(launch, traces)),
+    )
+
+
+def _times(launch: Launch) -> Iterator[float]:
+    for records in (launch.events, launch.steps):
+        yield from (record.time for record in records)
+    yield from (start.first_step for start in launch.starts if start.first_step is not None)
+
+
+def _opening(launch: Launch) -> Mapping[str, Any]:
+    return launch.events[0].fields if launch.events and launch.events[0].kind == LAUNCHED else {}
+
+
+def _traces(launch: Launch) -> Iterator[_Trace]:
+    """Yield what every attempt left, in order."""
+    starts = {start.attempt: start for start in launch.starts}
+    ordered = {event.fields["attempt"] for event in launch.events if event.kind == "starting"}
+    for number in sorted(ordered | starts.keys() | {step.attempt for step in launch.steps}):
+        yield _Trace(number, starts.get(number), tuple(step for step in launch.steps if step.attempt == number))
+
+
+def _steps(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Step]:
+    """Yield every step. It is kept unless a later attempt resumed from before it."""
+    for index, trace in enumerate(traces):
+        kept_until = min((later.resumed for later in traces[index + 1 :] if later.resumed is not None), default=None)
+        for record, redone in zip(trace.steps, _redone(traces, trace), strict=True):
+            yield Step(
+                time_s=record.time - launch.time,
+                duration_s=record.duration_s,
+                step=record.step,
+                loss=record.loss,
+                nodes=record.nodes,
+                world_size=record.world_size,
+                attempt=record.attempt,
+                samples=record.samples,
+                samples_redone=redone,
+                kept=kept_until is None or record.cursor <= kept_until,
+            )
+
+
+def _redone(traces: tuple[_Trace, ...], trace: _Trace) -> list[int]:
+    """Return for each step of `trace` how many of its samples an earlier attempt had trained."""
+    trained = [record for earlier in traces if earlier.number < trace.number for record in earlier.steps]
+    low = min((record.cursor - record.samples for record in trained), default=0)
+    high = max((record.cursor for record in trained), default=0)
+    return [max(0, min(record.cursor, high) - max(record.cursor - record.samples, low)) for record in trace.steps]
+
+
+def _lost(traces: tuple[_Trace, ...], trace: _Trace) -> int:
+    """Return the samples that were trained after the checkpoint from which `trace` went on."""
+    ends = [earlier.reached for earlier in traces if earlier.number < trace.number and earlier.reached is not None]
+    return max(0, ends[-1] - trace.resumed) if ends and trace.resumed is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """From a decision to the start it led to: the decisions on the way, and what the operator did."""
+
+    decisions: tuple[OperatorEvent, ...]
+    deeds: tuple[OperatorEvent, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        first, last = (str(self.decisions[i].fields["reason"]) for i in (0, -1))
+        return first if first in _FROM_NOTHING else last
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.first("abandoned") is not None
+
+    def first(self, kind: str) -> OperatorEvent | None:
+        """Return the first deed of a kind, or None."""
+        return next((deed for deed in self.deeds if deed.kind == kind), None)
+
+    def stop(self) -> tuple[OperatorEvent | None, OperatorEvent | None]:
+        """Return the order to stop and its end. A job that is cancelled is stopped too, but for no transition."""
+        stopping, stopped, starting = map(self.first, ("stopping", "stopped", "starting"))
+        if stopping is None or self.is_given_up or self.reason in _FROM_NOTHING:
+            return None, None
+        if starting and starting.time < stopping.time:
+            return None, None
+        is_the_end_s = stopped is None and self.first("ended") is not None
+        return (None, None) if is_the_end_s else (stopping, stopped)
+
+    def goes_on(self) -> bool:
+        """Tell whether the next decision changes this passage, and is not one of its own.
+
+        After a fault the operator first decides to stop what is left, and then for how many nodes to start.
+        """
+        if self.first("starting") or self.decisions[-1].fields["reason"] == "suspend":
+            return False
+        return self.reason in _FROM_NOTHING or self.first("stopping") is not None
+
+
+def _passages(launch: Launch) -> list[_Passage]:
+    passages: list[_Passage] = []
+    if opening := _opening(launch):
+        fields = {"reason": "start", "from_nodes": 0, "to_nodes": opening["nodes"]}
+        passages.append(_Passage((OperatorEvent(launch.time, "transition", LAUNCHED, fields),)))
+    for event in launch.events:
+        if event.kind == "transition" and passages and passages[-1].goes_on():
+            passages[-1] = replace(passages[-1], decisions=(*passages[-1].decisions, event))
+        elif event.kind == "transition":
+            passages.append(_Passage((event,)))
+        elif passages:
+            passages[-1] = replace(passages[-1], deeds=(*passages[-1].deeds, event))
+    return passages
+
+
+def _transitions(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Transition]:
+    causes = _Causes(launch)
+    for passage in _passages(launch):
+        came, cause = causes.find(passage)
+        stopping, stopped = passage.stop()
+        prewarmed, starting = passage.first("prewarmed"), passage.first("starting")
+        number = starting.fields["attempt"] if starting else None
+        trace = next((each for each in traces if each.number == number), None)
+        first_step = _first_step(passage, trace)
+        start, stop, stop_end = (event.time if event else None for event in (starting, stopping, stopped))
+        yield Transition(
+            reason=passage.reason,
+            from_nodes=int(passage.decisions[0].fields["from_nodes"]),
+            to_nodes=int(passage.decisions[-1].fields["to_nodes"]),
+            cause=cause,
+            came_s=came - launch.time,
+            decided_s=passage.decisions[0].time - launch.time,
+            prewarmed_s=prewarmed.time - launch.time if prewarmed else None,
+            wait_s=_between(came, start if stop is None else stop),
+            stop_s=_between(stop, stop_end),
+            regroup_s=_between(stop_end, start),
+            restart_s=_between(start, first_step),
+            total_s=_between(came, first_step),
+            parts=_parts(start, trace.start) if trace and trace.start and start is not None else None,
+            graceful=stopping.fields.get("graceful") if stopping else None,
+            saved=stopped.fields.get("saved") if stopped else None,
+            given_up=passage.is_given_up,
+            attempt=number,
+            samples_lost=_lost(traces, trace) if trace else 0,
+            samples_redone=sum(_redone(traces, trace)) if trace else 0,
+        )
+
+
+class _Causes:
+    """Finds what led to a decision; each of a launch's events leads to one at most.
+
+    The operator tells when it saw the cause. The event itself is the last before that, and a fault that a
+    scenario's event or request brought about counts from there.
+    """
+
+    def __init__(self, launch: Launch):
+        self._launch = launch
+        self._used: list[OperatorEvent] = []
+
+    def find(self, passage: _Passage) -> tuple[float, str]:
+        """Return when the cause of a passage came, in seconds since the epoch, and what it was."""
+        decision = passage.decisions[0]
+        if decision.message == LAUNCHED:
+            return decision.time, LAUNCHED
+        seen = float(decision.fields.get("cause_time") or decision.time)
+        # The operator writes a fault down an instant after it saw it, but before it decides.
+        faults = [event for event in self._launch.events if event.kind == "fault" and event.time <= decision.time]
+        fault = faults[-1] if faults and abs(faults[-1].time - seen) <= _NOTICED_WITHIN_S else None
+        until = max(seen, fault.time) if fault else seen
+        told = [event for event in self._launch.events if event.kind in _ROOTS and event.time <= until]
+        root = told[-1] if told and told[-1] not in self._used else None
+        if root and (fault is None or until - root.time <= _NOTICED_WITHIN_S):
+            self._used.append(root)
+            return (root.time if until - root.time <= _NOTICED_WITHIN_S else seen), root.message
+        return (fault.time, fault.message) if fault else (seen, decision.message)
+
+
+def _first_step(passage: _Passage, trace: _Trace | None) -> float | None:
+    """Return when the first step ended: the worker knows best, the operator notices later."""
+    if trace and trace.first_step is not None:
+        return trace.first_step
+    running = passage.first("running")
+    return running.time if running else None
+
+
+def _between(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else max(0.0, end - begin)
+
+
+def _parts(ordered: float, start: StartRecord) -> StartParts:
+    # A process tells its creation by a clock of coarser grain, so a part may seem to end before it began.
+    marks = [ordered]
+    parts = []
+    for mark in (start.spawned, start.imported, start.joined, start.restored, start.first_step):
+        parts.append(None if mark is None else max(0.0, mark - marks[-1]))
+        marks.append(marks[-1] if mark is None else max(mark, marks[-1]))
+    return StartParts(*parts)
+
+
+def _attempts(
+    launch: Launch, traces: tuple[_Trace, ...], transitions: tuple[Transition, ...], last: float
+) -> Iterator[Attempt]:
+    orders = {event.fields["attempt"]: event for event in launch.events if event.kind == "starting"}
+    for index, trace in enumerate(traces):
+        order = orders.get(trace.number)
+        began = order.time if order else trace.start.spawned if trace.start else trace.steps[0].time
+        later = [orders[each.number].time for each in traces[index + 1 :] if each.number in orders]
+        until = min(later, default=float("inf"))
+        sized = trace.steps[0] if trace.steps else trace.start
+        yield Attempt(
+            number=trace.number,
+            nodes=int(order.fields["size"]) if order else sized.nodes,
+            ranks=sized.world_size if sized else None,
+            started_s=began - launch.time,
+            first_step_s=None if trace.first_step is None else trace.first_step - launch.time,
+            ended_s=_end_of_work(launch, trace, began, min(until, last)) - launch.time,
+            resumed_step=trace.resumed_step,
+            last_step=trace.steps[-1].step if trace.steps else None,
+            ending=_ending(launch, transitions, began, until),
+        )
+
+
+def _end_of_work(launch: Launch, trace: _Trace, began: float, until: float) -> float:
+    """Return when the workers of an attempt stopped: with a fault or an order, but not before their last step."""
+    ends = (event.time for event in launch.events if event.kind in ("fault", "stopping") and event.time >= began)
+    return max(min((time for time in ends if time <= until), default=until), *(step.time for step in trace.steps), 0)
+
+
+def _ending(launch: Launch, transitions: tuple[Transition, ...], began: float, until: float) -> str:
+    """Return why the attempt between two starts ended: the last decision before the next, or the job's end."""
+    for transition in reversed(transitions):
+        if began < transition.decided_s + launch.time <= until and transition.reason not in _FROM_NOTHING:
+            return f"{transition.reason} ({transition.cause})"
+    end = next((event for event in launch.events if event.kind == "ended"), None)
+    if end is None or until != float("inf"):
+        return ""
+    return str(end.fields.get("state"))

@@ -1,0 +1,176 @@
+"""What a job left on disk about its course: the events, steps and starts of its last launch.
+
+A line that a killed process left torn is passed over, and so is what earlier launches of the bundle wrote.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from launcher.contract import EVENTS_FILE, METRICS_FILE, STARTS_FILE
+
+LAUNCHED = "launched"
+"""The kind of a launch's first event."""
+
+_Record = TypeVar("_Record")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorEvent:
+    """A line of the operator's.
+
+    Args:
+        time: Seconds since the epoch.
+        kind: What it is; says which fields there are.
+        message: In plain words.
+        fields: The whole line.
+    """
+
+    time: float
+    kind: str
+    message: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """An optimizer step as it happened.
+
+    Args:
+        time: Its end, in seconds since the epoch.
+        cursor: Samples from the start of training to the end of this step.
+    """
+
+    time: float
+    step: int
+    attempt: int
+    nodes: int
+    world_size: int
+    samples: int
+    samples_per_s: float
+    cursor: int
+    loss: float | None
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds the step took."""
+        return self.samples / self.samples_per_s if self.samples_per_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """How an attempt's rank 0 came to its first step; seconds since the epoch, None for what it did not reach.
+
+    Args:
+        step: Last step of the checkpoint that it resumed from; 0 for none.
+        cursor: Samples of the checkpoint that it resumed from; 0 for none.
+    """
+
+    attempt: int
+    nodes: int
+    world_size: int
+    step: int
+    cursor: int
+    spawned: float
+    imported: float | None
+    joined: float | None
+    restored: float | None
+    first_step: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The records of one launch, each kind in the order of time.
+
+    Args:
+        time: When it began, in seconds since the epoch.
+    """
+
+    time: float
+    events: tuple[OperatorEvent, ...]
+    steps: tuple[StepRecord, ...]
+    starts: tuple[StartRecord, ...]
+
+
+def read_launch(run_dir: Path) -> Launch:
+    """Return the records of the last launch that wrote to `run_dir`; files that are missing count as empty."""
+    events = _last_launch(tuple(_read(run_dir / EVENTS_FILE, _event)))
+    steps = tuple(_read(run_dir / METRICS_FILE, _step))
+    starts = tuple(_read(run_dir / STARTS_FILE, _start))
+    if events:
+        began = events[0].time
+    else:  # nobody tells where the launch begins
+        began = min(
+            [start.spawned for start in starts] + [step.time - step.duration_s for step in steps], default=0.0
+        )
+    return Launch(
+        began,
+        events,
+        tuple(step for step in steps if step.time >= began),
+        tuple(start for start in starts if _last_word(start) >= began),
+    )
+
+
+def parse_event(line: bytes | str) -> OperatorEvent | None:
+    """Return the event of a line; None for a torn one."""
+    return _parse(line, _event)
+
+
+def _last_launch(events: tuple[OperatorEvent, ...]) -> tuple[OperatorEvent, ...]:
+    first = max((i for i, event in enumerate(events) if event.kind == LAUNCHED), default=0)
+    return events[first:]
+
+
+def _read(path: Path, build: Callable[[Mapping[str, Any]], _Record]) -> Iterator[_Record]:
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return (record for line in lines if (record := _parse(line, build)) is not None)
+
+
+def _parse(line: bytes | str, build: Callable[[Mapping[str, Any]], _Record]) -> _Record | None:
+    try:
+        fields = json.loads(line)
+        return build(fields) if isinstance(fields, dict) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _event(fields: Mapping[str, Any]) -> OperatorEvent:
+    return OperatorEvent(float(fields["time"]), str(fields["kind"]), str(fields.get("message") or ""), fields)
+
+
+def _step(fields: Mapping[str, Any]) -> StepRecord:
+    loss = fields.get("loss")
+    return StepRecord(
+        time=float(fields["time"]),
+        step=int(fields["step"]),
+        attempt=int(fields["attempt"]),
+        nodes=int(fields["nodes"]),
+        world_size=int(fields["world_size"]),
+        samples=int(fields["samples"]),
+        samples_per_s=float(fields["samples_per_s"]),
+        cursor=int(fields["cursor"]),
+        loss=float(loss) if loss is not None and math.isfinite(loss) else None,
+    )
+
+
+def _start(fields: Mapping[str, Any]) -> StartRecord:
+    return StartRecord(
+        attempt=int(fields["attempt"]),
+        nodes=int(fields["nodes"]),
+        world_size=int(fields["world_size"]),
+        step=int(fields["step"]),
+        cursor=int(fields["cursor"]),
+        spawned=float(fields["spawned"]),
+        imported=fields["imported"],
+        joined=fields["joined"],
+        restored=fields["restored"],
+        first_step=fields["first_step"],
+    )
+
+
+def _last_word(start: StartRecord) -> float:
+    times = (start.spawned, start.imported, start.joined, start.restored, start.first_step)
+    return max(time for time in times if time is not None)

@@ -1,0 +1,129 @@
+"""A Timeline for people (text) and for programs (plain data)."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from statistics import median
+from typing import Any
+
+from launcher.timeline.values import StartParts, Timeline, Transition
+
+WIDTH = 100
+"""Columns of the text."""
+
+_HEAD = ("at", "nodes", "cause", "wait", "stop", "", "regroup", "restart", "total", "lost")
+_CAUSE = 2
+_TO_THE_LEFT = (1, _CAUSE, 5)
+_MIN_CAUSE = 8
+
+
+def text(timeline: Timeline) -> str:
+    """Return one row per transition and the totals in sentences, for a person."""
+    rows = [_row(transition) for transition in timeline.transitions]
+    table = _table([_HEAD, *rows]) if rows else []
+    lines = [*_wrap(f"{_sizes(timeline)} (times in seconds, lost in samples)"), *table, *_wrap(_totals(timeline))]
+    if restart := _typical_restart(timeline):
+        lines += _wrap(restart)
+    lines += [_cut(f"never came: {message}", WIDTH) for message in timeline.unfired]
+    return "\n".join(lines) + "\n"
+
+
+def to_json(timeline: Timeline) -> dict[str, Any]:
+    """Return the timeline as plain data: the fields of the values, times to 0.1 ms, and the totals."""
+    totals = ("useful_s", "goodput", "samples", "samples_lost", "samples_redone", "last_step")
+    data = asdict(timeline)
+    lists = {name: data.pop(name) for name in ("transitions", "attempts", "events", "unfired", "steps")}
+    return _rounded(data | {name: getattr(timeline, name) for name in totals} | lists)
+
+
+def _rounded(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each, name) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(each, key) for each in value]
+    return round(value, 4) if isinstance(value, float) and key != "loss" else value
+
+
+def _row(transition: Transition) -> tuple[str, ...]:
+    return (
+        f"{transition.came_s:.1f}",
+        f"{transition.from_nodes} -> {transition.to_nodes}",
+        transition.cause.splitlines()[0] if transition.cause else transition.reason,
+        *map(_seconds, (transition.wait_s, transition.stop_s)),
+        _manner(transition),
+        *map(_seconds, (transition.regroup_s, transition.restart_s, transition.total_s)),
+        str(transition.samples_lost),
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _manner(transition: Transition) -> str:
+    """Return how the workers were stopped."""
+    if transition.graceful is None:
+        return "given up" if transition.given_up else ""
+    if not transition.graceful:
+        return "killed"
+    return "unsaved" if transition.saved is False else "graceful"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return rows as aligned lines; the cause gets what the other columns leave."""
+    widths = [max(len(cells[i]) for cells in rows) for i in range(len(_HEAD))]
+    others = sum(widths) - widths[_CAUSE] + 2 * (len(_HEAD) - 1) + 1
+    widths[_CAUSE] = max(_MIN_CAUSE, min(widths[_CAUSE], WIDTH - others))
+    lines = []
+    for cells in rows:
+        shown = [_cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
+        places = enumerate(zip(shown, widths, strict=True))
+        aligned = [cell.ljust(width) if i in _TO_THE_LEFT else cell.rjust(width) for i, (cell, width) in places]
+        lines.append((" " + "  ".join(aligned)).rstrip())
+    return lines
+
+
+def _cut(words: str, width: int) -> str:
+    return words if len(words) <= width else words[: width - 1] + "…"
+
+
+def _wrap(words: str) -> list[str]:
+    return textwrap.wrap(words, WIDTH)
+
+
+def _sizes(timeline: Timeline) -> str:
+    sizes = [str(attempt.nodes) for attempt in timeline.attempts]
+    if not sizes:
+        return "no workers were started"
+    return f"{' -> '.join(sizes)} node{'' if sizes == ['1'] else 's'}"
+
+
+def _totals(timeline: Timeline) -> str:
+    state = timeline.state or "no end was told"
+    restarts = _count(timeline.restarts, "restart")
+    head = f"{state} after {timeline.wall_s:.1f} s, {restarts}, {_count(timeline.last_step, 'step')}."
+    if not timeline.steps:
+        return f"{head} No step was reported."
+    return (
+        f"{head} Goodput {100 * timeline.goodput:.0f} %: {timeline.useful_s:.1f} s went into steps that count."
+        f" {_count(timeline.samples_lost, 'sample')} lost, {timeline.samples_redone} trained again."
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _typical_restart(timeline: Timeline) -> str | None:
+    """Return the median restart and the medians of its parts; they need not add up."""
+    restarts = [each for each in timeline.transitions if each.reason != "start" and each.parts]
+    whole = [each.restart_s for each in restarts if each.restart_s is not None]
+    if not whole:
+        return None
+    told = []
+    for field in fields(StartParts):
+        values = [value for each in restarts if (value := getattr(each.parts, field.name)) is not None]
+        if values:
+            told.append(f"{field.name.removesuffix('_s').replace('_', ' ')} {median(values):.1f}")
+    kind = "The restart" if len(whole) == 1 else f"The median of {len(whole)} restarts"
+    return f"{kind}, order to first step: {median(whole):.1f} s ({', '.join(told)})."

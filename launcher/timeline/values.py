@@ -1,0 +1,195 @@
+"""A job's course as values. Times in seconds since its launch; None for what did not happen or was not told."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StartParts:
+    """The parts of a restart, in seconds, from the order to start to the end of the first step.
+
+    Args:
+        spawn_s: Until rank 0's process exists.
+        import_s: Until it has imported everything.
+        rendezvous_s: Until the process group is up.
+        restore_s: Until the checkpoint is loaded.
+        first_step_s: Until the end of the first step.
+    """
+
+    spawn_s: float | None
+    import_s: float | None
+    rendezvous_s: float | None
+    restore_s: float | None
+    first_step_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One change of the job's size or set of nodes.
+
+    Args:
+        reason: start, scale-up, scale-down, recover, suspend or resume.
+        from_nodes: Nodes before; 0 while nothing ran.
+        to_nodes: Nodes after; 0 for a suspended job.
+        cause: What led to it, in words.
+        came_s: When the cause came.
+        decided_s: When the operator decided.
+        prewarmed_s: When the agents of new nodes were ready.
+        wait_s: From the cause until the stop began (the order to start where nothing ran).
+        stop_s: From the order to stop until no worker was left.
+        regroup_s: From there to the order to start, while nodes are replaced or dropped.
+        restart_s: From the order to start to the end of the first step.
+        total_s: From the cause to the end of the first step at the new size.
+        parts: The parts of the restart.
+        graceful: Whether the workers were asked to save before they stopped.
+        saved: Whether they did.
+        given_up: Whether the operator changed its mind before it stopped anything.
+        attempt: The attempt it led to.
+        samples_lost: Samples trained after the checkpoint that the job went on from.
+        samples_redone: Samples that attempt trained although an earlier one had.
+    """
+
+    reason: str
+    from_nodes: int
+    to_nodes: int
+    cause: str
+    came_s: float
+    decided_s: float
+    prewarmed_s: float | None
+    wait_s: float | None
+    stop_s: float | None
+    regroup_s: float | None
+    restart_s: float | None
+    total_s: float | None
+    parts: StartParts | None
+    graceful: bool | None
+    saved: bool | None
+    given_up: bool
+    attempt: int | None
+    samples_lost: int
+    samples_redone: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of the job's workers.
+
+    Args:
+        number: From 0.
+        nodes: Nodes it ran on.
+        ranks: Its processes.
+        started_s: The order to start.
+        first_step_s: The end of its first step.
+        ended_s: When its workers stopped, or were told to.
+        resumed_step: Last step of the checkpoint it resumed from; 0 for none.
+        last_step: Its last step.
+        ending: Why it ended, in words; "" while that is unknown.
+    """
+
+    number: int
+    nodes: int
+    ranks: int | None
+    started_s: float
+    first_step_s: float | None
+    ended_s: float
+    resumed_step: int | None
+    last_step: int | None
+    ending: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One optimizer step as it happened.
+
+    Args:
+        time_s: Its end.
+        duration_s: How long it took.
+        samples: Samples it trained.
+        samples_redone: How many of them an earlier attempt had trained already.
+        kept: Whether its work is in the model; False when the job went on from a checkpoint before it.
+    """
+
+    time_s: float
+    duration_s: float
+    step: int
+    loss: float | None
+    nodes: int
+    world_size: int
+    attempt: int
+    samples: int
+    samples_redone: int
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that came upon the job: a scenario's event, a request, a fault, the operator's restart."""
+
+    time_s: float
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The course of a job's last launch.
+
+    Args:
+        launched: When, in seconds since the epoch.
+        sizes: Numbers of nodes it may have.
+        state: How it ended; None while it runs, and for one that was cut off.
+        message: What was said at its end.
+        wall_s: From the launch to the end, or to the last record.
+        restarts: How often its workers were started again.
+        unfired: Events of the scenario that never came, in words.
+    """
+
+    launched: float
+    sizes: tuple[int, ...]
+    state: str | None
+    message: str
+    wall_s: float
+    restarts: int
+    transitions: tuple[Transition, ...]
+    attempts: tuple[Attempt, ...]
+    events: tuple[Event, ...]
+    unfired: tuple[str, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def useful_s(self) -> float:
+        """Return the time of the steps whose work is in the model: each step once."""
+        return sum(step.duration_s for step in self.steps if step.kept)
+
+    @property
+    def goodput(self) -> float:
+        """Return the part of the wall time that went into steps whose work is in the model, from 0 to 1.
+
+        Source: Google Cloud TPU documentation, "Monitor goodput with the ML Goodput Measurement library":
+        the proportion of time spent making productive, preserved training progress.
+        """
+        return self.useful_s / self.wall_s if self.wall_s > 0 else 0.0
+
+    @property
+    def samples(self) -> int:
+        """Return the samples whose training is in the model."""
+        return sum(step.samples for step in self.steps if step.kept)
+
+    @property
+    def samples_lost(self) -> int:
+        """Return the samples trained after a checkpoint that the job went on from, over all transitions."""
+        return sum(transition.samples_lost for transition in self.transitions)
+
+    @property
+    def samples_redone(self) -> int:
+        """Return the samples that were trained although an earlier attempt had trained them."""
+        return sum(step.samples_redone for step in self.steps)
+
+    @property
+    def last_step(self) -> int:
+        """Return the last step whose work is in the model; 0 for none."""
+        return max((step.step for step in self.steps if step.kept), default=0)
+
+    @property
+    def has_scaled(self) -> bool:
+        """Tell whether the job had any transition but its start."""
+        return any(transition.reason != "start" for transition in self.transitions)

@@ -1,0 +1,407 @@
+"""The course of a job, from the records that it leaves."""
+
+import json
+import sys
+
+import pytest
+from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
+
+from launcher import timeline
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return tmp_path / "run"
+
+
+def first_attempt(run_dir, nodes=1, steps=10, **options):
+    """Return a job that has trained `steps` steps on `nodes` nodes."""
+    job = Job(run_dir, nodes=nodes, **options)
+    job.now += 3
+    job.start(range(nodes))
+    job.train(steps - 1)
+    return job
+
+
+def scaled(run_dir):
+    return [each for each in timeline.read(run_dir).transitions if each.reason != "start"]
+
+
+def test_a_graceful_scale_up_is_told_part_by_part_and_loses_nothing(run_dir):
+    job = first_attempt(run_dir)
+    came = job.event("scenario", message="capacity becomes 2 nodes") - LAUNCHED
+    job.decide("scale-up", 2, job.now, 0.3)
+    job.event("spawned", nodes=[1])
+    job.train(10)
+    job.event("prewarmed", nodes=[1])
+    job.stop(seconds=0.9)
+    job.start([0, 1], parts=(2.0, 3.0, 0.5, 0.4, 0.2))
+    (up,) = scaled(run_dir)
+    assert (up.reason, up.from_nodes, up.to_nodes, up.attempt) == ("scale-up", 1, 2, 1)
+    assert (up.cause, up.graceful, up.saved) == ("capacity becomes 2 nodes", True, True)
+    assert (up.samples_lost, up.samples_redone) == (0, 0)
+    seconds = (up.came_s, up.decided_s, up.prewarmed_s, up.wait_s, up.stop_s, up.regroup_s, up.restart_s, up.total_s)
+    assert seconds == pytest.approx((came, came + 0.3, came + 2.3, 2.3, 0.9, 0.0, 6.1, 9.3), abs=1e-5)
+    parts = (up.parts.spawn_s, up.parts.import_s, up.parts.rendezvous_s, up.parts.restore_s, up.parts.first_step_s)
+    assert parts == pytest.approx((2.0, 3.0, 0.5, 0.4, 0.2), abs=1e-5)
+    assert up.wait_s + up.stop_s + up.regroup_s + up.restart_s == pytest.approx(up.total_s)
+    assert sum(parts) == pytest.approx(up.restart_s)
+
+
+def test_a_fault_loses_what_came_after_the_checkpoint_and_trains_it_again(run_dir):
+    job = first_attempt(run_dir, nodes=3, steps=10)
+    lose(job, 1, "node 1 is lost", checkpoint=8)
+    job.train(9)
+    job.end()
+    line = timeline.read(run_dir)
+    (down,) = scaled(run_dir)
+    assert (down.reason, down.from_nodes, down.to_nodes, down.cause) == ("scale-down", 3, 2, "node 1 is lost")
+    assert down.graceful is False
+    assert down.samples_lost == down.samples_redone == line.samples_lost == line.samples_redone == 2 * SAMPLES
+    assert [(s.step, s.attempt, s.kept, s.samples_redone) for s in line.steps[7:13]] == [
+        (8, 0, True, 0), (9, 0, False, 0), (10, 0, False, 0),
+        (9, 1, True, SAMPLES), (10, 1, True, SAMPLES), (11, 1, True, 0),
+    ]  # fmt: skip
+    assert line.last_step == 18 and line.samples == 18 * SAMPLES
+
+
+def test_every_kept_step_is_counted_once_whatever_was_lost_on_the_way(run_dir):
+    job = first_attempt(run_dir, nodes=2, steps=20)
+    lose(job, 1, "node 1 is lost", checkpoint=16, replaced_by=2)
+    job.train(2)  # and falls again before it has caught up
+    lose(job, 2, "node 2 is lost", checkpoint=16, replaced_by=3)
+    job.train(9)
+    job.end()
+    line = timeline.read(run_dir)
+    kept = [step.step for step in line.steps if step.kept]
+    assert kept == list(range(1, 27))
+    assert [each.samples_lost for each in scaled(run_dir)] == [4 * SAMPLES, 3 * SAMPLES]
+    assert [each.samples_redone for each in scaled(run_dir)] == [3 * SAMPLES, 4 * SAMPLES]
+    assert line.useful_s == pytest.approx(26 * 0.2)
+    assert line.goodput == pytest.approx(26 * 0.2 / line.wall_s)
+
+
+def test_without_a_checkpoint_everything_is_lost(run_dir):
+    job = first_attempt(run_dir, nodes=2, steps=5)
+    lose(job, 1, "node 1 is lost", checkpoint=0)
+    line = timeline.read(run_dir)
+    assert line.samples_lost == 5 * SAMPLES and line.samples_redone == SAMPLES
+    assert [step.kept for step in line.steps] == [False] * 5 + [True]
+
+
+def test_a_resume_from_amid_another_size_s_steps_counts_samples_not_steps(run_dir):
+    job = first_attempt(run_dir, steps=2)
+    job.decide("recover", 1, job.now)
+    job.stop(graceful=False, saved=False)
+    job.event("starting", attempt=1, nodes=[0], size=1)
+    twice = dict(step=2, loss=1.0, nodes=1, world_size=2, samples=2 * SAMPLES, samples_per_s=100.0, attempt=1)
+    job.append("metrics.jsonl", **twice, time=job.now + 1, cursor=3 * SAMPLES)
+    line = timeline.read(run_dir)
+    assert (line.samples_lost, line.samples_redone, line.samples) == (SAMPLES, SAMPLES, 3 * SAMPLES)
+
+
+def test_a_replacement_node_is_waited_for_between_stop_and_start(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    lose(job, 1, "rank 2 crashes", checkpoint=8, replaced_by=2)
+    (again,) = scaled(run_dir)
+    assert (again.reason, again.from_nodes, again.to_nodes) == ("recover", 2, 2)
+    assert (again.wait_s, again.stop_s, again.regroup_s) == pytest.approx((1.601, 0.7, 3.1), abs=1e-5)
+
+
+def test_a_fault_that_nothing_foretold_is_its_own_cause(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    job.event("scenario", message="capacity becomes 4 nodes")
+    job.train(100)  # the capacity is of no use to this job
+    came = job.event("fault", node=1, cause="a worker failed", message="node 1: a worker failed")
+    job.decide("recover", 2, came - 0.001, 1.0)
+    (again,) = scaled(run_dir)
+    assert (again.cause, again.came_s) == ("node 1: a worker failed", came - LAUNCHED)
+
+
+def test_a_wish_that_waits_is_named_by_what_woke_it_and_timed_from_when_it_could_be_met(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    lose(job, 1, "node 1 is lost", checkpoint=8)
+    job.event("scenario", message="a node comes back")
+    job.train(100)
+    job.decide("scale-up", 2, job.now, 0.3)
+    _, up = scaled(run_dir)
+    assert (up.cause, up.came_s) == ("a node comes back", pytest.approx(job.now - 0.3 - LAUNCHED, abs=1e-5))
+
+
+def test_nodes_that_are_not_there_yet_delay_the_start_and_are_no_transition(run_dir):
+    job = Job(run_dir, nodes=0)
+    job.decide("resume", 2, job.now, 4.0)
+    job.event("spawned", nodes=[0, 1])
+    job.now += 3
+    job.start([0, 1])
+    (start,) = timeline.read(run_dir).transitions
+    assert (start.reason, start.from_nodes, start.to_nodes, start.cause) == ("start", 0, 2, "launched")
+    assert start.wait_s == pytest.approx(7.0, abs=1e-5)
+
+
+def test_nodes_that_are_not_needed_any_more_are_a_transition_that_did_not_come(run_dir):
+    job = first_attempt(run_dir, nodes=1)
+    job.decide("scale-up", 2, job.event("scenario", message="capacity becomes 2 nodes"))
+    job.event("spawned", nodes=[1])
+    job.event("abandoned", 1.0, message="the new nodes are not needed any more", nodes=[1])
+    job.train(5)
+    job.stop()
+    job.end("cancelled")
+    (up,) = scaled(run_dir)
+    assert (up.given_up, up.attempt, up.wait_s, up.stop_s, up.graceful) == (True, None, None, None, None)
+    assert " given up " in timeline.text(timeline.read(run_dir))
+
+
+def test_a_checkpoint_that_outlasts_its_timeout_is_told_as_unsaved(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    job.decide("scale-down", 1, job.now)
+    job.stop(graceful=True, saved=False, seconds=5)
+    job.start([0], step=8)
+    (down,) = scaled(run_dir)
+    assert (down.graceful, down.saved, down.samples_lost) == (True, False, 2 * SAMPLES)
+    assert " unsaved " in timeline.text(timeline.read(run_dir))
+
+
+def test_a_suspended_job_has_no_start_until_it_resumes(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    job.decide("suspend", 0, job.event("scenario", message="a higher-priority job arrives"))
+    job.stop()
+    job.event("dropped", nodes=[0, 1])
+    job.nodes = []
+    came = job.event("scenario", 20, message="it leaves")
+    job.decide("resume", 2, came)
+    job.event("prewarmed", 3, nodes=[2, 3])
+    job.start([2, 3])
+    suspend, resume = scaled(run_dir)
+    assert (suspend.to_nodes, suspend.attempt, suspend.restart_s, suspend.total_s) == (0, None, None, None)
+    assert suspend.stop_s == pytest.approx(0.9, abs=1e-5)
+    assert (resume.from_nodes, resume.stop_s, resume.graceful, resume.samples_lost) == (0, None, None, 0)
+    assert (resume.wait_s, resume.total_s) == pytest.approx((3.0, 9.1), abs=1e-5)
+    line = timeline.read(run_dir)
+    assert [attempt.ending for attempt in line.attempts] == ["suspend (a higher-priority job arrives)", ""]
+    assert line.restarts == 1
+
+
+def test_a_transition_that_another_overtakes_has_no_first_step(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    job.decide("scale-up", 3, job.event("request", nodes=3, message="3 nodes are asked for"))
+    job.stop()
+    job.start([0, 1, 2], reports=False)
+    lose(job, 2, "node 2 is lost", checkpoint=10)
+    up, down = scaled(run_dir)
+    assert (up.attempt, up.restart_s, up.total_s, up.cause) == (1, None, None, "3 nodes are asked for")
+    assert (down.attempt, down.from_nodes, down.samples_lost) == (2, 3, 0)
+    assert [attempt.last_step for attempt in timeline.read(run_dir).attempts] == [10, None, 11]
+
+
+def test_an_attempt_that_ends_before_its_first_step_keeps_its_parts(run_dir):
+    job = first_attempt(run_dir)
+    job.decide("recover", 1, job.now)
+    job.stop(graceful=False, saved=False)
+    job.start([0], step=8, has_first_step=False)
+    job.event("fault", 1.0, node=0, cause="a worker failed", message="node 0: a worker failed")
+    job.end("failed")
+    (again,) = scaled(run_dir)
+    assert again.parts.restore_s == pytest.approx(0.4, abs=1e-5) and again.parts.first_step_s is None
+    assert (again.restart_s, again.samples_lost, again.samples_redone) == (None, 2 * SAMPLES, 0)
+    assert timeline.read(run_dir).state == "failed"
+
+
+def test_a_cancelled_job_s_stop_is_no_transition_s(run_dir):
+    job = first_attempt(run_dir)
+    job.stop(seconds=1.0)
+    job.end("cancelled")
+    line = timeline.read(run_dir)
+    (start,) = line.transitions
+    assert (start.reason, start.stop_s, start.wait_s) == ("start", None, pytest.approx(3.0))
+    assert (line.state, line.restarts, line.has_scaled) == ("cancelled", 0, False)
+    assert line.attempts[0].ended_s == pytest.approx(3 + 5.9 + 10 * 0.2 + 0.2, abs=1e-5)  # at the order to stop
+
+
+def test_a_second_launch_of_a_bundle_stands_alone(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    lose(job, 1, "node 1 is lost", checkpoint=8)
+    job.end("cancelled")
+    again = Job(run_dir, launched=job.now + 1000, nodes=2)
+    again.step, again.cursor = 9, 9 * SAMPLES
+    again.now += 3
+    again.start([0, 1])
+    again.train(4)
+    again.end()
+    line = timeline.read(run_dir)
+    assert [attempt.number for attempt in line.attempts] == [0]
+    assert line.launched == job.now + 1000 and line.events == ()
+    assert (line.attempts[0].resumed_step, line.attempts[0].last_step) == (9, 14)
+    assert (line.samples, line.samples_lost, line.samples_redone) == (5 * SAMPLES, 0, 0)
+    assert line.useful_s == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl", "starts.jsonl"])
+def test_a_torn_last_line_is_passed_over(run_dir, name):
+    rehearse(run_dir)
+    before = timeline.read(run_dir)
+    last = (run_dir / name).read_bytes().splitlines()[-1]
+    for torn in (last[: len(last) // 2], b'\xff\xfe{"a', b"[]", b"7"):
+        with (run_dir / name).open("ab") as file:
+            file.write(torn)
+        assert timeline.read(run_dir) == before
+        with (run_dir / name).open("ab") as file:
+            file.write(b"\n")
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl", "starts.jsonl"])
+def test_a_missing_file_costs_only_what_it_alone_tells(run_dir, name):
+    rehearse(run_dir)
+    whole = timeline.read(run_dir)
+    (run_dir / name).unlink()
+    line = timeline.read(run_dir)
+    if name == "events.jsonl":
+        assert line.transitions == () and line.state is None
+        assert (line.samples_redone, line.useful_s) == (whole.samples_redone, pytest.approx(whole.useful_s))
+    elif name == "metrics.jsonl":
+        assert line.steps == () and line.goodput == 0
+        assert [t.restart_s for t in line.transitions] == [t.restart_s for t in whole.transitions]
+    else:
+        assert {t.parts for t in line.transitions} == {None}
+        assert [t.samples_lost for t in line.transitions] == [t.samples_lost for t in whole.transitions]
+        assert line.wall_s == whole.wall_s
+    assert timeline.text(line)
+
+
+def test_a_script_that_reports_nothing_still_has_its_transitions(run_dir):
+    job = Job(run_dir, nodes=1)
+    job.start([0], reports=False)
+    job.event("running", 7, attempt=0, size=1, step=None)
+    job.end()
+    line = timeline.read(run_dir)
+    assert line.transitions[0].restart_s == pytest.approx(7)
+    assert "No step was reported." in timeline.text(line)
+
+
+def test_an_empty_folder_has_an_empty_timeline(run_dir):
+    run_dir.mkdir()
+    line = timeline.read(run_dir)
+    assert (line.transitions, line.attempts, line.steps, line.wall_s, line.goodput) == ((), (), (), 0.0, 0.0)
+    assert timeline.refresh(run_dir) is None
+
+
+def test_a_cut_off_job_lasts_until_its_last_record(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    line = timeline.read(run_dir)
+    assert line.state is None and line.wall_s == pytest.approx(job.now - LAUNCHED, abs=1e-5)
+    assert "no end was told" in timeline.text(line)
+
+
+def test_the_text_is_a_row_for_each_transition_and_no_wider_than_a_page(run_dir):
+    job = rehearse(run_dir)
+    came = job.event("scenario", message="a very long story " * 20)
+    job.decide("scale-up", 4, came)
+    line = timeline.read(run_dir)
+    lines = timeline.text(line).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith("1 -> 2 -> 3 -> 2 -> 3 -> 3 -> 1 nodes")
+    assert len(lines) == 1 + 1 + len(line.transitions) + 2 + 2 + 1
+    columns = lines[1].index("nodes"), lines[1].index("wait")
+    assert [line[columns[0] : columns[1]].rstrip() for line in lines[5:6]] == ["3 -> 2  node 1 is lost"]
+    assert lines[5].split()[-6:] == ["0.7", "killed", "0.0", "6.1", "8.4", "704"]
+    assert "a very long story a very long …" in lines[9]
+    assert lines[-1] == "never came: capacity becomes 4 nodes (step 900)"
+    assert "960 samples lost, 960 trained again." in " ".join(lines)
+
+
+def test_json_holds_what_the_values_hold_and_is_strict(run_dir):
+    job = first_attempt(run_dir, steps=3)
+    nan = dict(
+        step=4, loss=float("nan"), nodes=1, world_size=2, samples=32, samples_per_s=100.0, attempt=0, cursor=128
+    )
+    job.append("metrics.jsonl", **nan, time=job.now + 0.32)
+    line = timeline.write(run_dir)
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    data = json.loads((run_dir / "timeline.json").read_text(), parse_constant=refuse)
+    assert data["steps"][-1]["loss"] is None and data["steps"][-1]["duration_s"] == 0.32
+    assert data["goodput"] == pytest.approx(line.goodput, abs=1e-4)
+    assert data["transitions"][0]["parts"]["import_s"] == 3.0
+    assert set(data["transitions"][0]) == set(timeline.Transition.__dataclass_fields__)
+    assert (run_dir / "timeline.txt").read_text() == timeline.text(line)
+
+
+@pytest.fixture
+def svg(run_dir):
+    pytest.importorskip("matplotlib")
+
+    def draw():
+        timeline.write(run_dir)
+        return (run_dir / "timeline.svg").read_text()
+
+    return draw
+
+
+def test_the_picture_is_the_same_bytes_for_the_same_records(run_dir, svg):
+    rehearse(run_dir)
+    first = svg()
+    (run_dir / "timeline.svg").unlink()
+    assert svg() == first
+    assert "a higher-priority job arrives" in first and "trained again" in first  # matplotlib comments each text
+    assert "its agent ended" not in first  # the loss of the node is told already
+
+
+@pytest.mark.parametrize("steps", [0, 3, 2000], ids=["none", "few", "many"])
+def test_every_job_can_be_drawn(run_dir, svg, steps):
+    job = Job(run_dir, nodes=2)
+    if steps:
+        job.start([0, 1])
+        job.train(steps)
+    picture = svg()
+    assert ">loss<" not in picture and ("<!-- loss -->" in picture) == bool(steps)
+    assert len(picture) < 250_000
+
+
+def test_labels_of_events_close_together_do_not_meet(run_dir):
+    pytest.importorskip("matplotlib")
+    from launcher.timeline import picture
+
+    job = first_attempt(run_dir, steps=100)
+    for number in range(9):
+        job.event("scenario", 0.4, message=f"event {number} of a cluster in the middle")
+    job.train(100)
+    for number in range(9):
+        job.event("scenario", 0.4, message=f"event {number} of a cluster near the end")
+    job.end()
+    flags = picture._flags(timeline.read(run_dir))
+    assert len(flags) == 18
+    for one in flags:
+        for other in flags:
+            if one is not other:
+                assert one.lane != other.lane or one.end <= other.begin or other.end <= one.begin
+                assert one.lane <= other.lane or not other.begin < one.x < other.end
+
+
+def test_without_matplotlib_text_and_json_are_written_and_the_old_picture_goes(run_dir, monkeypatch):
+    rehearse(run_dir)
+    (run_dir / "timeline.svg").write_text("of an earlier launch")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    timeline.write(run_dir)
+    assert [path.name for path in timeline.report_files(run_dir)] == ["timeline.txt", "timeline.json"]
+
+
+def test_a_report_is_written_anew_only_when_something_has_come_after_it(run_dir):
+    job = rehearse(run_dir)
+    timeline.refresh(run_dir)
+    (run_dir / "timeline.txt").write_text("seen")
+    timeline.refresh(run_dir)
+    assert (run_dir / "timeline.txt").read_text() == "seen"
+    job.event("operator", message="restarted after 3 s away")
+    timeline.refresh(run_dir)
+    assert (run_dir / "timeline.txt").read_text() != "seen"
+
+
+def test_the_shrinking_job_tells_what_preempted_it(run_dir):
+    job = first_attempt(run_dir)
+    grow(job, 3, "capacity becomes 3 nodes")
+    shrink(job, 1, "a higher-priority job arrives")
+    assert [attempt.ending for attempt in timeline.read(run_dir).attempts] == [
+        "scale-up (capacity becomes 3 nodes)", "scale-down (a higher-priority job arrives)", "",
+    ]  # fmt: skip
