@@ -12,6 +12,12 @@ BASE_CONFIG = "config.yaml"
 ENV_RUN_DIR = "RECIPES_RUN_DIR"
 """Environment variable: folder the running job may write to (logs, metrics, checkpoints)."""
 
+ENV_WARM_SOCKET = "RECIPES_WARM_SOCKET"
+"""Environment variable of a worker on this machine: name of the socket of its node's warm process."""
+
+ENTRYPOINT = "launcher.runtime.entrypoint"
+"""Module that trains a recipe in a container, or as a fork of a warm process."""
+
 RUN_DIR = "run"
 """Folder under a local bundle that the job writes to. It is not part of the bundle's digest."""
 

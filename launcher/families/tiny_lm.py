@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from launcher.contract import ENTRYPOINT
 from launcher.families import Interface
 from launcher.recipe import BatchArgs, Model, NonNegativeInt, PositiveInt, RecipeBase, TrainingBase
 from launcher.specs import JobSpec
@@ -50,6 +51,7 @@ class TrainingArgs(BatchArgs):
     max_norm: Annotated[float, Field(gt=0)]
     save_steps: NonNegativeInt
     seed: int
+    strategy: Literal["ddp", "fsdp2"]
     weight_decay: Annotated[float, Field(ge=0)]
 
 
@@ -67,7 +69,7 @@ class Recipe(RecipeBase):
     training_config: TrainingConfig
 
 
-_PROGRAM = ("-m", "launcher.runtime.entrypoint")
+_PROGRAM = ("-m", ENTRYPOINT)
 
 
 def _image_command(job: JobSpec) -> tuple[str, ...]:

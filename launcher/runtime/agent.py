@@ -3,40 +3,72 @@
 The agent's package and the agent itself may both be absent: then there are no events, and nobody is told.
 """
 
+import importlib
 import importlib.util
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 PACKAGE = "hyperpod_elastic_agent"
 ENV_SOCKET = "HYPERPOD_ELASTICAGENT_SOCKET_SERVER_PATH"
 """Set by the agent in its workers: the socket its checkpoint discovery listens on."""
 
+ENV_COORDINATION = "HYPERPOD_SIGNAL_COORDINATION"
+"""`distributed` where a stop signal shall end training with a checkpoint; anything else ignores it.
 
-def _never() -> bool:
-    return False
+Source: hyperpod-elastic-agent 1.1.3, elastic_event_handler.
+"""
+
+STOP_SIGNAL = signal.SIGUSR1
 
 
-def install_event_handler() -> Callable[[], bool]:
-    """Install the handler of the agent's stop signal and return the function that reports it.
+class _Handler:
+    """Notes the stop signal and hands it on to the handler that was there before, the agent's."""
 
-    Importing the handler takes seconds, and an unhandled SIGUSR1 would end the process meanwhile, so
-    the signal is held back until the handler is there. It is then delivered.
+    def __init__(self) -> None:
+        self.received = False
+        self.before: Any = None
 
-    Returns:
-        `elastic_event_detected`, a collective that every rank must call equally often; without the
-        agent's package, a function that returns False.
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
+        if callable(self.before):
+            self.before(number, frame)
+
+
+_handler = _Handler()
+
+
+@contextmanager
+def stop_signal_held() -> Iterator[None]:
+    """Hold the agent's stop signal back: from this thread until the end, from processes begun inside for good."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def install_event_handler() -> None:
+    """Install the handler of the agent's stop signal. Without the agent's package there is none to handle.
+
+    Importing the agent's own takes seconds, and an unhandled signal would end the process meanwhile: it is
+    held back, and delivered when the handler is there.
     """
-    if importlib.util.find_spec(PACKAGE) is None:
-        return _never
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    from hyperpod_elastic_agent.elastic_event_handler import elastic_event_detected
+    if importlib.util.find_spec(PACKAGE) is None or signal.getsignal(STOP_SIGNAL) is _handler:
+        return
+    with stop_signal_held():
+        importlib.import_module(f"{PACKAGE}.elastic_event_handler")
+        _handler.before = signal.signal(STOP_SIGNAL, _handler)
 
-    signal.pthread_sigmask(signal.SIG_SETMASK, held)
-    return elastic_event_detected
+
+def event_pending() -> bool:
+    """Return whether this process, not yet all ranks, was told to save and stop."""
+    return _handler.received and os.environ.get(ENV_COORDINATION, "").lower() == "distributed"
 
 
 @cache

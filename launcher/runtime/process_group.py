@@ -1,14 +1,19 @@
 """This process's place among the ranks, and how it joins and leaves them."""
 
 import ipaddress
+import multiprocessing
 import os
 import socket
 import sys
+import traceback
 from dataclasses import dataclass
 from datetime import timedelta
+from types import TracebackType
 
 import torch
 import torch.distributed as dist
+
+from launcher.runtime import starts
 
 JOIN_TIMEOUT = timedelta(minutes=10)
 
@@ -39,13 +44,21 @@ def place_from_env() -> Place:
     return Place(rank, world_size, local_rank, local_world_size, device)
 
 
-def join(place: Place) -> None:
-    """Join the process group: nccl where there are accelerators, else gloo."""
+def join(place: Place | None = None) -> Place:
+    """Join the process group, gloo and where there are accelerators nccl too, and return the place taken.
+
+    From here on an uncaught exception prints its traceback and ends the process at once.
+
+    Args:
+        place: Where this process stands; None for what its environment says.
+    """
+    starts.reached("imported")
+    place = place or place_from_env()
+    # Small agreements between the ranks go over gloo also there: they must not wait for the accelerator.
+    backend, device_id = "gloo", None
     if place.device.type == "cuda":
         torch.cuda.set_device(place.device)
-        backend, device_id = "nccl", place.device
-    else:
-        backend, device_id = "gloo", None
+        backend, device_id = "cpu:gloo,cuda:nccl", place.device
     store = _loopback_store(place)
     if store is None and "MASTER_ADDR" not in os.environ:
         store = dist.HashStore()
@@ -57,6 +70,10 @@ def join(place: Place) -> None:
         timeout=JOIN_TIMEOUT,
         device_id=device_id,
     )
+    # Not before: torch installs a hook of its own, which would swallow what this one prints.
+    sys.excepthook = _leave_on_error
+    starts.reached("joined")
+    return place
 
 
 def _loopback_store(place: Place) -> dist.Store | None:
@@ -79,13 +96,44 @@ def _loopback_store(place: Place) -> dist.Store | None:
     return dist.TCPStore(address, port, place.world_size, place.rank == 0, JOIN_TIMEOUT, master_listen_fd=listener)
 
 
-def leave(exit_code: int) -> None:
-    """End this process now. Does not return.
+def rank() -> int:
+    """Return this process's rank; 0 where there is no process group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Return the number of ranks; 1 where there is no process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def num_nodes() -> int:
+    """Return the number of nodes that the ranks are on."""
+    return world_size() // int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
+
+
+def barrier() -> None:
+    """Wait for all ranks."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def leave(exit_code: int = 0) -> None:
+    """End this process and its children now. Does not return.
 
     After DistributedDataParallel on gloo a plain return hangs in about half of the exits.
     """
+    # An exit of this kind skips what multiprocessing would do now: the workers of a DataLoader would live on.
+    for child in multiprocessing.active_children():
+        if child.daemon or exit_code:
+            child.kill()
+        child.join()
     if exit_code == 0 and dist.is_initialized():
         dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
+
+
+def _leave_on_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    traceback.print_exception(kind, error, trace)
+    leave(exit_code=1)

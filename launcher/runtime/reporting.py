@@ -1,23 +1,24 @@
-"""Metrics: a file that holds each step once, and a thread that carries it to MLflow.
+"""Metrics: a file of the steps as they happened, and a thread that carries each step once to MLflow.
 
-Training only ever appends a line. Whatever reaches the tracking server late, twice or not at all is
-settled between the file, the acknowledged offset beside it and the server.
+Training only ever appends a line; a step that is redone after a fault gets another. Whatever reaches the
+tracking server late, twice or not at all is settled between the file, the acknowledged offset beside it
+and the server.
 """
 
 import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from launcher import contract
 from launcher.runtime.durable import write_text
+from launcher.runtime.starts import Start
 
-METRIC_NAMES = ("learning_rate", "world_size", "samples_per_s", "loss")
-"""Sent for each step. Loss comes last: a step whose loss is there was sent whole."""
+METRIC_NAMES = ("loss", "learning_rate", "world_size", "samples_per_s")
+"""Sent for each step. The last one is never null: a step whose last metric is there was sent whole."""
 
 STEPS_PER_CALL = 250
 """Steps per `log_batch`, of four metrics each.
@@ -25,6 +26,7 @@ STEPS_PER_CALL = 250
 Source: MLflow REST API, Log Batch, request limits: 1000 metrics a request.
 """
 
+TAIL_BYTES = 4096
 POLL_INTERVAL_S = 1.0
 MAX_BACKOFF_S = 60.0
 REQUEST_SETTINGS = {
@@ -45,24 +47,29 @@ class StepMetrics:
 
     Args:
         step: From 1.
-        loss: Mean over the samples of the step.
+        loss: Mean over the samples of the step; None where the script tells none.
+        learning_rate: Of the optimizer's first group; None where no optimizer stepped.
         samples: Samples of the step, over all ranks.
         samples_per_s: Over all ranks.
         time: Seconds since the epoch, at the end of the step.
+        attempt: Starts of the workers before the one that did it.
+        cursor: Samples consumed since the start of training, this step's included.
     """
 
     step: int
-    loss: float
-    learning_rate: float
+    loss: float | None
+    learning_rate: float | None
     world_size: int
     nodes: int
     samples_per_s: float
     samples: int
     time: float
+    attempt: int
+    cursor: int
 
 
 class MetricsFile:
-    """Appends steps to the metrics file of a run; a step that is already there is not written again.
+    """Appends steps to the metrics file of a run.
 
     A torn last line, left by a process that was killed, is dropped.
     """
@@ -70,24 +77,28 @@ class MetricsFile:
     def __init__(self, run_dir: Path):
         run_dir.mkdir(parents=True, exist_ok=True)
         self._file = (run_dir / contract.METRICS_FILE).open("a+b")
-        self._file.seek(0)
-        lines = self._file.read().splitlines(keepends=True)
-        if lines and not lines[-1].endswith(b"\n"):
-            self._file.truncate(self._file.tell() - len(lines.pop()))
-        self.last_step = json.loads(lines[-1])["step"] if lines else 0
+        self._file.truncate(_whole_lines(self._file))
 
-    def append(self, metrics: StepMetrics) -> bool:
-        """Write one line and flush it; return False for a step that the file already holds."""
-        if metrics.step <= self.last_step:
-            return False
+    def append(self, metrics: StepMetrics) -> None:
+        """Write one line and flush it."""
         self._file.write(json.dumps(asdict(metrics)).encode() + b"\n")
         self._file.flush()
-        self.last_step = metrics.step
-        return True
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _whole_lines(file: BinaryIO) -> int:
+    """Return where the last complete line of `file` ends, in bytes."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(end - TAIL_BYTES, 0)
+        file.seek(start)
+        if newline := file.read(end - start).rfind(b"\n") + 1:
+            return start + newline
+        end = start
+    return 0
 
 
 class _Courier:
@@ -102,37 +113,43 @@ class _Courier:
         self._last_acknowledged: int | None = None
 
     def deliver(self) -> int:
-        """Send every complete line that is not acknowledged yet and return how many were sent.
+        """Send every step of the lines that are not acknowledged yet and return how many were sent.
+
+        Of a step that was done again before it was sent, the last time counts. One that the server has
+        stays as it is.
 
         Raises:
             TrackingUnavailable: The server refused or could not be reached. What it acknowledged
                 before is kept.
         """
-        sent = 0
-        for records, end in self._batches():
-            if self._client is None:
-                self._connect()
-            # Unknown after a failure: the server may have taken a batch whose answer was lost.
-            if self._last_acknowledged is None:
-                self._last_acknowledged = self._last_step_of_server()
-            new = [record for record in records if record["step"] > self._last_acknowledged]
-            self._log(new)
-            sent += len(new)
-            self._last_acknowledged = max(self._last_acknowledged, records[-1]["step"])
-            write_text(self._offset_path, str(end))
-        return sent
+        last_of_step, end = self._unacknowledged()
+        if not last_of_step:
+            return 0
+        if self._client is None:
+            self._connect()
+        # Unknown after a failure: the server may have taken a batch whose answer was lost.
+        if self._last_acknowledged is None:
+            self._last_acknowledged = self._last_step_of_server()
+        # In the order of steps, so that the server has every step up to its last.
+        new = [last_of_step[step] for step in sorted(last_of_step) if step > self._last_acknowledged]
+        for start in range(0, len(new), STEPS_PER_CALL):
+            self._log(new[start : start + STEPS_PER_CALL])
+        write_text(self._offset_path, str(end))
+        return len(new)
 
-    def _batches(self) -> Iterator[tuple[list[dict[str, Any]], int]]:
-        if not self._metrics_path.exists():
-            return
+    def _unacknowledged(self) -> tuple[dict[int, dict[str, Any]], int]:
+        """Return the last line of each step after the acknowledged offset, and where these lines end."""
+        last_of_step: dict[int, dict[str, Any]] = {}
         offset = int(self._offset_path.read_text()) if self._offset_path.exists() else 0
-        with self._metrics_path.open("rb") as file:
-            file.seek(offset)
-            lines = [line for line in file if line.endswith(b"\n")]
-        for start in range(0, len(lines), STEPS_PER_CALL):
-            chosen = lines[start : start + STEPS_PER_CALL]
-            offset += sum(map(len, chosen))
-            yield [json.loads(line) for line in chosen], offset
+        if self._metrics_path.exists():
+            with self._metrics_path.open("rb") as file:
+                file.seek(offset)
+                for line in file:
+                    if line.endswith(b"\n"):
+                        offset += len(line)
+                        record = json.loads(line)
+                        last_of_step[record["step"]] = record
+        return last_of_step, offset
 
     def _connect(self) -> None:
         for name, value in REQUEST_SETTINGS.items():
@@ -155,8 +172,6 @@ class _Courier:
         return max((metric.step for metric in history), default=0)
 
     def _log(self, records: list[dict[str, Any]]) -> None:
-        if not records:
-            return
         from mlflow.entities import Metric
         from mlflow.exceptions import MlflowException
 
@@ -164,12 +179,14 @@ class _Courier:
             Metric(name, record[name], int(record["time"] * 1000), record["step"])
             for record in records
             for name in METRIC_NAMES
+            if record[name] is not None
         ]
         try:
             self._client.log_batch(self._run_id, metrics=points)
         except (MlflowException, OSError) as error:
             self._last_acknowledged = None
             raise TrackingUnavailable(str(error)) from error
+        self._last_acknowledged = records[-1]["step"]
 
 
 def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:
@@ -224,18 +241,23 @@ class Shipper:
 
 
 class Reporter:
-    """Rank 0's metrics: the file, and the shipper where there is an MLflow run.
+    """Rank 0's files, and the shipper where there is an MLflow run.
 
     Args:
-        run_dir: Folder of the metrics file.
+        run_dir: Folder of the files.
         tracking_uri: MLflow's; None leaves it to MLflow.
         run_id: MLflow run; empty for none.
     """
 
-    def __init__(self, run_dir: Path, tracking_uri: str | None, run_id: str):
+    def __init__(self, run_dir: Path, tracking_uri: str | None = None, run_id: str = ""):
+        self._run_dir = run_dir
         self._file = MetricsFile(run_dir)
         self._new_shipper = (lambda: Shipper(run_dir, tracking_uri, run_id)) if run_id else None
         self._shipper: Shipper | None = None
+
+    def started(self, start: Start) -> None:
+        """Write down how this start of the workers went."""
+        start.append(self._run_dir)
 
     def report(self, metrics: StepMetrics) -> None:
         """Write a step down; the shipper picks it up."""

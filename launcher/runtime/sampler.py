@@ -1,21 +1,33 @@
 """Which samples a rank takes, so that each is taken exactly once at any sequence of world sizes.
 
-Training is one endless stream of samples: epoch after epoch, each in its own seeded order. The only
-state is a cursor, the samples consumed since the start; neither the world size nor the number of
-steps is part of it.
+Training is one stream of samples: epoch after epoch, each in its own seeded order. The only state is a
+cursor, the samples that all ranks consumed since the start; neither the world size nor the number of
+steps, loader workers or prefetched batches is part of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
+
+from launcher.runtime import process_group
+from launcher.runtime.shares import SharesMismatch, micro_batches, nearest_even, rank_positions, step_shares
+
+
+class SamplerMismatch(ValueError):
+    """A saved cursor counts the samples of another stream."""
 
 
 @lru_cache(maxsize=2)
 def epoch_order(num_samples: int, seed: int, epoch: int) -> torch.Tensor:
-    """Return the order of one epoch, shape `(num_samples,)`: a permutation of the dataset's indices."""
-    generator = torch.Generator().manual_seed(seed + 1_000_003 * epoch)
+    """Return the order of one epoch, shape `(num_samples,)`: a permutation of the dataset's indices.
+
+    Source: PyTorch documentation, DistributedSampler: epoch e of seed s shuffles with the seed s + e.
+        With equal shares a step takes the same samples here as there.
+    """
+    generator = torch.Generator().manual_seed(seed + epoch)
     return torch.randperm(num_samples, generator=generator)
 
 
@@ -43,19 +55,165 @@ class SampleStream:
         return torch.cat(parts)
 
 
-def step_shares(per_rank: Sequence[int], remaining: int) -> tuple[int, ...]:
-    """Return each rank's samples of the next step when `remaining` are left to train on.
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a rank processes in one forward pass.
 
-    A full step takes `per_rank`; the last one, if shorter, spreads what is left as evenly as it can,
-    so that a rank may take none.
+    Args:
+        positions: Of the stream; empty where this rank has nothing left to do in the step.
+        step_start: Cursor at the start of the optimizer step.
+        step_samples: Samples of the step, over all ranks.
+        completes_step: Whether it is the rank's last of the step.
     """
-    if remaining >= sum(per_rank):
-        return tuple(per_rank)
-    share, extra = divmod(remaining, len(per_rank))
-    return tuple(share + (rank < extra) for rank in range(len(per_rank)))
+
+    positions: range
+    step_start: int
+    step_samples: int
+    completes_step: bool
+
+    @property
+    def step_stop(self) -> int:
+        return self.step_start + self.step_samples
 
 
-def rank_positions(shares: Sequence[int], rank: int, cursor: int) -> range:
-    """Return the positions of the stream that `rank` takes in the step that begins at `cursor`."""
-    start = cursor + sum(shares[:rank])
-    return range(start, start + shares[rank])
+class StepSampler:
+    """A `batch_sampler` that takes every sample of every epoch exactly once, however the ranks change.
+
+    It goes through all epochs in one pass, from the cursor on. Iterating does not move the cursor, since
+    a loader fetches ahead: whoever trains sets `cursor` once a step's samples are consumed, as `Job` does.
+
+    Args:
+        num_samples: Size of the dataset.
+        samples_per_step: Samples of an optimizer step, over all ranks; the same at every world size.
+        epochs: Passes over the dataset.
+        seed: Seeds every epoch's order.
+        micro_batch_size: Most samples in one forward pass of a rank; None for a rank's whole share.
+        per_rank: Each rank's samples of a step; None for the same, or one more for the first ranks.
+        rank: This process's; None asks the process group at every use.
+        world_size: Number of ranks, likewise.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        samples_per_step: int,
+        epochs: int = 1,
+        *,
+        seed: int = 0,
+        micro_batch_size: int | None = None,
+        per_rank: Sequence[int] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ):
+        if min(num_samples, samples_per_step, epochs, 1 if micro_batch_size is None else micro_batch_size) < 1:
+            raise ValueError("num_samples, samples_per_step, epochs and micro_batch_size are at least 1")
+        self.stream = SampleStream(num_samples, seed)
+        self.samples_per_step = samples_per_step
+        self.total_samples = num_samples * epochs
+        self.micro_batch_size = micro_batch_size
+        self.cursor = 0
+        self._per_rank, self._rank, self._world_size = per_rank, rank, world_size
+
+    @property
+    def rank(self) -> int:
+        return process_group.rank() if self._rank is None else self._rank
+
+    @property
+    def world_size(self) -> int:
+        return process_group.world_size() if self._world_size is None else self._world_size
+
+    @property
+    def per_rank(self) -> tuple[int, ...]:
+        """Each rank's samples of a full step, shape `(world_size,)`.
+
+        Raises:
+            SharesMismatch: The shares that were given are not those of this many ranks and samples.
+        """
+        if self._per_rank is None:
+            return nearest_even(self.samples_per_step, self.world_size)
+        shares = tuple(self._per_rank)
+        if len(shares) != self.world_size or sum(shares) != self.samples_per_step or min(shares) < 0:
+            raise SharesMismatch(
+                f"per_rank={shares} does not split samples_per_step={self.samples_per_step} "
+                f"over {self.world_size} ranks"
+            )
+        return shares
+
+    @property
+    def steps_left(self) -> int:
+        """Optimizer steps from the cursor to the end."""
+        return -(-max(self.total_samples - self.cursor, 0) // self.samples_per_step)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield what this rank processes from the cursor to the end, one forward pass at a time."""
+        rank, full_step, cursor = self.rank, self.per_rank, self.cursor
+        while cursor < self.total_samples:
+            shares = step_shares(full_step, self.total_samples - cursor)
+            micro = self.micro_batch_size or max(shares)
+            parts = list(micro_batches(rank_positions(shares, rank, cursor), max(shares), micro))
+            for number, positions in enumerate(parts, start=1):
+                yield Batch(positions, cursor, sum(shares), number == len(parts))
+            cursor += sum(shares)
+
+    def __iter__(self) -> "_DatasetIndices":
+        return _DatasetIndices(self)
+
+    def __len__(self) -> int:
+        """Return how many batches `iter` gives: those from the cursor to the end."""
+        micro, left = self.micro_batch_size, self.total_samples - self.cursor
+        full_steps, tail = divmod(max(left, 0), self.samples_per_step)
+        of_full, of_tail = max(self.per_rank), -(-tail // self.world_size)
+        if micro is None:
+            return full_steps + (tail > 0)
+        return full_steps * -(-of_full // micro) + -(-of_tail // micro)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the cursor and the stream that it counts; the same on all ranks."""
+        return {"cursor": self.cursor, "num_samples": self.stream.num_samples, "seed": self.stream.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a saved cursor, saved by any rank of any world size.
+
+        Raises:
+            SamplerMismatch: It was saved for another number of samples or another seed.
+        """
+        own = self.state_dict()
+        if any(state[name] != own[name] for name in ("num_samples", "seed")):
+            raise SamplerMismatch(f"the state of another stream: {state}, not {own}")
+        self.cursor = state["cursor"]
+
+
+class _DatasetIndices:
+    """The iterator over a sampler's batches, as lists of dataset indices.
+
+    It has a state of its own for torchdata's StatefulDataLoader, which asks the iterator, batch by batch,
+    and keeps the answer that belongs to the batch its consumer has.
+    """
+
+    def __init__(self, sampler: StepSampler):
+        self._sampler = sampler
+        self._restart()
+
+    def _restart(self) -> None:
+        self._batches = self._sampler.batches()
+        self._cursor = self._sampler.cursor
+
+    def __iter__(self) -> "_DatasetIndices":
+        return self
+
+    def __next__(self) -> list[int]:
+        batch = next(self._batches)
+        if batch.completes_step:
+            self._cursor = batch.step_stop
+        # A rank without samples processes one of the step with weight 0: it takes part in the exchanges.
+        filler = range(batch.step_start, batch.step_start + 1)
+        return self._sampler.stream.indices(batch.positions or filler).tolist()
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the state after the last step that was given out whole."""
+        return self._sampler.state_dict() | {"cursor": self._cursor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on, sampler and iterator, from a saved state."""
+        self._sampler.load_state_dict(state)
+        self._restart()

@@ -4,26 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """How the samples of a full optimizer step fall on the ranks.
-
-    Args:
-        per_rank: Samples per rank; its length is the world size.
-        micro: Most samples in one forward pass of a rank.
-    """
-
-    per_rank: tuple[int, ...]
-    micro: int
-
-    @property
-    def samples_per_step(self) -> int:
-        return sum(self.per_rank)
-
-
-class SharesMismatch(ValueError):
-    """The configuration's batch sizes do not fit the number of ranks that started."""
+from launcher.runtime.shares import Shares, SharesMismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +37,7 @@ class Settings:
     Args:
         model_type: Name of the model, a key of `launcher.runtime.model.MODELS`.
         model: Arguments of the model's constructor, as the recipe spells them.
+        strategy: `ddp` or `fsdp2`.
         data_path: Text file, or `builtin:NAME`.
         data_limit: Most samples to use; None for all.
         max_len: Tokens per sample.
@@ -70,6 +52,7 @@ class Settings:
 
     model_type: str
     model: Mapping[str, Any]
+    strategy: str
     data_path: str
     data_limit: int | None
     max_len: int
@@ -119,6 +102,7 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
     return Settings(
         model_type=config["run"]["model_type"],
         model=training["model_config"],
+        strategy=args["strategy"],
         data_path=data["file_path"],
         data_limit=data.get("limit"),
         max_len=int(args["max_len"]),

@@ -1,32 +1,52 @@
-"""The training loop: data, model, gradients, checkpoints and metrics tied together."""
+"""The training of a recipe: its data, model and schedule, in the loop that every script can have."""
 
-import os
-import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 
 from launcher import contract
-from launcher.runtime.batches import accumulate_gradients
-from launcher.runtime.checkpoint import Checkpoints, Progress
+from launcher.runtime import agent, starts
 from launcher.runtime.data import data_file, load_tokens
+from launcher.runtime.job import Job
 from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
 from launcher.runtime.reporting import Reporter, StepMetrics
-from launcher.runtime.sampler import SampleStream, rank_positions, step_shares
+from launcher.runtime.sampler import StepSampler
 from launcher.runtime.schedule import learning_rate
 from launcher.runtime.settings import Settings
-
-DRAIN_TIMEOUT_S = 5.0
-"""How long a finished job waits for its metrics to be sent. The launcher sends the rest."""
 
 
 class TrainingDirInUse(RuntimeError):
     """The training folder holds a checkpoint and `override_training_dir` is false."""
+
+
+class UnknownStrategy(ValueError):
+    """The recipe's `strategy` is not one this trainer knows."""
+
+
+def distribute(model: nn.Module, strategy: str) -> nn.Module:
+    """Return `model`, on its device, as one of the ranks that train it together.
+
+    Args:
+        model: Its `blocks` are sharded one by one under `fsdp2`.
+        strategy: `ddp`, parameters on every rank; `fsdp2`, parameters, gradients and optimizer state sharded.
+
+    Raises:
+        UnknownStrategy: It is neither.
+    """
+    if strategy == "ddp":
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(model)
+    if strategy != "fsdp2":
+        raise UnknownStrategy(f"strategy={strategy!r}; this trainer knows ddp and fsdp2")
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.blocks:
+        fully_shard(block)
+    return fully_shard(model)
 
 
 class Trainer:
@@ -36,27 +56,44 @@ class Trainer:
         settings: What to train, with the shares of this world size.
         place: This process among the ranks; the process group is joined already.
         run_dir: Receives metrics and, unless the settings say otherwise, checkpoints.
-        event_detected: Whether the cluster is about to change; called by all ranks before each step.
+        event_pending: Whether this rank was told to save and stop.
     """
 
-    def __init__(self, settings: Settings, place: Place, run_dir: Path, event_detected: Callable[[], bool]):
+    def __init__(
+        self,
+        settings: Settings,
+        place: Place,
+        run_dir: Path,
+        event_pending: Callable[[], bool] = agent.event_pending,
+    ):
         self.settings = settings
         self.place = place
-        self.event_detected = event_detected
         tokens = load_tokens(data_file(settings.data_path), settings.max_len, settings.data_limit)
         self.tokens = tokens.to(place.device)
-        self.stream = SampleStream(len(tokens), settings.seed)
-        self.total_samples = len(tokens) * settings.max_epochs
         model = build_model(settings.model_type, settings.model, max_len=settings.max_len, seed=settings.seed)
-        self.model = DistributedDataParallel(model.to(place.device))
+        self.model = distribute(model.to(place.device), settings.strategy)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), betas=settings.adam_betas, weight_decay=settings.weight_decay
         )
-        folder = Path(settings.training_dir) if settings.training_dir else run_dir / contract.CHECKPOINT_DIR
-        self.checkpoints = Checkpoints(folder, settings.max_checkpoints)
-        tracking = settings.tracking
-        self.reporter = Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
-        self.progress = Progress(world_size=place.world_size)
+        shares, tracking = settings.shares, settings.tracking
+        self.job = Job(
+            self.model,
+            self.optimizer,
+            sampler=StepSampler(
+                len(tokens),
+                shares.samples_per_step,
+                settings.max_epochs,
+                seed=settings.seed,
+                micro_batch_size=shares.micro,
+                per_rank=shares.per_rank,
+            ),
+            folder=Path(settings.training_dir) if settings.training_dir else run_dir / contract.CHECKPOINT_DIR,
+            save_every=settings.save_steps,
+            keep=settings.max_checkpoints,
+            reporter=Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None,
+            on_step=self._show,
+            event_pending=event_pending,
+        )
         self.last_loss: float | None = None
 
     def run(self) -> bool:
@@ -65,87 +102,56 @@ class Trainer:
         Either way the work done is in a published checkpoint when this returns.
         """
         self._resume()
-        while self.progress.cursor < self.total_samples:
-            if self.event_detected():
-                self._save()
-                self._say(f"stopped at step {self.progress.step} for a scale event")
-                self._close(timeout_s=0.0)
-                return False
-            self._step()
-            save_steps = self.settings.save_steps
-            if save_steps and self.progress.step % save_steps == 0:
-                self._save()
-        self._save()
+        for rows in self.job.steps(self._rows()):
+            self.job.weigh(self._mean_loss(rows)).backward()
+            if self.job.completes_step:
+                self._update()
+        if not self.job.finished:
+            self._say(f"stopped at step {self.job.step} for a scale event")
+            return False
         loss = "" if self.last_loss is None else f", loss {self.last_loss:.4f}"
-        self._say(f"finished at step {self.progress.step}{loss}")
-        self._close(timeout_s=DRAIN_TIMEOUT_S)
+        self._say(f"finished at step {self.job.step}{loss}")
         return True
 
     def _resume(self) -> None:
         # Until a checkpoint says otherwise, dropout differs by rank; the weights are made already.
         torch.manual_seed(self.settings.seed + 1 + self.place.rank)
+        checkpoints = self.job.checkpoints
         # A restart inside a job goes on with the job's own checkpoints, whatever it began from.
-        is_restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-        if not is_restart and not self.settings.override_training_dir and self.checkpoints.latest():
-            raise TrainingDirInUse(f"{self.checkpoints.folder} holds a checkpoint; override_training_dir is false")
-        if not is_restart and not self.settings.load_checkpoint:
-            self.checkpoints.clear()
-        loaded = self.checkpoints.load(self.model, self.optimizer)
-        if loaded:
-            self.progress = replace(loaded, world_size=self.place.world_size)
-            self._say(f"resumed from step {loaded.step} (saved by {loaded.world_size} ranks)")
+        if starts.attempt() == 0:
+            if not self.settings.override_training_dir and checkpoints.latest():
+                raise TrainingDirInUse(f"{checkpoints.folder} holds a checkpoint; override_training_dir is false")
+            if not self.settings.load_checkpoint:
+                checkpoints.clear()
+        if resumed := self.job.restore():
+            self._say(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
 
-    def _step(self) -> None:
-        started = time.perf_counter()
-        cursor, step = self.progress.cursor, self.progress.step + 1
-        shares = step_shares(self.settings.shares.per_rank, self.total_samples - cursor)
-        rate = learning_rate(self.settings.schedule, (cursor + sum(shares) / 2) / self.total_samples)
-        loss = self._gradients(shares, cursor)
+    def _rows(self) -> Iterator[torch.Tensor]:
+        for indices in self.job.sampler:
+            yield self.tokens[indices]
+
+    def _mean_loss(self, rows: torch.Tensor) -> torch.Tensor:
+        return next_token_loss(self.model, rows)
+
+    def _update(self) -> None:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_norm)
+        batch, sampler = self.job.batch, self.job.sampler
+        rate = learning_rate(
+            self.settings.schedule, (batch.step_start + batch.step_samples / 2) / sampler.total_samples
+        )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        dist.all_reduce(loss)
-        self.last_loss = loss.item()
-        self.progress = replace(self.progress, step=step, cursor=cursor + sum(shares))
-        self._report(rate, sum(shares), time.perf_counter() - started)
 
-    def _gradients(self, shares: tuple[int, ...], cursor: int) -> torch.Tensor:
-        positions = rank_positions(shares, self.place.rank, cursor)
-        return accumulate_gradients(
-            self.model,
-            lambda rows: next_token_loss(self.model, rows),
-            self.tokens[self.stream.indices(positions)],
-            micro=self.settings.shares.micro,
-            samples_per_step=sum(shares),
-            world_size=self.place.world_size,
-        )
-
-    def _report(self, rate: float, samples: int, elapsed_s: float) -> None:
-        if self.reporter is None:
-            return
-        step, world_size = self.progress.step, self.place.world_size
-        speed = samples / elapsed_s
-        self.reporter.report(
-            StepMetrics(step, self.last_loss, rate, world_size, self.place.nodes, speed, samples, time.time())
-        )
-        if step % self.settings.logging_steps == 0:
-            left = self.total_samples - self.progress.cursor
-            total = step - (-left // self.settings.shares.samples_per_step)
+    def _show(self, metrics: StepMetrics) -> None:
+        self.last_loss = metrics.loss
+        if metrics.step % self.settings.logging_steps == 0:
             self._say(
-                f"step {step}/{total}  loss {self.last_loss:.4f}  lr {rate:.5f}  "
-                f"{speed:.0f} samples/s  world {world_size}"
+                f"step {metrics.step}/{metrics.step + self.job.sampler.steps_left}  loss {metrics.loss:.4f}  "
+                f"lr {metrics.learning_rate:.5f}  {metrics.samples_per_s:.0f} samples/s  world {metrics.world_size}"
             )
-
-    def _save(self) -> None:
-        if self.progress.step:
-            self.checkpoints.save(self.model, self.optimizer, self.progress)
 
     def _say(self, message: str) -> None:
         if self.place.rank == 0:
             print(message, flush=True)
-
-    def _close(self, timeout_s: float) -> None:
-        if self.reporter:
-            self.reporter.close(timeout_s)

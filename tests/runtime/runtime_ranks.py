@@ -18,6 +18,9 @@ from launcher.runtime.process_group import Place
 from launcher.runtime.settings import settings_of
 from launcher.runtime.trainer import Trainer
 
+RANDOM_KILLS = int(os.environ.get("RECIPES_RANDOM_KILLS", "25"))
+"""How often a test kills ranks during a save."""
+
 TEXT = Path(__file__).parents[2] / "launcher" / "runtime" / "data" / "tiny_corpus.txt"
 
 
@@ -27,10 +30,15 @@ def unused_port() -> int:
         return probe.getsockname()[1]
 
 
+def fork_ranks(world_size: int, work: Callable[[Place], Any], folder: Path) -> list[int]:
+    """Start `work(place)` in `world_size` processes of one group and return their ids."""
+    port = unused_port()
+    return [_fork(rank, world_size, port, work, folder) for rank in range(world_size)]
+
+
 def run_ranks(world_size: int, work: Callable[[Place], Any], folder: Path) -> list[Any]:
     """Run `work(place)` in `world_size` processes of one group and return what each returned."""
-    port = unused_port()
-    children = [_fork(rank, world_size, port, work, folder) for rank in range(world_size)]
+    children = fork_ranks(world_size, work, folder)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert codes == [0] * world_size
     return [pickle.loads((folder / f"result{rank}").read_bytes()) for rank in range(world_size)]
@@ -65,6 +73,7 @@ def tiny_config(world_size: int = 1, **changes: Any) -> dict[str, Any]:
         "max_epochs": 2,
         "max_len": 8,
         "seed": 42,
+        "strategy": "ddp",
         "weight_decay": 0.0,
         "adam_betas": [0.9, 0.95],
         "max_norm": 1.0,
@@ -106,23 +115,21 @@ class RecordingTrainer(Trainer):
 
     taken: list[int]
 
-    def _gradients(self, shares: tuple[int, ...], cursor: int) -> torch.Tensor:
-        from launcher.runtime.sampler import rank_positions
-
-        positions = rank_positions(shares, self.place.rank, cursor)
-        self.taken.extend(self.stream.indices(positions).tolist())
-        return super()._gradients(shares, cursor)
+    def _mean_loss(self, rows: torch.Tensor) -> torch.Tensor:
+        self.taken += self.job.sampler.stream.indices(self.job.batch.positions).tolist()
+        return super()._mean_loss(rows)
 
 
-def train(config: dict[str, Any], world_size: int, run_dir: Path, stop_before_step: int = 0) -> list[int]:
-    """Train on `world_size` ranks, to the end or to `stop_before_step`; return the indices they took."""
+def train(config: dict[str, Any], world_size: int, run_dir: Path, stop_after_step: int = 0) -> list[int]:
+    """Train on `world_size` ranks, to the end or to `stop_after_step`; return the indices they took."""
 
     def work(place: Place) -> list[int]:
+        # Only the last rank is told: the others learn it from the step's agreement.
         trainer = RecordingTrainer(
             settings_of(config, place.world_size),
             place,
             run_dir,
-            lambda: trainer.progress.step + 1 == stop_before_step,
+            lambda: trainer.job.step + 1 == stop_after_step and place.rank == world_size - 1,
         )
         trainer.taken = []
         trainer.run()
@@ -134,3 +141,7 @@ def train(config: dict[str, Any], world_size: int, run_dir: Path, stop_before_st
 
 def metrics(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def starts(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "starts.jsonl").read_text().splitlines()]

@@ -1,14 +1,18 @@
 import os
+import random
+import shutil
 import signal
 import time
 from pathlib import Path
 
+import numpy
 import pytest
-import runtime_ranks
 import torch
+from runtime_ranks import RANDOM_KILLS, fork_ranks, run_ranks
 
-from launcher.runtime import agent
-from launcher.runtime.checkpoint import LATEST, CheckpointMissing, Checkpoints, Progress, latest_progress
+from launcher.runtime import agent, randomness
+from launcher.runtime.checkpoint import LATEST, PROGRESS, CheckpointBroken, Checkpoints, Progress, latest_progress
+from launcher.runtime.process_group import Place
 
 
 def new_model(value: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -61,10 +65,11 @@ def in_child(work) -> int:
 def test_killed_at_every_point_of_a_save_the_latest_still_loads(tmp_path):
     """Steps 1 and 2 are there; a save of step 3 that also removes step 1 dies at each change in turn."""
     outcomes = []
+    save(tmp_path / "before", 1)
+    save(tmp_path / "before", 2)
     for number in range(1, 100):
         folder = tmp_path / str(number)
-        save(folder, 1)
-        save(folder, 2)
+        shutil.copytree(tmp_path / "before", folder)
 
         def dying_save(number=number, folder=folder):
             die_at_call(number)
@@ -84,21 +89,75 @@ def test_killed_at_every_point_of_a_save_the_latest_still_loads(tmp_path):
     assert outcomes.count(2) >= 5 and outcomes.count(3) >= 2
 
 
-@pytest.mark.parametrize("delay_s", [0.02, 0.05, 0.11, 0.23], ids=str)
-def test_killed_at_any_moment_the_latest_still_loads(tmp_path, delay_s):
-    child = os.fork()
-    if not child:
-        torch.set_num_threads(1)
-        for step in range(1, 10_000):
-            save(tmp_path, step)
-        os._exit(1)
-    while latest_progress(tmp_path) is None:
-        time.sleep(0.001)
-    time.sleep(delay_s)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    progress, weight = load(tmp_path)
-    assert progress.step == weight >= 1
+def test_killed_at_random_moments_of_a_save_the_latest_always_loads(tmp_path):
+    """Two ranks that save without a pause are killed again and again; each time they go on from the latest."""
+    moments = random.Random(5)
+    reached, partials = [0], []
+
+    def save_on(place: Place) -> None:
+        model, optimizer = new_model(0.0)
+        checkpoints = Checkpoints(tmp_path, keep=2)
+        progress = checkpoints.load(model, optimizer) or Progress()
+        for step in range(progress.step + 1, 10_000):
+            torch.nn.init.constant_(model.weight, step)
+            checkpoints.save(model, optimizer, Progress(step, step * 10, place.world_size))
+
+    for _ in range(RANDOM_KILLS):
+        ranks = fork_ranks(2, save_on, tmp_path)
+        deadline = time.monotonic() + 30
+        while latest_step(tmp_path) <= reached[-1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, 0.06))  # a save of these takes 0.02 s
+        moments.shuffle(ranks)
+        for rank in ranks:
+            os.kill(rank, signal.SIGKILL)
+        for rank in ranks:
+            os.waitpid(rank, 0)
+        left_partial = bool(list(tmp_path.glob(".partial-*")))
+        progress, weight = load(tmp_path)
+        assert progress == Progress(int(weight), int(weight) * 10, 2) and progress.step > reached[-1]
+        reached.append(progress.step)
+        partials.append(left_partial)
+    assert any(partials)  # else no kill came during a save
+
+
+def latest_step(folder: Path) -> int:
+    found = latest_progress(folder)
+    return found[1].step if found else 0
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_file_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, world_size):
+    """Whole: a sync of a file that grows afterwards is none."""
+
+    def synced_sizes(place: Place) -> dict[str, int] | None:
+        synced, fsync = {}, os.fsync
+        published = {}
+
+        def noting_fsync(descriptor: int) -> None:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            synced[Path(path).name] = os.fstat(descriptor).st_size
+            fsync(descriptor)
+
+        rename = Path.rename
+
+        def noting_rename(self: Path, target: Path) -> Path:
+            if target.name.startswith("step-"):
+                published.update(synced)
+            return rename(self, target)
+
+        os.fsync, Path.rename = noting_fsync, noting_rename
+        Checkpoints(tmp_path / "kept").save(*new_model(1.0), Progress(1, 10, world_size))
+        return published if place.rank == 0 else synced
+
+    sizes = {}
+    for found in run_ranks(world_size, synced_sizes, tmp_path):
+        sizes |= found
+    files = {path.name: path.stat().st_size for path in (tmp_path / "kept" / "step-00000001").iterdir()}
+    assert len(files) == world_size + 2
+    assert {name: sizes.get(name, sizes.get(f".{name}.partial")) for name in files} == files
+    assert ".partial-step-00000001" in sizes  # the names in it
 
 
 def test_a_step_is_published_once(tmp_path):
@@ -114,8 +173,77 @@ def test_nothing_to_load_is_not_an_error(tmp_path):
 
 def test_a_pointer_to_nothing_is_an_error(tmp_path):
     (tmp_path / LATEST).write_text("step-00000009\n")
-    with pytest.raises(CheckpointMissing, match="step-00000009"):
+    with pytest.raises(CheckpointBroken, match="step-00000009"):
         load(tmp_path)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "__1_0.distcp", ".metadata"])
+@pytest.mark.parametrize("harm", [Path.unlink, cut], ids=["missing", "cut_short"])
+def test_a_checkpoint_that_is_not_whole_is_refused_on_all_ranks(tmp_path, name, harm):
+    def save_harm_load(place: Place) -> str:
+        folder = tmp_path / "kept"
+        Checkpoints(folder).save(*new_model(1.0), Progress(1, 10, 2))
+        if place.rank == 0:
+            harm(folder / "step-00000001" / name)
+        with pytest.raises(CheckpointBroken) as caught:
+            Checkpoints(folder).load(*new_model(2.0))
+        Checkpoints(folder).save(*new_model(3.0), Progress(1, 10, 2))
+        return f"{caught.value}, then {Checkpoints(folder).load(*new_model(2.0)).step}"
+
+    said = run_ranks(2, save_harm_load, tmp_path)
+    assert said[0] == said[1] and said[0].endswith("then 1")
+    assert f"not whole: {name} missing" in said[0]
+
+
+def test_a_checkpoint_without_its_progress_is_refused(tmp_path):
+    save(tmp_path, 1)
+    (tmp_path / "step-00000001" / PROGRESS).unlink()
+    with pytest.raises(CheckpointBroken, match="holds no checkpoint"):
+        load(tmp_path)
+
+
+def test_random_numbers_go_on_where_they_stopped(tmp_path):
+    def drawn() -> list[float]:
+        return [random.random(), torch.rand(()).item(), numpy.random.rand()]
+
+    save(tmp_path, 1)
+    following = drawn()
+    drawn()
+    load(tmp_path)
+    assert drawn() == following
+
+
+def test_at_another_size_every_rank_draws_numbers_of_its_own(tmp_path):
+    save(tmp_path, 1)
+
+    def draw(_: Place) -> float:
+        torch.manual_seed(7)
+        load(tmp_path)
+        return torch.rand(()).item()
+
+    first, second = run_ranks(2, draw, tmp_path)
+    assert first != second
+    torch.manual_seed(7)
+    randomness.reseed(rank=1, step=1)
+    assert torch.rand(()).item() == second
+
+
+def test_a_scheduler_is_saved_and_restored(tmp_path):
+    model, optimizer = new_model(1.0)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=10)
+    for _ in range(4):
+        optimizer.step()
+        scheduler.step()
+    Checkpoints(tmp_path).save(model, optimizer, Progress(4, 40, 1), scheduler)
+    model, optimizer = new_model(2.0)
+    restored = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=10)
+    Checkpoints(tmp_path).load(model, optimizer, restored)
+    assert restored.state_dict() == scheduler.state_dict()
+    assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0]
 
 
 def test_the_agent_is_told_after_publication(tmp_path, monkeypatch):

@@ -93,25 +93,33 @@ def test_a_fault_prints_its_traceback_and_exits_nonzero(tmp_path):
     assert "Traceback" in errors and "run.model_type='huge_lm'; this trainer builds tiny_lm" in errors
 
 
-@pytest.mark.parametrize("delay_s", [0.3, 1.0], ids=str)
-def test_the_stop_signal_survives_the_import_of_its_handler(tmp_path, delay_s):
+@pytest.mark.parametrize(
+    ("delay_s", "mode", "says"),
+    [(0.3, "distributed", "True True\n"), (1.0, "distributed", "True True\n"), (0.3, "disabled", "False False\n")],
+    ids=["early", "later", "coordination_disabled"],
+)
+def test_the_stop_signal_survives_the_import_of_its_handler(delay_s, mode, says):
     pytest.importorskip(agent.PACKAGE)
     program = (
-        "from launcher.runtime.agent import install_event_handler\n"
-        "detected = install_event_handler()\n"
-        "print(detected())\n"
+        "from launcher.runtime import agent\n"
+        "agent.install_event_handler()\n"
+        "from hyperpod_elastic_agent.elastic_event_handler import elastic_event_detected\n"
+        "print(agent.event_pending(), elastic_event_detected())\n"
     )
-    env = os.environ | {"HYPERPOD_SIGNAL_COORDINATION": "distributed", "PYTHONPATH": str(ROOT)}
+    env = os.environ | {"HYPERPOD_SIGNAL_COORDINATION": mode, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True)
     time.sleep(delay_s)
     process.send_signal(signal.SIGUSR1)
-    assert process.communicate(timeout=60)[0] == "True\n"
+    assert process.communicate(timeout=60)[0] == says
     assert process.returncode == 0
 
 
 def test_without_the_agent_there_are_no_events(monkeypatch):
+    before = signal.getsignal(signal.SIGUSR1)
     monkeypatch.setattr(agent, "PACKAGE", "no_such_package")
-    assert agent.install_event_handler()() is False
+    agent.install_event_handler()
+    assert signal.getsignal(signal.SIGUSR1) == before
+    assert not agent.event_pending()
 
 
 def test_an_event_on_one_rank_stops_all_with_a_checkpoint(tmp_path):

@@ -18,14 +18,14 @@ from launcher.runtime.reporting import (
     ship,
 )
 
-FIRST = StepMetrics(1, 5.5, 0.001, 2, 1, 100.0, 32, 1_700_000_000.25)
+FIRST = StepMetrics(1, 5.5, 0.001, 2, 1, 100.0, 32, 1_700_000_000.25, attempt=0, cursor=32)
 UNREACHABLE = "http://127.0.0.1:9"
 
 
-def write_steps(run_dir, *steps: int) -> None:
+def write_steps(run_dir, *steps: int, attempt: int = 0) -> None:
     file = MetricsFile(run_dir)
     for step in steps:
-        file.append(replace(FIRST, step=step, loss=5.5 - step / 100))
+        file.append(replace(FIRST, step=step, loss=5.5 - step / 100 + attempt, attempt=attempt))
     file.close()
 
 
@@ -33,31 +33,44 @@ def steps_in(run_dir) -> list[int]:
     return [json.loads(line)["step"] for line in (run_dir / contract.METRICS_FILE).read_text().splitlines()]
 
 
-@pytest.fixture
-def mlflow_run(tmp_path):
+@pytest.fixture(scope="module")
+def mlflow_store(tmp_path_factory):
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
     client = mlflow.MlflowClient(tracking_uri=uri)
-    run = client.create_run(client.create_experiment("tiny"))
-    return client, uri, run.info.run_id
+    return client, uri, client.create_experiment("tiny")
+
+
+@pytest.fixture
+def mlflow_run(mlflow_store):
+    client, uri, experiment = mlflow_store
+    return client, uri, client.create_run(experiment).info.run_id
 
 
 def logged(client, run_id: str, name: str = "loss") -> list[int]:
     return sorted(metric.step for metric in client.get_metric_history(run_id, name))
 
 
-def test_redone_steps_are_written_once(tmp_path):
+def losses(client, run_id: str) -> dict[int, float]:
+    history = client.get_metric_history(run_id, "loss")
+    assert len({metric.step for metric in history}) == len(history)
+    return {metric.step: metric.value for metric in history}
+
+
+def test_redone_steps_are_written_again(tmp_path):
     write_steps(tmp_path, 1, 2, 3)
-    write_steps(tmp_path, 2, 3, 4, 5)
-    assert steps_in(tmp_path) == [1, 2, 3, 4, 5]
+    write_steps(tmp_path, 2, 3, 4, attempt=1)
+    lines = [json.loads(line) for line in (tmp_path / contract.METRICS_FILE).read_text().splitlines()]
+    assert [(line["step"], line["attempt"]) for line in lines] == [(1, 0), (2, 0), (3, 0), (2, 1), (3, 1), (4, 1)]
 
 
-@pytest.mark.parametrize("whole", [0, 2], ids=["only_line", "after_whole_lines"])
-def test_a_torn_last_line_is_dropped(tmp_path, whole):
+@pytest.mark.parametrize("whole", [0, 2, 100], ids=["only_line", "after_whole_lines", "in_a_long_file"])
+@pytest.mark.parametrize("torn", [1, 10_000], ids=["short", "long"])
+def test_a_torn_last_line_is_dropped(tmp_path, whole, torn):
     write_steps(tmp_path, *range(1, whole + 1))
     with (tmp_path / contract.METRICS_FILE).open("a") as file:
-        file.write('{"step": 7, "lo')
+        file.write('{"step": 7, "lo' + "s" * torn)
     write_steps(tmp_path, whole + 1)
     assert steps_in(tmp_path) == list(range(1, whole + 2))
 
@@ -66,13 +79,62 @@ def test_every_step_reaches_a_real_store_once(tmp_path, mlflow_run):
     client, uri, run_id = mlflow_run
     write_steps(tmp_path, 1, 2, 3)
     assert ship(tmp_path, uri, run_id) == 3
-    write_steps(tmp_path, 3, 4)
+    write_steps(tmp_path, 3, 4, attempt=1)
     assert ship(tmp_path, uri, run_id) == 1
     assert ship(tmp_path, uri, run_id) == 0
     for name in METRIC_NAMES:
         assert logged(client, run_id, name) == [1, 2, 3, 4]
-    point = client.get_metric_history(run_id, "loss")[0]
-    assert (point.timestamp, point.value) == (1_700_000_000_250, 5.49)
+    assert losses(client, run_id) == pytest.approx({1: 5.49, 2: 5.48, 3: 5.47, 4: 6.46})
+    assert client.get_metric_history(run_id, "loss")[0].timestamp == 1_700_000_000_250
+
+
+def test_of_a_step_redone_before_it_was_sent_the_last_time_counts(tmp_path, mlflow_run):
+    """Two faults: steps out of order within the file, some done three times."""
+    client, uri, run_id = mlflow_run
+    write_steps(tmp_path, 1, 2)
+    assert ship(tmp_path, uri, run_id) == 2
+    write_steps(tmp_path, 3, 4, 5)
+    write_steps(tmp_path, 2, 3, 4, 5, 6, attempt=1)
+    write_steps(tmp_path, 4, 5, attempt=2)
+    assert ship(tmp_path, uri, run_id) == 4
+    assert losses(client, run_id) == pytest.approx({1: 5.49, 2: 5.48, 3: 6.47, 4: 7.46, 5: 7.45, 6: 6.44})
+    write_steps(tmp_path, 6, 7, attempt=2)
+    assert ship(tmp_path, uri, run_id) == 1
+    assert logged(client, run_id) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_redone_steps_in_a_batch_that_failed_are_sent_once(tmp_path, mlflow_run, monkeypatch):
+    """The second batch of two is refused: what the first one took is not sent again."""
+    client, uri, run_id = mlflow_run
+    monkeypatch.setattr("launcher.runtime.reporting.STEPS_PER_CALL", 3)
+    write_steps(tmp_path, 1, 2, 3, 4)
+    write_steps(tmp_path, 3, 4, 5, attempt=1)
+    courier = _Courier(tmp_path, uri, run_id)
+    courier._connect()
+    whole, refused = courier._client.log_batch, iter([False, True])
+
+    def log_batch(*args, **kwargs):
+        if next(refused, False):
+            raise OSError("refused")
+        whole(*args, **kwargs)
+
+    monkeypatch.setattr(courier._client, "log_batch", log_batch)
+    with pytest.raises(TrackingUnavailable, match="refused"):
+        courier.deliver()
+    assert logged(client, run_id) == [1, 2, 3]
+    assert courier.deliver() == 2
+    assert losses(client, run_id) == pytest.approx({1: 5.49, 2: 5.48, 3: 6.47, 4: 6.46, 5: 6.45})
+
+
+def test_a_step_without_a_loss_is_sent_without_one(tmp_path, mlflow_run):
+    client, uri, run_id = mlflow_run
+    file = MetricsFile(tmp_path)
+    file.append(replace(FIRST, loss=None, learning_rate=None))
+    file.close()
+    assert ship(tmp_path, uri, run_id) == 1
+    (tmp_path / contract.SHIPPED_FILE).unlink()
+    assert ship(tmp_path, uri, run_id) == 0
+    assert (logged(client, run_id), logged(client, run_id, "samples_per_s")) == ([], [1])
 
 
 def test_steps_are_not_sent_twice_when_the_acknowledgement_was_lost(tmp_path, mlflow_run):

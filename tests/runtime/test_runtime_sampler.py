@@ -1,34 +1,81 @@
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler
 
-from launcher.runtime.sampler import SampleStream, rank_positions, step_shares
+from launcher.runtime.sampler import SamplerMismatch, SampleStream, StepSampler
 from launcher.runtime.schedule import UnknownSchedule, learning_rate
 from launcher.runtime.settings import Schedule
+from launcher.runtime.shares import SharesMismatch, micro_batches, nearest_even, step_shares
 
 shares_lists = st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any)
 
 
+def attempt(cursor: int, steps: int, world_size: int, **arguments) -> tuple[int, list[tuple[int, int]]]:
+    """Take at most `steps` steps from `cursor` on ranks of a given number.
+
+    Returns:
+        The cursor then, and each position taken with its dataset index.
+    """
+    samplers = [StepSampler(rank=rank, world_size=world_size, **arguments) for rank in range(world_size)]
+    for sampler in samplers:
+        sampler.cursor = cursor
+    planned = [list(zip(sampler.batches(), sampler, strict=True)) for sampler in samplers]
+    assert len({len(plan) for plan in planned}) == 1 and len(planned[0]) == len(samplers[0])
+    taken, done = [], 0
+    for batches in zip(*planned, strict=True):
+        if done == steps:
+            break
+        heads = [batch for batch, _ in batches]
+        assert len({(head.step_start, head.step_stop, head.completes_step) for head in heads}) == 1
+        for head, indices in batches:
+            # A rank that has nothing to do in a step gets a sample to pass through.
+            assert len(indices) == max(len(head.positions), 1)
+            taken += zip(head.positions, indices, strict=False)
+        if heads[0].completes_step:
+            cursor, done = heads[0].step_stop, done + 1
+    return cursor, taken
+
+
 @given(
     num_samples=st.integers(1, 50),
-    epochs=st.integers(1, 4),
+    epochs=st.integers(1, 3),
+    samples_per_step=st.integers(1, 20),
+    micro_batch_size=st.none() | st.integers(1, 5),
     seed=st.integers(0, 2**31),
-    sizes=st.lists(shares_lists, min_size=1, max_size=5),
+    attempts=st.lists(st.tuples(st.integers(1, 7), st.integers(0, 5)), max_size=5),
 )
 @settings(deadline=None)
-def test_every_sample_once_an_epoch_whatever_the_world_sizes(num_samples, epochs, seed, sizes):
-    stream = SampleStream(num_samples, seed)
-    cursor, step, taken = 0, 0, []
-    while (remaining := num_samples * epochs - cursor) > 0:
-        shares = step_shares(sizes[step % len(sizes)], remaining)
-        for rank in range(len(shares)):
-            taken += stream.indices(rank_positions(shares, rank, cursor)).tolist()
-        cursor, step = cursor + sum(shares), step + 1
+def test_every_sample_of_every_epoch_once_whatever_the_world_sizes(num_samples, epochs, attempts, **arguments):
+    arguments |= {"num_samples": num_samples, "epochs": epochs}
+    cursor, taken = 0, []
+    for world_size, steps in [*attempts, (2, 10_000)]:
+        cursor, more = attempt(cursor, steps, world_size, **arguments)
+        taken += more
     assert cursor == num_samples * epochs
-    for epoch in range(epochs):
-        assert Counter(taken[epoch * num_samples : (epoch + 1) * num_samples]) == Counter(range(num_samples))
+    assert sorted(position for position, _ in taken) == list(range(num_samples * epochs))
+    of_epoch = Counter((position // num_samples, index) for position, index in taken)
+    assert of_epoch == Counter((epoch, index) for epoch in range(epochs) for index in range(num_samples))
+
+
+@given(per_rank=shares_lists, num_samples=st.integers(1, 60), micro=st.none() | st.integers(1, 4))
+@settings(deadline=None)
+def test_explicit_shares_are_kept_to(per_rank, num_samples, micro):
+    total, ranks = sum(per_rank), len(per_rank)
+    arguments = {"num_samples": num_samples, "samples_per_step": total, "per_rank": per_rank}
+    _, taken = attempt(0, 10_000, ranks, micro_batch_size=micro, **arguments)
+    assert Counter(index for _, index in taken) == dict.fromkeys(range(num_samples), 1)
+    if num_samples >= total:
+        for rank, share in enumerate(per_rank):
+            first_step = []
+            for batch in StepSampler(rank=rank, world_size=ranks, micro_batch_size=micro, **arguments).batches():
+                first_step += batch.positions
+                if batch.completes_step:
+                    break
+            assert len(first_step) == share
 
 
 @given(per_rank=shares_lists, remaining=st.integers(1, 100))
@@ -38,6 +85,33 @@ def test_shares_never_exceed_what_is_left(per_rank, remaining):
     assert sum(shares) == min(remaining, sum(per_rank))
     if remaining < sum(per_rank):
         assert max(shares) - min(shares) <= 1
+
+
+@pytest.mark.parametrize(
+    ("samples", "ranks", "shares"),
+    [(32, 4, (8, 8, 8, 8)), (32, 6, (6, 6, 5, 5, 5, 5)), (1, 3, (1, 0, 0))],
+    ids=["divides", "uneven", "fewer_samples_than_ranks"],
+)
+def test_shares_are_even_or_one_apart(samples, ranks, shares):
+    assert nearest_even(samples, ranks) == shares
+    assert StepSampler(100, samples, rank=0, world_size=ranks).per_rank == shares
+
+
+@pytest.mark.parametrize("per_rank", [(4, 4, 4), (5, 4), (9, -1)], ids=["ranks", "sum", "negative"])
+def test_shares_that_do_not_fit_are_refused(per_rank):
+    with pytest.raises(SharesMismatch, match="per_rank"):
+        list(StepSampler(100, 8, per_rank=per_rank, rank=0, world_size=2))
+
+
+@pytest.mark.parametrize("wrong", [{"num_samples": 0}, {"samples_per_step": 0}, {"micro_batch_size": 0}], ids=str)
+def test_a_size_below_one_is_refused(wrong):
+    with pytest.raises(ValueError, match="at least 1"):
+        StepSampler(**({"num_samples": 8, "samples_per_step": 2} | wrong))
+
+
+def test_all_ranks_run_as_many_passes_as_the_largest_share_needs():
+    assert list(micro_batches(range(3, 4), 5, 2)) == [range(3, 4), range(4, 4), range(4, 4)]
+    assert list(micro_batches(range(0), 0, 2)) == [range(0)]
 
 
 @given(start=st.integers(0, 200), length=st.integers(0, 60), cut=st.integers(0, 60))
@@ -52,6 +126,27 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     first, second = stream.indices(range(100)).tolist(), stream.indices(range(100, 200)).tolist()
     assert first != second
     assert first != SampleStream(100, 6).indices(range(100)).tolist()
+
+
+def test_a_step_takes_the_samples_that_a_distributed_sampler_gives_it():
+    dataset, step_of = torch.zeros(24), {}
+    for rank in range(2):
+        theirs = DistributedSampler(dataset, num_replicas=2, rank=rank, seed=3)
+        order = []
+        for epoch in range(2):
+            theirs.set_epoch(epoch)
+            order += list(theirs)
+        for step, indices in enumerate(StepSampler(24, 8, 2, seed=3, rank=rank, world_size=2)):
+            ours, other = step_of.setdefault(step, (set(), set()))
+            ours.update(indices)
+            other.update(order[step * 4 : (step + 1) * 4])
+    assert len(step_of) == 6 and all(ours == other for ours, other in step_of.values())
+
+
+def test_a_cursor_of_another_stream_is_refused():
+    state = StepSampler(24, 8).state_dict()
+    with pytest.raises(SamplerMismatch, match="23"):
+        StepSampler(23, 8).load_state_dict(state)
 
 
 def test_learning_rate_warms_up_and_falls_to_zero():

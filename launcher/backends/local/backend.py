@@ -24,7 +24,7 @@ from launcher.backends.local.state import (
     publish,
     read_snapshot,
 )
-from launcher.contract import CONFIG_DIR, RUN_DIR, SCENARIO_FILE
+from launcher.contract import CONFIG_DIR, ENTRYPOINT, ENV_WARM_SOCKET, RUN_DIR, SCENARIO_FILE
 from launcher.environment import plain_variables, secret_variables
 from launcher.families import interface
 from launcher.problems import Problem, ProblemsFound, fail
@@ -95,13 +95,15 @@ class LocalBackend:
             ProblemsFound: The scenario's file has changed since it was checked, and is faulty now.
         """
         graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
+        command = [str(word) for word in job.settings.command or _default_command(job)]
         context = {
             "job_name": job.name,
             "nproc_per_node": job.nproc_per_node,
             "env": {**LOOPBACK_ENV, **(GRACEFUL_ENV if graceful else {}), **plain_variables(job.config)},
             "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
-            "command": [str(word) for word in job.settings.command or _default_command(job)],
+            "command": command,
             "graceful": graceful,
+            "warm_socket": ENV_WARM_SOCKET if ENTRYPOINT in command else "",
         }
         files, problems = _scenario(job)
         if problems:

@@ -6,6 +6,8 @@ import time
 
 import psutil
 
+from launcher.runtime.warm import fork_name
+
 RANK = "RANK"
 """Environment variable that holds a worker's rank. Source: torch.distributed.elastic, "Environment variables"."""
 
@@ -19,16 +21,24 @@ def agent_pid(node_pid: int) -> int | None:
 
 
 def worker_pid(node_pid: int, rank: int) -> int | None:
-    """Return the pid of the worker of `rank` on a node; None when it is not there."""
-    agent = agent_pid(node_pid)
-    if agent is None:
-        return None
+    """Return the pid of the process that does the work of `rank` on a node; None when it is not there."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        for worker in psutil.Process(agent).children():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if worker.environ().get(RANK) == str(rank):
-                    return worker.pid
+        # A fork of the node's warm process is named after its rank, and comes before its own children.
+        below = psutil.Process(node_pid).children(recursive=True)
+        for is_worker in (_is_named, _is_told):
+            for process in below:
+                with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                    if is_worker(process, rank):
+                        return process.pid
     return None
+
+
+def _is_named(process: psutil.Process, rank: int) -> bool:
+    return process.name() == fork_name(rank)
+
+
+def _is_told(process: psutil.Process, rank: int) -> bool:
+    return process.environ().get(RANK) == str(rank)
 
 
 def kill_worker(node_pid: int, rank: int) -> bool:

@@ -1,0 +1,237 @@
+"""A training loop's companion: restores, counts, saves, reports and stops when the cluster changes."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from launcher import contract
+from launcher.runtime import agent, process_group, starts
+from launcher.runtime.agreement import StepAgreement
+from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler
+from launcher.runtime.gradients import gradient_exchange, loss_weight
+from launcher.runtime.reporting import Reporter, StepMetrics
+from launcher.runtime.sampler import Batch, StepSampler
+
+DRAIN_TIMEOUT_S = 5.0
+"""How long a finished job waits for its metrics to be sent. The launcher sends the rest."""
+
+Data = TypeVar("Data")
+
+
+class OutsideOfSteps(RuntimeError):
+    """The script asked for the current batch where there is none."""
+
+
+class Job:
+    """One training run, through any number of restarts at any number of ranks. All ranks make one.
+
+    Args:
+        model: Plain, in DistributedDataParallel, or after fully_shard.
+        optimizer: Of the model's parameters.
+        scheduler: Of the optimizer; saved and restored with it.
+        sampler: The `batch_sampler` of the loader that `steps` is given.
+        folder: Receives checkpoints; None for the one under the run folder.
+        save_every: Optimizer steps between two checkpoints; 0 for one at the end only.
+        keep: Checkpoints kept; 0 keeps all.
+        reporter: Rank 0's; None writes the files of the run folder where the launcher named one.
+        on_step: Called on rank 0 with the metrics of each step.
+        event_pending: Whether this rank was told to save and stop.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Scheduler | None = None,
+        *,
+        sampler: StepSampler,
+        folder: Path | str | None = None,
+        save_every: int = 50,
+        keep: int = 3,
+        reporter: Reporter | None = None,
+        on_step: Callable[[StepMetrics], None] | None = None,
+        event_pending: Callable[[], bool] = agent.event_pending,
+    ):
+        self.model, self.optimizer, self.scheduler, self.sampler = model, optimizer, scheduler, sampler
+        self.checkpoints = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep)
+        self.save_every = save_every
+        self.step = 0
+        self._batch: Batch | None = None
+        self._resumed: Progress | None = None
+        self._restored_at: float | None = None
+        self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
+        self._on_step = on_step
+        self._event_pending = event_pending
+        self._agreement = StepAgreement()
+        self._loss: torch.Tensor | None = None
+        self._tells_loss = False
+        self._rate: float | None = None
+        self._start_told = False
+        optimizer.register_step_pre_hook(self._note_rate)
+        starts.reached("imported")  # in case the script joined the group in its own way
+        starts.reached("joined")
+
+    @property
+    def finished(self) -> bool:
+        """Whether every sample of every epoch is consumed."""
+        return self.sampler.cursor >= self.sampler.total_samples
+
+    @property
+    def batch(self) -> Batch:
+        """The current batch: where it lies in the stream and in its step."""
+        if self._batch is None:
+            raise OutsideOfSteps("there is a batch only while `steps` is being iterated")
+        return self._batch
+
+    @property
+    def completes_step(self) -> bool:
+        """Whether the optimizer steps after the current batch; always, without micro batches."""
+        return self.batch.completes_step
+
+    @property
+    def weight(self) -> float:
+        """The factor that makes each sample of an uneven step count the same in the averaged gradient."""
+        batch = self.batch
+        return loss_weight(len(batch.positions), batch.step_samples, process_group.world_size())
+
+    def weigh(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss to run backward from, and note it for the metrics.
+
+        A script that calls this does so on all ranks; one that tells no loss multiplies by `weight` itself.
+
+        Args:
+            loss: Mean over the current batch, shape `()`.
+        """
+        weighted = loss * self.weight
+        own = weighted.detach() / process_group.world_size()
+        self._loss = own if self._loss is None else self._loss + own
+        self._tells_loss = True
+        if self.completes_step:
+            self._agreement.begin(self._loss, self._event_pending())
+        return weighted
+
+    def restore(self) -> Progress | None:
+        """Load the newest checkpoint if there is one; `steps` does so where it is not done yet."""
+        if self._restored_at is None:
+            self._resumed = self.checkpoints.load(self.model, self.optimizer, self.scheduler)
+            if self._resumed:
+                self.step, self.sampler.cursor = self._resumed.step, self._resumed.cursor
+            self._restored_at = time.time()
+        return self._resumed
+
+    def save(self) -> None:
+        """Publish a checkpoint of the steps done; one that is published already is left as it is."""
+        if self.step:
+            progress = Progress(self.step, self.sampler.cursor, process_group.world_size())
+            self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler)
+
+    def steps(self, loader: Iterable[Data]) -> Iterator[Data]:
+        """Yield the batches of `loader` that are still to be trained on.
+
+        It ends with the last sample, or soon after any rank was told to stop: after the step, or where
+        steps are short and the script tells no loss, after some. All ranks end at the same step, and the
+        work done is then in a published checkpoint.
+
+        Args:
+            loader: Gives this rank's batches in the order of the sampler.
+        """
+        self.restore()
+        is_event = False
+        began = time.perf_counter()
+        for batch, data in zip(self.sampler.batches(), _begun(loader), strict=True):
+            self._batch = batch
+            if self._agreement.due and not (self._tells_loss or self._agreement.begun):
+                self._agreement.begin(None, self._event_pending())
+            with gradient_exchange(self.model, batch.completes_step):
+                yield data
+            if not batch.completes_step:
+                continue
+            is_event = self._end_step(began)
+            if is_event or (self.save_every and self.step % self.save_every == 0):
+                self.save()
+            if is_event:
+                break
+            began = time.perf_counter()
+        self.save()
+        self._close()
+
+    def _end_step(self, began: float) -> bool:
+        """Count the step and report it; return whether training stops here for a scale event."""
+        if not self._agreement.begun and (self._agreement.due or self._loss is not None):
+            self._agreement.begin(self._loss, self._event_pending())
+        loss, is_event = self._agreement.end_step()
+        elapsed_s = time.perf_counter() - began
+        self.step += 1
+        self.sampler.cursor = self.batch.step_stop
+        if process_group.rank() == 0:
+            self._report(loss, elapsed_s)
+        self._loss = None
+        return is_event
+
+    def _report(self, loss: float | None, elapsed_s: float) -> None:
+        metrics = StepMetrics(
+            step=self.step,
+            loss=loss,
+            learning_rate=self._rate,
+            world_size=process_group.world_size(),
+            nodes=process_group.num_nodes(),
+            samples_per_s=self.batch.step_samples / elapsed_s,
+            samples=self.batch.step_samples,
+            time=time.time(),
+            attempt=starts.attempt(),
+            cursor=self.sampler.cursor,
+        )
+        if self._reporter:
+            self._reporter.report(metrics)
+            self._tell_start(metrics.time)
+        if self._on_step:
+            self._on_step(metrics)
+
+    def _tell_start(self, first_step: float | None) -> None:
+        if self._start_told:
+            return
+        self._start_told = True
+        resumed = self._resumed or Progress()
+        self._reporter.started(
+            starts.Start(
+                attempt=starts.attempt(),
+                world_size=process_group.world_size(),
+                nodes=process_group.num_nodes(),
+                spawned=starts.spawned(),
+                imported=starts.time_of("imported"),
+                joined=starts.time_of("joined"),
+                restored=self._restored_at,
+                first_step=first_step,
+                step=resumed.step,
+                cursor=resumed.cursor,
+            )
+        )
+
+    def _note_rate(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._rate = float(optimizer.param_groups[0]["lr"])
+
+    def _close(self) -> None:
+        self._batch = None
+        if self._reporter:
+            self._tell_start(None)
+            self._reporter.close(DRAIN_TIMEOUT_S if self.finished else 0.0)
+
+
+def _default_reporter() -> Reporter | None:
+    return Reporter(contract.run_dir()) if contract.ENV_RUN_DIR in os.environ else None
+
+
+def _begun(loader: Iterable[Data]) -> Iterator[Data]:
+    """Return the loader's iterator, its workers begun.
+
+    The workers are spared the stop signal, which goes to a whole process group: without a handler, as in
+    spawned workers, it would end them. The seed that is drawn for them is put back, so that a resumed run
+    draws the numbers of one that was not interrupted.
+    """
+    with agent.stop_signal_held(), torch.random.fork_rng(devices=[]):
+        return iter(loader)

@@ -1,0 +1,84 @@
+import difflib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.runtime import agent
+
+ROOT = Path(__file__).resolve().parent.parent
+PLAIN, ELASTIC = ROOT / "examples" / "train_ddp.py", ROOT / "examples" / "train_elastic.py"
+NUM_STEPS = 96
+
+
+def start(script: Path, folder: Path, ranks: int = 2, **environment: str) -> subprocess.Popen:
+    """Start a script under torchrun on the loopback interface, in a folder of its own."""
+    folder.mkdir(exist_ok=True)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return subprocess.Popen(
+        [*torchrun, str(script)],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def losses(process: subprocess.Popen, before: str = "") -> dict[int, float]:
+    """Wait for a script's end and return the loss it printed for each step."""
+    output, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    found = re.findall(rf"step (\d+)/{NUM_STEPS}  loss ([\d.]+)", before + output)
+    assert len({step for step, _ in found}) == len(found)
+    return {int(step): float(loss) for step, loss in found}
+
+
+def test_fewer_than_ten_lines_make_a_script_elastic():
+    code = [path.read_text().split('"""', maxsplit=2)[2].splitlines() for path in (PLAIN, ELASTIC)]
+    new = [line for line in difflib.ndiff(*code) if line.startswith("+ ") and line[2:].strip()]
+    assert 0 < len(new) < 10
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[dict[int, float], dict[int, float], Path]:
+    """Return the losses of both scripts on two ranks, and the folder of the elastic one."""
+    folders = [tmp_path_factory.mktemp(script.stem) for script in (PLAIN, ELASTIC)]
+    plain, elastic = (start(script, folder) for script, folder in zip((PLAIN, ELASTIC), folders, strict=True))
+    return losses(plain), losses(elastic), folders[1]
+
+
+def test_both_scripts_train_the_same(trained):
+    plain, elastic, folder = trained
+    assert list(plain) == list(range(1, NUM_STEPS + 1))
+    assert elastic == pytest.approx(plain, abs=1e-5)
+    assert plain[NUM_STEPS] < plain[1] / 2
+    assert (folder / "checkpoints" / "latest").read_text() == f"step-{NUM_STEPS:08d}\n"
+
+
+def worker_of(torchrun: subprocess.Popen) -> int:
+    """Return a process that torchrun started."""
+    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+    return int(children[-1])
+
+
+def test_the_elastic_script_stops_when_told_and_goes_on_at_another_size(tmp_path, trained):
+    """One of its two workers is told; three do the rest. Together they did what two would have done."""
+    pytest.importorskip(agent.PACKAGE)
+    run = {"RECIPES_RUN_DIR": str(tmp_path / "run"), "HYPERPOD_SIGNAL_COORDINATION": "distributed"}
+    first = start(ELASTIC, tmp_path / "first", **run)
+    line = first.stdout.readline()
+    os.kill(worker_of(first), signal.SIGUSR1)
+    done = losses(first, before=line)
+    assert 0 < len(done) < NUM_STEPS
+    rest = losses(start(ELASTIC, tmp_path / "rest", ranks=3, **run))
+    assert done | rest == pytest.approx(trained[1], abs=1e-5)
+    assert not done.keys() & rest.keys()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, NUM_STEPS + 1))
+    assert {line["world_size"] for line in lines} == {2, 3}
