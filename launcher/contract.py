@@ -40,6 +40,9 @@ TIMELINE = "timeline"
 SHIPPED_FILE = "metrics.shipped"
 """Under the run folder: how many bytes of METRICS_FILE the tracking server has acknowledged."""
 
+SAMPLES_DIR = "samples"
+"""Under the run folder, where the recipe asks for it: which samples each rank trained on."""
+
 LOG_DIR = "logs"
 """Under the run folder: one folder per node and attempt, as the agent lays them out."""
 

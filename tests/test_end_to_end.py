@@ -1,61 +1,14 @@
 """The main job as a user runs it: real agents, a real process group, a real MLflow store."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
-import psutil
 import pytest
-from conftest import ROOT
+from whole_jobs import ARGS, bundle_of, curve, finish, left_behind, mlflow_run, start
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 
-ARGS = "recipes.training_config.training_args"
 SHORT = (f"{ARGS}.max_epochs=1", f"{ARGS}.save_steps=4")
-
-
-def start(*arguments, cwd, module=False):
-    command = [sys.executable, *(["-m", "launcher"] if module else [str(ROOT / "main.py")]), *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
-        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def finish(process):
-    out, err = process.communicate(timeout=150)
-    return process.returncode, out, err
-
-
-def bundle_of(folder):
-    (bundle,) = (path for path in (folder / "results").iterdir() if (path / "bundle.json").exists())
-    return bundle
-
-
-def run_of(folder):
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=f"sqlite:///{folder}/results/mlflow.db")
-    (experiment,) = client.search_experiments(filter_string="name = 'tiny-lm-cpu'")
-    (run,) = client.search_runs([experiment.experiment_id])
-    return client, run
-
-
-def curve(folder, metric="loss"):
-    client, run = run_of(folder)
-    return [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, metric)]
-
-
-def left_behind(folder):
-    """Return the command lines of processes that still belong to a job under `folder`."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or ())
-        if str(folder) in words and process.pid != os.getpid():
-            found.append(words)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +32,7 @@ def test_the_job_ends_well_and_says_where_everything_is(trained):
 
 def test_one_run_holds_the_curve_and_it_falls(trained):
     folder, _ = trained
-    _, run = run_of(folder)
+    _, run = mlflow_run(folder)
     assert run.info.status == "FINISHED"
     losses = curve(folder)
     steps = [step for step, _ in losses]
@@ -112,7 +65,7 @@ def test_a_failed_job_is_exit_code_3_with_its_reason(tmp_path):
     assert code == 3
     assert err.splitlines()[1].startswith("failed") and "out of patience" in err
     assert "Traceback (most recent call last)" not in out
-    assert run_of(tmp_path)[1].info.status == "FAILED"
+    assert mlflow_run(tmp_path)[1].info.status == "FAILED"
     assert left_behind(tmp_path) == []
 
 
@@ -128,11 +81,11 @@ def test_ctrl_c_stops_everything_and_the_bundle_resumes(tmp_path):
     while left_behind(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert left_behind(tmp_path) == []
-    assert run_of(tmp_path)[1].info.status == "KILLED"
+    assert mlflow_run(tmp_path)[1].info.status == "KILLED"
 
     code, out, err = finish(start("launch", str(bundle_of(tmp_path)), cwd=tmp_path, module=True))
     assert code == 0, err
     assert "resumed from step" in out
     steps = [step for step, _ in curve(tmp_path)]
     assert steps == list(range(1, len(steps) + 1))
-    assert run_of(tmp_path)[1].info.status == "FINISHED"
+    assert mlflow_run(tmp_path)[1].info.status == "FINISHED"

@@ -43,6 +43,7 @@ class TrainingArgs(BatchArgs):
     adam_betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
     load_checkpoint: bool
     logging_steps: PositiveInt
+    log_samples: bool
     lr_scheduler: Literal["cosine", "constant"]
     lr_warmup_ratio: Fraction
     max_ckpt_num: PositiveInt

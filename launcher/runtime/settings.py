@@ -43,6 +43,7 @@ class Settings:
         max_len: Tokens per sample.
         shares: Samples per rank and step.
         logging_steps: Steps between two printed lines.
+        log_samples: Whether each rank writes down the samples it trains on.
         save_steps: Steps between two checkpoints; 0 for one at the end only.
         max_checkpoints: Checkpoints kept; 0 keeps all.
         load_checkpoint: Whether a new job goes on from a checkpoint that is there, or starts afresh.
@@ -64,6 +65,7 @@ class Settings:
     adam_betas: tuple[float, float]
     max_norm: float
     logging_steps: int
+    log_samples: bool
     save_steps: int
     max_checkpoints: int
     load_checkpoint: bool
@@ -114,6 +116,7 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         adam_betas=(float(args["adam_betas"][0]), float(args["adam_betas"][1])),
         max_norm=float(args["max_norm"]),
         logging_steps=int(args["logging_steps"]),
+        log_samples=bool(args["log_samples"]),
         save_steps=int(args["save_steps"]),
         max_checkpoints=int(args["max_ckpt_num"]),
         load_checkpoint=bool(args["load_checkpoint"]),

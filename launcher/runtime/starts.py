@@ -10,6 +10,7 @@ from launcher import contract
 
 _IMPORTED_HERE = time.time()
 _times: dict[str, float] = {}
+os.register_at_fork(after_in_child=_times.clear)  # a forked worker has a start of its own
 
 
 @dataclass(frozen=True, slots=True)

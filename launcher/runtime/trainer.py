@@ -14,6 +14,7 @@ from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import StepSampler
+from launcher.runtime.samples import SampleLog
 from launcher.runtime.schedule import learning_rate
 from launcher.runtime.settings import Settings
 
@@ -94,6 +95,7 @@ class Trainer:
             on_step=self._show,
             event_pending=event_pending,
         )
+        self.sample_log = SampleLog(run_dir, self.job.sampler.stream) if settings.log_samples else None
         self.last_loss: float | None = None
 
     def run(self) -> bool:
@@ -103,6 +105,8 @@ class Trainer:
         """
         self._resume()
         for rows in self.job.steps(self._rows()):
+            if self.sample_log:
+                self.sample_log.note(self.job.step + 1, self.job.batch)
             self.job.weigh(self._mean_loss(rows)).backward()
             if self.job.completes_step:
                 self._update()

@@ -78,6 +78,7 @@ def tiny_config(world_size: int = 1, **changes: Any) -> dict[str, Any]:
         "adam_betas": [0.9, 0.95],
         "max_norm": 1.0,
         "logging_steps": 1,
+        "log_samples": False,
         "save_steps": 0,
         "max_ckpt_num": 3,
         "load_checkpoint": True,

@@ -287,6 +287,19 @@ def test_without_a_process_group_a_job_runs_alone(tmp_path, reference):
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
+def test_ranks_end_at_once_after_data_parallel_training(tmp_path):
+    """A plain return hangs in about half of the exits on gloo."""
+
+    def last_step_ended(place: Place) -> float:
+        model, _, _ = parts("ddp")
+        model(torch.ones(1, 7)).sum().backward()
+        return time.time()
+
+    for _ in range(5):
+        ended = run_ranks(2, last_step_ended, tmp_path)
+        assert time.time() - max(ended) < 5
+
+
 def new_job(folder: Path) -> Job:
     model, optimizer, scheduler = parts("plain")
     return Job(model, optimizer, scheduler, sampler=StepSampler(NUM_SAMPLES, SAMPLES_PER_STEP), folder=folder)

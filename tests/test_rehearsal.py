@@ -1,0 +1,187 @@
+"""Elastic jobs as a user rehearses them: real agents scale, are preempted, crash and recover."""
+
+import json
+import os
+import signal
+from collections import Counter
+
+import pytest
+from whole_jobs import (
+    ARGS,
+    bundle_of,
+    curve,
+    finish,
+    left_behind,
+    losses_in_the_model,
+    mlflow_run,
+    records,
+    run,
+    samples_in_the_model,
+    start,
+    train_alone,
+    wait_for,
+)
+
+pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+
+NUM_SAMPLES, EPOCHS, STEPS = 400, 12, 150
+SAVE_STEPS, SAMPLES_PER_STEP = 10, 32
+# A step takes 0.1 s or more: the agents of new nodes are ready within some 30 steps.
+WIDE = (
+    "recipes.training_config.model_config.hidden_size=128",
+    f"{ARGS}.max_epochs={EPOCHS}",
+    f"{ARGS}.save_steps={SAVE_STEPS}",
+    f"{ARGS}.log_samples=true",
+    "recipes.elastic_policy.faulty_timeout=2",
+)
+
+
+def events(*happenings):
+    return f"+cluster.events=[{','.join(happenings)}]"
+
+
+def timeline_of(folder):
+    return json.loads((bundle_of(folder) / "run" / "timeline.json").read_text())
+
+
+def sizes_of(folder):
+    return [(each["from_nodes"], each["to_nodes"]) for each in timeline_of(folder)["transitions"]]
+
+
+def assert_every_sample_once_an_epoch(folder):
+    samples = samples_in_the_model(bundle_of(folder) / "run")
+    for epoch in range(EPOCHS):
+        assert Counter(samples[epoch * NUM_SAMPLES : (epoch + 1) * NUM_SAMPLES]) == Counter(range(NUM_SAMPLES))
+    assert len(samples) == EPOCHS * NUM_SAMPLES
+
+
+def assert_one_whole_run(folder):
+    client, tracked = mlflow_run(folder)
+    assert tracked.info.status == "FINISHED"
+    assert [step for step, _ in curve(folder)] == list(range(1, STEPS + 1))
+    assert {file.path for file in client.list_artifacts(tracked.info.run_id, "timeline")} == {
+        f"timeline/timeline.{suffix}" for suffix in ("txt", "json", "svg")
+    }
+    assert left_behind(folder) == []
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Return the losses of the same training in a single process."""
+    folder = tmp_path_factory.mktemp("alone")
+    code, _, err = run(*WIDE, "dry_run=true", cwd=folder)
+    assert code == 0, err
+    return train_alone(bundle_of(folder), folder / "alone")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_up_up_node_lost_and_down_train_what_one_process_trains(tmp_path, alone, strategy):
+    """1 → 2 → 3 nodes, where the batch is uneven, → one lost → 2 → 1."""
+    chain = events(
+        "{at:{step:2},capacity:2}",
+        "{at:{step:55},capacity:3}",
+        "{at:{step:115},node_loss:{node:1}}",
+        "{at:{step:135},capacity:1}",
+    )
+    code, out, err = run(*WIDE, chain, f"{ARGS}.strategy={strategy}", cwd=tmp_path, timeout_s=280)
+    assert code == 0, err
+    assert sizes_of(tmp_path) == [(0, 1), (1, 2), (2, 3), (3, 2), (2, 1)]
+    assert_every_sample_once_an_epoch(tmp_path)
+    assert losses_in_the_model(bundle_of(tmp_path) / "run") == pytest.approx(alone, abs=1e-5)
+    assert_one_whole_run(tmp_path)
+    by_size = {each["to_nodes"]: each for each in timeline_of(tmp_path)["transitions"]}
+    lost = [each["samples_lost"] for each in timeline_of(tmp_path)["transitions"]]
+    assert lost[:3] == [0, 0, 0] and lost[4] == 0
+    assert 0 <= lost[3] <= SAVE_STEPS * SAMPLES_PER_STEP
+    assert by_size[3]["reason"] == "scale-up"
+    assert set(value for _, value in curve(tmp_path, "world_size")) == {2.0, 4.0, 6.0}
+    assert "event  node 1 is lost" in out
+
+
+def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_away(tmp_path, alone):
+    """Two tiers on 3 nodes: what is reclaimed is the elastic part; what breaks is started again."""
+    mishaps = events(
+        "{at:{step:12},worker_crash:{rank:1}}",
+        "{at:{step:25},operator_restart:{down:1}}",
+        "{at:{step:38},agent_crash:{node:1}}",
+        "{at:{step:50},slow_checkpoint:{seconds:60}}",
+        "{at:{step:55},job_arrives:{name:batch,nodes:1,priority:normal-priority}}",
+        "{at:{step:70},job_arrives:{name:more,nodes:1,priority:normal-priority}}",
+    )
+    tiers = (
+        "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"
+    )
+    timeout = "recipes.elastic_policy.graceful_shutdown_timeout=3"
+    code, out, err = run(*WIDE, tiers, timeout, "recipes.trainer.num_nodes=2", mishaps, cwd=tmp_path, timeout_s=280)
+    assert code == 0, err
+    assert sizes_of(tmp_path) == [(0, 2), (2, 2), (2, 2), (2, 1)]
+    assert "event  job more (normal-priority) arrives and waits: it needs 1 node and can have 0" in out
+    assert "event  the operator goes away for 1 s" in out
+    assert_every_sample_once_an_epoch(tmp_path)
+    assert losses_in_the_model(bundle_of(tmp_path) / "run") == pytest.approx(alone, abs=1e-5)
+    assert_one_whole_run(tmp_path)
+    happened = records(bundle_of(tmp_path) / "run" / "events.jsonl")
+    (late,) = [event for event in happened if event["kind"] == "stopping" and event["graceful"]]
+    ended = next(event for event in happened if event["kind"] == "stopped" and event["attempt"] == late["attempt"])
+    assert ended["saved"] is False
+    assert 3 <= ended["time"] - late["time"] < 12
+
+
+def running_on(folder, num_nodes):
+    """Return the job's attempts once it trains on `num_nodes`."""
+    happened = records(bundle_of(folder) / "run" / "events.jsonl")
+    sizes = [event["size"] for event in happened if event["kind"] == "running"]
+    return sizes if sizes and sizes[-1] == num_nodes else None
+
+
+def operator_pid(folder):
+    return json.loads((bundle_of(folder) / "run" / "state.json").read_text())["pid"]
+
+
+def began(folder):
+    """Return whether the job under `folder` trains."""
+    return (folder / "results").exists() and list(folder.glob("results/*/run/metrics.jsonl"))
+
+
+def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_operator_is_killed(tmp_path):
+    job = start(f"{ARGS}.max_epochs=400", cwd=tmp_path)
+    try:
+        wait_for(lambda: began(tmp_path), "the first step")
+        name = bundle_of(tmp_path).name
+        code, _, err = run("scale", name, "--nodes", "7", cwd=tmp_path, module=True)
+        assert code == 2 and "E413" in err and "1, 2, 3, 4" in err
+        code, out, _ = run("scale", name, "--nodes", "2", cwd=tmp_path, module=True)
+        assert code == 0 and "asked for 2 nodes" in out
+        wait_for(lambda: running_on(tmp_path, 2), "two nodes")
+        run("scale", name, "--nodes", "1", cwd=tmp_path, module=True)
+        wait_for(lambda: "scaling" in (bundle_of(tmp_path) / "run" / "state.json").read_text(), "a scale event", 30.0)
+        os.kill(operator_pid(tmp_path), signal.SIGKILL)
+        code, _, err = finish(job)
+        assert code == 3 and "operator died" in err and "Traceback" not in err
+        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process", 15.0)
+        code, _, err = run("scale", name, "--nodes", "2", cwd=tmp_path, module=True)
+        assert code == 2 and "E412" in err
+    finally:
+        job.kill()
+
+
+def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path):
+    nothing = events("{at:{step:2},capacity:0}", "{at:{seconds:600},capacity:1}")
+    job = start(f"{ARGS}.max_epochs=400", nothing, cwd=tmp_path)
+    try:
+        wait_for(lambda: began(tmp_path), "the first step")
+        state = bundle_of(tmp_path) / "run" / "state.json"
+        wait_for(lambda: json.loads(state.read_text())["message"] == "waiting for nodes", "the suspension")
+        job.send_signal(signal.SIGINT)
+        code, _, err = finish(job)
+        assert code == 130 and "Traceback" not in err
+        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process", 15.0)
+        assert mlflow_run(tmp_path)[1].info.status == "KILLED"
+    finally:
+        job.kill()
+
+
+def test_a_job_that_nothing_can_resume_fails_and_says_so(tmp_path):
+    code, _, err = run(f"{ARGS}.max_epochs=400", events("{at:{step:2},capacity:0}"), cwd=tmp_path)
+    assert code == 3
+    assert "can bring the nodes that the smallest size needs" in err

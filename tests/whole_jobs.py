@@ -1,0 +1,108 @@
+"""Whole jobs as a user runs them: the command line, real agents, a real process group, a real MLflow store."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import yaml
+from conftest import ROOT
+
+ARGS = "recipes.training_config.training_args"
+
+
+def start(*arguments, cwd, module=False):
+    command = [sys.executable, *(["-m", "launcher"] if module else [str(ROOT / "main.py")]), *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process, timeout_s=150):
+    out, err = process.communicate(timeout=timeout_s)
+    return process.returncode, out, err
+
+
+def run(*arguments, cwd, timeout_s=150, module=False):
+    """Run a command to its end; return its status and what it wrote to stdout and stderr."""
+    return finish(start(*arguments, cwd=cwd, module=module), timeout_s)
+
+
+def wait_for(condition, what, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+        time.sleep(0.1)
+    return found
+
+
+def bundle_of(folder):
+    (bundle,) = (path for path in (folder / "results").iterdir() if (path / "bundle.json").exists())
+    return bundle
+
+
+def mlflow_run(folder, experiment="tiny-lm-cpu"):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder}/results/mlflow.db")
+    (found,) = client.search_experiments(filter_string=f"name = '{experiment}'")
+    (run,) = client.search_runs([found.experiment_id])
+    return client, run
+
+
+def curve(folder, metric="loss"):
+    client, run = mlflow_run(folder)
+    return [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, metric)]
+
+
+def left_behind(folder):
+    """Return the command lines of processes that still belong to a job under `folder`."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if str(folder) in words and process.pid != os.getpid():
+            found.append(words)
+    return found
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def kept_attempts(run_dir):
+    """Return, for each step, the attempt whose work the final model holds: the last that did the step."""
+    return {line["step"]: line["attempt"] for line in records(run_dir / "metrics.jsonl")}
+
+
+def samples_in_the_model(run_dir):
+    """Return every sample the final model has learned from, as the ranks wrote down, in the stream's order."""
+    kept = kept_attempts(run_dir)
+    lines = [line for path in (run_dir / "samples").iterdir() for line in records(path)]
+    lines = [line for line in lines if kept.get(line["step"]) == line["attempt"]]
+    return [sample for line in sorted(lines, key=lambda line: line["position"]) for sample in line["samples"]]
+
+
+def losses_in_the_model(run_dir):
+    lines = {line["step"]: line["loss"] for line in records(run_dir / "metrics.jsonl")}
+    return [lines[step] for step in sorted(lines)]
+
+
+def train_alone(bundle: Path, folder: Path) -> list[float]:
+    """Train a bundle's recipe in one process, without agent or ranks; return its losses."""
+    config = yaml.safe_load((bundle / "configs" / "config-n1.yaml").read_text())
+    config["training_config"]["mlflow"]["enabled"] = False
+    (folder / "configs").mkdir(parents=True)
+    (folder / "configs" / "config.yaml").write_text(yaml.safe_dump(config))
+    subprocess.run(
+        [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs")],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run"), "OMP_NUM_THREADS": "2"},
+        cwd=folder,
+        check=True,
+        timeout=200,
+        stdout=subprocess.DEVNULL,
+    )
+    return losses_in_the_model(folder / "run")
