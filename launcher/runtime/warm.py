@@ -46,7 +46,7 @@ _PR_SET_NAME = 15
 
 
 @dataclass(frozen=True, slots=True)
-class _Start:
+class Start:
     """What a fork needs to be the worker that asked for it."""
 
     argv: list[str]
@@ -93,7 +93,7 @@ def _hand_on(server: socket.socket, number: int) -> None:
 
 
 def _send_start(server: socket.socket) -> None:
-    start = json.dumps(asdict(_Start(sys.argv, dict(os.environ), os.getcwd()))).encode()
+    start = json.dumps(asdict(Start(sys.argv, dict(os.environ), os.getcwd()))).encode()
     socket.send_fds(server, [_LENGTH.pack(len(start))], list(_STANDARD_STREAMS))
     server.sendall(start)
 
@@ -113,7 +113,7 @@ def fork_name(rank: int | str) -> str:
     return f"rank{rank}"
 
 
-class _Server:
+class Server:
     """Forks workers and tells those who asked how they ended.
 
     Args:
@@ -127,7 +127,7 @@ class _Server:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def serve(self) -> _Start:
+    def serve(self) -> Start:
         """Serve for ever. Returns only in a fork, which is to run as the worker that is returned."""
         while True:
             for key, _ in self._selector.select():
@@ -139,7 +139,7 @@ class _Server:
                 else:
                     key.data(key.fileobj)
 
-    def _accept(self) -> _Start | None:
+    def _accept(self) -> Start | None:
         worker, _ = self._listener.accept()
         if _peer_uid(worker) != os.getuid():
             worker.close()
@@ -191,7 +191,7 @@ def _peer_uid(connection: socket.socket) -> int:
     return _CREDENTIALS.unpack(credentials)[1]
 
 
-def _receive_start(worker: socket.socket) -> tuple[_Start, list[int]] | None:
+def _receive_start(worker: socket.socket) -> tuple[Start, list[int]] | None:
     """Return what a worker asks for; None when it is gone before it has said all."""
     head, streams, _, _ = socket.recv_fds(worker, _LENGTH.size, len(_STANDARD_STREAMS))
     text = worker.recv(_LENGTH.unpack(head)[0], socket.MSG_WAITALL) if len(head) == _LENGTH.size else b""
@@ -199,10 +199,10 @@ def _receive_start(worker: socket.socket) -> tuple[_Start, list[int]] | None:
         for stream in streams:
             os.close(stream)
         return None
-    return _Start(**json.loads(text)), list(streams)
+    return Start(**json.loads(text)), list(streams)
 
 
-def _become(start: _Start, streams: list[int], parent: int) -> None:
+def _become(start: Start, streams: list[int], parent: int) -> None:
     """Make this fork the worker that `start` describes."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -230,7 +230,7 @@ def main() -> None:
     """Be the warm process of a node; a fork of it runs a worker."""
     from launcher.runtime import agent, entrypoint
 
-    server = _Server(sys.argv[1])
+    server = Server(sys.argv[1])
     agent.install_event_handler()
     _import_everything()
     server.serve()

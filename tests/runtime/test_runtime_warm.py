@@ -1,0 +1,168 @@
+"""Workers that are forked from a warm process: nobody can tell them from workers that were started."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+
+import psutil
+import pytest
+from conftest import ROOT
+
+SERVER = """
+import sys
+from launcher.runtime import warm
+server = warm.Server(sys.argv[1])
+print("listening", flush=True)
+server.serve()
+import os, runpy
+runpy.run_path(os.environ["WORK"])
+"""
+
+WORKER = """
+from launcher.runtime.warm import run_warm
+run_warm()
+print("cold", flush=True)
+"""
+
+SAYS_WHO_IT_IS = """
+import os, sys
+print(sys.argv[1:], os.environ["RANK"], os.getcwd(), flush=True)
+print("oops", file=sys.stderr, flush=True)
+sys.exit(3)
+"""
+
+SLEEPS = """
+import os, signal, time
+def note(number, _frame):
+    print("told", number, flush=True)
+signal.signal(signal.SIGUSR1, note)
+print("asleep", os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def node(tmp_path):
+    """Return a function that starts a worker with some work, and the warm process it is forked from."""
+    name = f"recipes-warm-test-{uuid.uuid4()}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RECIPES_WARM_SOCKET": name, "RANK": "5"}
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, name], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout.readline() == "listening\n"
+    workers = []
+
+    def start(work, **options):
+        (tmp_path / "work.py").write_text(work)
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        worker = subprocess.Popen(
+            [sys.executable, "-c", WORKER, "--flag", "a b"],
+            env=environment | {"WORK": str(tmp_path / "work.py")},
+            cwd=tmp_path / "folder",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        workers.append(worker)
+        return worker
+
+    yield start, server
+    for process in (*workers, server):
+        process.kill()
+        process.wait()
+
+
+def asleep(worker):
+    """Return the pid of the fork that sleeps in a worker's place."""
+    word, pid = worker.stdout.readline().split()
+    assert word == "asleep" and int(pid) != worker.pid
+    return int(pid)
+
+
+def wait_gone(pid):
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(pid):
+        assert time.monotonic() < deadline, f"{pid} is still there"
+        time.sleep(0.02)
+
+
+def test_a_fork_has_the_arguments_environment_folder_and_streams_of_its_worker(node, tmp_path):
+    start, _ = node
+    out, err = start(SAYS_WHO_IT_IS).communicate(timeout=20)
+    assert out == f"['--flag', 'a b'] 5 {tmp_path / 'folder'}\n"
+    assert err == "oops\n"
+
+
+def test_a_worker_ends_with_the_status_of_its_fork(node):
+    start, _ = node
+    assert start(SAYS_WHO_IT_IS).wait(20) == 3
+    assert start("raise RuntimeError('out of patience')").wait(20) == 1
+
+
+def test_signals_are_handed_on_and_a_fork_that_one_ends_ends_its_worker_alike(node):
+    start, _ = node
+    worker = start(SLEEPS)
+    fork = asleep(worker)
+    worker.send_signal(signal.SIGUSR1)
+    assert worker.stdout.readline() == f"told {signal.SIGUSR1}\n"
+    worker.terminate()
+    assert worker.wait(5) == -signal.SIGTERM
+    wait_gone(fork)
+
+
+def test_a_fork_is_named_after_its_rank(node):
+    start, _ = node
+    assert psutil.Process(asleep(start(SLEEPS))).name() == "rank5"
+
+
+def test_a_killed_worker_takes_its_fork_with_it(node):
+    start, _ = node
+    worker = start(SLEEPS)
+    fork = asleep(worker)
+    worker.kill()
+    wait_gone(fork)
+    assert start(SAYS_WHO_IT_IS).wait(20) == 3
+
+
+def test_a_killed_fork_ends_its_worker_alike(node):
+    start, _ = node
+    worker = start(SLEEPS)
+    os.kill(asleep(worker), signal.SIGKILL)
+    assert worker.wait(5) == -signal.SIGKILL
+
+
+def test_a_killed_warm_process_takes_every_fork_with_it(node):
+    start, server = node
+    worker = start(SLEEPS)
+    fork = asleep(worker)
+    server.kill()
+    assert worker.wait(5) == -signal.SIGKILL
+    server.wait()
+    wait_gone(fork)
+
+
+def test_without_a_warm_process_a_worker_starts_cold_and_says_so(node):
+    start, server = node
+    server.kill()
+    server.wait()
+    out, err = start(SLEEPS).communicate(timeout=20)
+    assert out == "cold\n"
+    assert err.startswith("no warm start: ")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_nobody_else_is_served(node):
+    _, server = node
+    name = psutil.Process(server.pid).cmdline()[-1]
+    child = os.fork()
+    if not child:
+        os.setuid(65534)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(f"\0{name}")
+            os._exit(0 if connection.recv(1) == b"" else 1)
+    assert os.waitpid(child, 0)[1] == 0
