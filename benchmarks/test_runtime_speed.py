@@ -23,7 +23,7 @@ from launcher.runtime.process_group import Place
 
 TINY = {"vocab_size": 256, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "dropout": 0.0}
 MAX_LEN, SHARES = 64, (5, 5, 5, 5, 6, 6)
-WARMUP_ROUNDS, ROUNDS, STEPS_OF_BLOCK = 1, 40, 10
+WARMUP_ROUNDS, ROUNDS, STEPS_OF_BLOCK = 1, 30, 10
 STATE_BYTES = 200_000_000
 KINDS = ("nothing", "signal", "signal at every step, not overlapped", "loss", "loss and signal")
 Times = dict[str, list[tuple[float, float]]]

@@ -12,6 +12,7 @@ from whole_jobs import (
     curve,
     finish,
     left_behind,
+    listening_addresses,
     losses_in_the_model,
     mlflow_run,
     records,
@@ -153,6 +154,7 @@ def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_
         code, out, _ = run("scale", name, "--nodes", "2", cwd=tmp_path, module=True)
         assert code == 0 and "asked for 2 nodes" in out
         wait_for(lambda: running_on(tmp_path, 2), "two nodes")
+        assert listening_addresses(tmp_path) == {"127.0.0.1"}
         run("scale", name, "--nodes", "1", cwd=tmp_path, module=True)
         wait_for(lambda: "scaling" in (bundle_of(tmp_path) / "run" / "state.json").read_text(), "a scale event", 30.0)
         os.kill(operator_pid(tmp_path), signal.SIGKILL)

@@ -1,5 +1,6 @@
 """Whole jobs as a user runs them: the command line, real agents, a real process group, a real MLflow store."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -59,13 +60,35 @@ def curve(folder, metric="loss"):
     return [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, metric)]
 
 
+def processes_of(folder):
+    """Return the processes that belong to a job under `folder`, by their command line or their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            named = " ".join([*process.cmdline(), process.environ().get("RECIPES_RUN_DIR", "")])
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+        if str(folder) in named and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
 def left_behind(folder):
     """Return the command lines of processes that still belong to a job under `folder`."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or ())
-        if str(folder) in words and process.pid != os.getpid():
-            found.append(words)
+    for process in processes_of(folder):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            found.append(" ".join(process.cmdline()))
+    return found
+
+
+def listening_addresses(folder):
+    """Return the addresses that processes of a job under `folder` listen on."""
+    found = set()
+    for process in processes_of(folder):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            connections = process.net_connections(kind="inet")
+            found |= {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
     return found
 
 

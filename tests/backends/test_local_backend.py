@@ -43,7 +43,10 @@ def run_with_echo(text, directory):
     directory.mkdir()
     (directory / "run.sh").write_text(text)
     echo = directory / "echo"
-    echo.write_text('#!/bin/bash\nprintf "%s\\n" "RUN=$RECIPES_RUN_DIR" "A=${A:-}" "$@"\n')
+    # Nothing of a warm process: it runs beside the agent, and would write between its lines.
+    echo.write_text(
+        '#!/bin/bash\n[[ $2 == *.warm ]] && exit\nprintf "%s\\n" "RUN=$RECIPES_RUN_DIR" "A=${A:-}" "$@"\n'
+    )
     echo.chmod(0o755)
     environment = {"PYTHON": str(echo), "PATH": "/usr/bin:/bin"}
     command = ["bash", str(directory / "run.sh"), "1", "4567"]
@@ -84,6 +87,11 @@ def test_the_default_command_reads_the_bundles_configs(tmp_path):
     assert words[-4:] == ["-m", "launcher.runtime.entrypoint", "--config-path", configs]
 
 
+def test_only_our_own_trainer_is_started_warm():
+    assert "launcher.runtime.warm" in script()
+    assert "warm" not in script(settings=Settings(command=["t.py"], container_mounts=None))
+
+
 def test_a_secret_is_read_from_the_shell_and_never_written(tmp_path):
     text = script(config={"env_vars": {"A": {"env": "MINE"}}})
     (tmp_path / "run.sh").write_text(text)
@@ -91,7 +99,7 @@ def test_a_secret_is_read_from_the_shell_and_never_written(tmp_path):
     away = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
     assert away.returncode != 0 and "MINE: holds a secret of this job" in away.stderr
     echo = tmp_path / "echo"
-    echo.write_text('#!/bin/bash\necho "$A"\n')
+    echo.write_text('#!/bin/bash\n[[ $2 == *.warm ]] || echo "$A"\n')
     echo.chmod(0o755)
     there = {"PATH": "/usr/bin:/bin", "MINE": "it's", "PYTHON": str(echo)}
     assert subprocess.run(command, env=there, capture_output=True, text=True, check=True).stdout == "it's\n"
