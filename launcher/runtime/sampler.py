@@ -79,7 +79,8 @@ class Batch:
 class StepSampler:
     """A `batch_sampler` that takes every sample of every epoch exactly once, however the ranks change.
 
-    It goes through all epochs in one pass, from the cursor on. Iterating does not move the cursor, since
+    It goes through all epochs in one pass, from the cursor on. A StatefulDataLoader's own state holds the cursor
+    as well, if it takes a snapshot after every batch, which is its default. Iterating does not move the cursor, since
     a loader fetches ahead: whoever trains sets `cursor` once a step's samples are consumed, as `Job` does.
 
     Args:
