@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
 
 ROUNDS = 3
@@ -92,6 +93,7 @@ def group_floor() -> float:
     return max(float(line) for line in done.stdout.split())
 
 
+@pytest.mark.timeout(900)
 def test_growing_from_two_nodes_to_three(tmp_path, report):
     """Target: at most 1.3 times the sum of a graceful stop, importing torch in each worker, and the group's start."""
     ratios = []

@@ -206,7 +206,8 @@ class Operator:
     def _play(self, done: DoneStep) -> RestartOperator | None:
         """Let the scenario and people have their say; return a restart of the operator that is due."""
         if (asked := self._stage.take_request()) is not None:
-            self._events.add("request", f"{asked} nodes were asked for", {"nodes": asked})
+            message = f"somebody asked for {asked} node{'' if asked == 1 else 's'}"
+            self._events.add("request", message, {"nodes": asked})
         away = None
         # A job that recovers has a claim to the nodes it had.
         used = max(len(self._course.nodes + self._course.warming), self._course.claim)

@@ -54,7 +54,7 @@ class Cause(StrEnum):
     UNREADY = "its agent was not ready in time"
     SILENT = "its agent does not answer"
     DISOBEDIENT = "its agent did not do as told"
-    NO_CAPACITY = "no event that is left can bring the nodes that the smallest size needs"
+    NO_CAPACITY = "the job waits for nodes, and no event that is left can bring them"
 
 
 @dataclass(frozen=True, slots=True)
