@@ -10,7 +10,6 @@ Source: unix(7), abstract sockets, SCM_RIGHTS and SO_PEERCRED; the idea is CPyth
 """
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -21,7 +20,9 @@ import socket
 import struct
 import sys
 from dataclasses import asdict, dataclass
+from types import FrameType
 
+from launcher import prctl
 from launcher.contract import ENV_WARM_SOCKET
 
 FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
@@ -37,12 +38,14 @@ _MODULES = (
 )
 """What a worker imports until its first step is done."""
 
+RECEIVE_TIMEOUT_S = 10.0
+"""How long a worker may take to say what it wants."""
+
 _STANDARD_STREAMS = (0, 1, 2)
 _LENGTH = struct.Struct("!I")
 _STATUS = struct.Struct("!i")
 _CREDENTIALS = struct.Struct("3i")
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
+_STARTED = b"\1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,37 +68,48 @@ def run_warm() -> None:
     # Whoever is told to stop before the fork exists tells it as soon as it does.
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     try:
-        status = _be(name)
-    except (OSError, EOFError) as error:
+        server = _ask(name)
+    except OSError as error:
         print(f"no warm start: {error}", file=sys.stderr, flush=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         return
-    _end_like(status)
+    _end_like(_stand_for(server))
 
 
-def _be(name: str) -> int:
-    """Have a fork run in this process's place; return its wait status."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.connect(f"\0{name}")
-        _send_start(server)
-        if not server.recv(1):
-            raise EOFError("the node's warm process has ended")
-        for number in FORWARDED:
-            signal.signal(number, lambda number, _frame: _hand_on(server, number))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-        answer = server.recv(_STATUS.size, socket.MSG_WAITALL)
-    return _STATUS.unpack(answer)[0] if len(answer) == _STATUS.size else signal.SIGKILL
+def _ask(name: str) -> socket.socket:
+    """Have a fork run in this process's place; return the connection to the warm process.
 
-
-def _hand_on(server: socket.socket, number: int) -> None:
-    with contextlib.suppress(OSError):  # the fork has ended meanwhile
-        server.send(bytes([number]))
-
-
-def _send_start(server: socket.socket) -> None:
+    Raises:
+        OSError: There is no fork.
+    """
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.connect(f"\0{name}")
+    # A name is anybody's: what this process sends is meant for its own user.
+    if _peer_uid(server) != os.getuid():
+        raise PermissionError("the warm process is another user's")
     start = json.dumps(asdict(Start(sys.argv, dict(os.environ), os.getcwd()))).encode()
     socket.send_fds(server, [_LENGTH.pack(len(start))], list(_STANDARD_STREAMS))
     server.sendall(start)
+    if server.recv(len(_STARTED)) != _STARTED:
+        raise ConnectionResetError("the node's warm process has ended")
+    return server
+
+
+def _stand_for(server: socket.socket) -> int:
+    """Hand on signals until the fork has ended; return its wait status, that of SIGKILL where nobody knows it."""
+
+    def hand_on(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):  # the fork has ended meanwhile
+            server.send(bytes([number]))
+
+    for number in FORWARDED:
+        signal.signal(number, hand_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    with contextlib.suppress(OSError):
+        answer = server.recv(_STATUS.size, socket.MSG_WAITALL)
+        if len(answer) == _STATUS.size:
+            return _STATUS.unpack(answer)[0]
+    return signal.SIGKILL
 
 
 def _end_like(status: int) -> None:
@@ -126,6 +140,7 @@ class Server:
         self._listener.listen()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
+        self._forks: set[_Fork] = set()
 
     def serve(self) -> Start:
         """Serve for ever. Returns only in a fork, which is to run as the worker that is returned."""
@@ -134,56 +149,100 @@ class Server:
                 if key.fileobj is self._listener:
                     if start := self._accept():
                         return start
-                elif key.data is None:
-                    continue
-                else:
-                    key.data(key.fileobj)
+                elif key.data in self._forks:  # else it ended earlier in this round
+                    self._look_after(key.data)
 
     def _accept(self) -> Start | None:
         worker, _ = self._listener.accept()
-        if _peer_uid(worker) != os.getuid():
-            worker.close()
-            return None
-        received = _receive_start(worker)
+        worker.settimeout(RECEIVE_TIMEOUT_S)
+        received = _receive_start(worker) if _peer_uid(worker) == os.getuid() else None
         if received is None:
             worker.close()
             return None
         start, streams = received
         parent = os.getpid()
-        child = os.fork()
-        if not child:
-            self._selector.close()
-            self._listener.close()
-            worker.close()
+        pid = os.fork()
+        if not pid:
+            self._close(worker)
             _become(start, streams, parent)
             return start
         for stream in streams:
             os.close(stream)
-        self._watch(child, worker)
+        fork = _Fork(pid, os.pidfd_open(pid), worker)
+        self._forks.add(fork)
+        self._selector.register(fork.worker, selectors.EVENT_READ, fork)
+        self._selector.register(fork.pidfd, selectors.EVENT_READ, fork)
+        fork.answer(_STARTED)
         return None
 
-    def _watch(self, child: int, worker: socket.socket) -> None:
-        pidfd = os.pidfd_open(child)
+    def _look_after(self, fork: "_Fork") -> None:
+        if fork.is_wanted and not fork.hand_on():
+            self._selector.unregister(fork.worker)
+        status = fork.status()
+        if status is None:
+            return
+        self._forks.remove(fork)
+        self._selector.unregister(fork.pidfd)
+        if fork.is_wanted:
+            self._selector.unregister(fork.worker)
+            fork.answer(_STATUS.pack(status))
+        fork.close()
 
-        def hand_on(connection: socket.socket) -> None:
-            numbers = connection.recv(64)
-            for number in numbers or [signal.SIGKILL]:
-                os.kill(child, number)
-            if not numbers:  # whoever the fork stands for is gone
-                self._selector.unregister(connection)
+    def _close(self, worker: socket.socket) -> None:
+        """Let go, in a fork, of what belongs to the warm process and to other forks."""
+        self._selector.close()
+        self._listener.close()
+        worker.close()
+        for other in self._forks:
+            other.close()
 
-        def report(_pidfd: int) -> None:
-            _, status = os.waitpid(child, 0)
-            self._selector.unregister(pidfd)
-            if worker in {key.fileobj for key in self._selector.get_map().values()}:
-                self._selector.unregister(worker)
-                worker.sendall(_STATUS.pack(status))
-            worker.close()
-            os.close(pidfd)
 
-        self._selector.register(worker, selectors.EVENT_READ, hand_on)
-        self._selector.register(pidfd, selectors.EVENT_READ, report)
-        worker.sendall(b"\1")
+class _Fork:
+    """A fork and the worker it runs for.
+
+    Args:
+        pid: The fork's.
+        pidfd: Can be read when it has ended.
+        worker: Connection to the process it stands for.
+    """
+
+    def __init__(self, pid: int, pidfd: int, worker: socket.socket):
+        self._pid, self.pidfd, self.worker = pid, pidfd, worker
+        self.is_wanted = True
+        worker.setblocking(False)
+
+    def hand_on(self) -> bool:
+        """Send the fork the signals that came for it; kill it and return False when its worker is gone."""
+        try:
+            numbers = self.worker.recv(64)
+        except BlockingIOError:
+            return True
+        except OSError:
+            numbers = b""
+        for number in numbers:
+            os.kill(self._pid, number)
+        self.is_wanted = bool(numbers)
+        if not numbers:
+            os.kill(self._pid, signal.SIGKILL)
+            # Its own children too: the agent kills a worker with its whole process group.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+        return self.is_wanted
+
+    def status(self) -> int | None:
+        """Return the fork's wait status, None while it runs."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        return status if pid else None
+
+    def answer(self, text: bytes) -> None:
+        """Tell the worker, if it is still there."""
+        with contextlib.suppress(OSError):
+            self.worker.sendall(text)
+
+    def close(self) -> None:
+        """Close the connection and the descriptor."""
+        self.worker.close()
+        os.close(self.pidfd)
 
 
 def _peer_uid(connection: socket.socket) -> int:
@@ -192,10 +251,17 @@ def _peer_uid(connection: socket.socket) -> int:
 
 
 def _receive_start(worker: socket.socket) -> tuple[Start, list[int]] | None:
-    """Return what a worker asks for; None when it is gone before it has said all."""
-    head, streams, _, _ = socket.recv_fds(worker, _LENGTH.size, len(_STANDARD_STREAMS))
-    text = worker.recv(_LENGTH.unpack(head)[0], socket.MSG_WAITALL) if len(head) == _LENGTH.size else b""
-    if not text or len(text) != _LENGTH.unpack(head)[0]:
+    """Return what a worker asks for; None when it is gone or too slow to say all."""
+    streams: list[int] = []
+    try:
+        head, streams, _, _ = socket.recv_fds(worker, _LENGTH.size, len(_STANDARD_STREAMS))
+        length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+        text = b""
+        while len(text) < length and (part := worker.recv(length - len(text))):
+            text += part
+    except OSError:
+        length, text = 1, b""
+    if not length or len(text) < length or len(streams) < len(_STANDARD_STREAMS):
         for stream in streams:
             os.close(stream)
         return None
@@ -204,8 +270,7 @@ def _receive_start(worker: socket.socket) -> tuple[Start, list[int]] | None:
 
 def _become(start: Start, streams: list[int], parent: int) -> None:
     """Make this fork the worker that `start` describes."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    prctl.signal_at_parents_end(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     os.setsid()
@@ -217,7 +282,7 @@ def _become(start: Start, streams: list[int], parent: int) -> None:
     os.chdir(start.folder)
     sys.argv = start.argv
     # Its environment in /proc is the warm process's: the name tells whose place it takes.
-    libc.prctl(_PR_SET_NAME, fork_name(os.environ.get("RANK", "")).encode(), 0, 0, 0)
+    prctl.set_name(fork_name(os.environ.get("RANK", "")))
 
 
 def _import_everything() -> None:
@@ -236,7 +301,9 @@ def main() -> None:
     server.serve()
     import torch  # there already
 
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    # What a cold start would read of the environment: torch has read the warm process's.
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    torch.set_num_threads(int(threads) if threads else len(os.sched_getaffinity(0)))
     entrypoint.train()
 
 

@@ -146,6 +146,52 @@ def test_a_killed_warm_process_takes_every_fork_with_it(node):
     wait_gone(fork)
 
 
+@pytest.mark.parametrize("how", ["ended-and-abandoned", "ended-with-a-signal-on-its-way"])
+def test_what_happens_to_one_fork_at_once_does_not_touch_another(node, how):
+    start, server = node
+    first = start(SLEEPS)
+    forks = [asleep(first)]
+    second = start(SLEEPS)
+    forks.append(asleep(second))
+    server.send_signal(signal.SIGSTOP)
+    if how == "ended-and-abandoned":
+        first.kill()
+    else:
+        first.send_signal(signal.SIGUSR1)
+        time.sleep(0.1)
+    os.kill(forks[0], signal.SIGKILL)
+    server.send_signal(signal.SIGCONT)
+    assert first.wait(5) == -signal.SIGKILL
+    wait_gone(forks[0])
+    second.send_signal(signal.SIGUSR1)
+    assert second.stdout.readline() == f"told {signal.SIGUSR1}\n"
+
+
+def test_a_worker_whose_warm_process_dies_does_not_start_a_second_time(node):
+    start, server = node
+    worker = start(SLEEPS)
+    asleep(worker)
+    server.send_signal(signal.SIGSTOP)
+    worker.send_signal(signal.SIGUSR1)
+    time.sleep(0.1)
+    server.kill()
+    out, err = worker.communicate(timeout=5)
+    assert (worker.returncode, out, err) == (-signal.SIGKILL, "", "")
+
+
+def test_a_killed_worker_takes_the_children_of_its_fork_with_it(node):
+    start, _ = node
+    worker = start(
+        "import os, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print('asleep', child.pid, flush=True)\n"
+        "child.wait()"
+    )
+    child = asleep(worker)
+    worker.kill()
+    wait_gone(child)
+
+
 def test_without_a_warm_process_a_worker_starts_cold_and_says_so(node):
     start, server = node
     server.kill()
@@ -153,6 +199,28 @@ def test_without_a_warm_process_a_worker_starts_cold_and_says_so(node):
     out, err = start(SLEEPS).communicate(timeout=20)
     assert out == "cold\n"
     assert err.startswith("no warm start: ")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_nothing_is_told_to_a_warm_process_of_somebody_else(node, tmp_path):
+    start, server = node
+    name = psutil.Process(server.pid).cmdline()[-1]
+    server.kill()
+    server.wait()
+    ready, set_ready = os.pipe()
+    squatter = os.fork()
+    if not squatter:
+        os.setuid(65534)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"\0{name}")
+            listener.listen()
+            os.write(set_ready, b"1")
+            connection, _ = listener.accept()
+            os._exit(0 if connection.recv(1) == b"" else 1)
+    os.read(ready, 1)
+    out, err = start(SLEEPS).communicate(timeout=20)
+    assert out == "cold\n" and "another user's" in err
+    assert os.waitpid(squatter, 0)[1] == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")

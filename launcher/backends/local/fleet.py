@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from launcher import prctl
 from launcher.backends.local.agent import Agent, AgentUnreachable, OrderIgnored, StartOrder
 from launcher.backends.local.logs import AGENT_LOG, node_logs
 from launcher.backends.local.orders import SCRIPT_FILE
@@ -19,7 +20,6 @@ from launcher.backends.local.ports import port_of, reserve_port
 from launcher.backends.local.processes import (
     KILL_TIMEOUT_S,
     AdoptedProcess,
-    adopt_orphans,
     kill_descendants,
     kill_strays,
     kill_tree,
@@ -89,7 +89,7 @@ class Fleet:
         self._calls = ThreadPoolExecutor(_MAX_CALLS_AT_ONCE, thread_name_prefix="agent-call")
 
     def __enter__(self) -> "Fleet":
-        adopt_orphans()
+        prctl.adopt_orphans()
         return self
 
     def __exit__(self, *_exception: object) -> None:

@@ -14,8 +14,8 @@ import subprocess
 import sys
 from types import FrameType
 
+from launcher import prctl
 from launcher.backends.local.processes import (
-    adopt_orphans,
     end_with_parent,
     kill_descendants,
     remove_agent_socket,
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         # Two levels: a signal that comes while the first is left must not skip the second.
         try:
-            adopt_orphans()
+            prctl.adopt_orphans()
             end_with_parent(args.parent)
             child = subprocess.Popen(args.command, stdin=subprocess.DEVNULL)
             status = child.wait()

@@ -1,7 +1,6 @@
 """Process trees that end whole: nothing a job starts outlives it. Linux only."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import tempfile
@@ -11,12 +10,12 @@ from pathlib import Path
 
 import psutil
 
+from launcher import prctl
+
 KILL_TIMEOUT_S = 15.0
 """How long a killed process may stay (one in an uninterruptible read cannot end)."""
 
 _KILL_POLL_S = 0.02
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class ProcessesSurvived(Exception):
@@ -59,20 +58,6 @@ class AdoptedProcess:
             os.kill(self.pid, signum)
 
 
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl({option}) refused")
-
-
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends.
-
-    Source: prctl(2), PR_SET_CHILD_SUBREAPER.
-    """
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
 def end_with_parent(parent_pid: int) -> None:
     """Ask for SIGTERM when `parent_pid`, this process's parent, ends; at once if it has ended already.
 
@@ -81,7 +66,7 @@ def end_with_parent(parent_pid: int) -> None:
 
     Source: prctl(2), PR_SET_PDEATHSIG.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl.signal_at_parents_end(signal.SIGTERM)
     if os.getppid() != parent_pid:
         signal.raise_signal(signal.SIGTERM)
 
