@@ -12,6 +12,9 @@ BASE_CONFIG = "config.yaml"
 ENV_RUN_DIR = "RECIPES_RUN_DIR"
 """Environment variable: folder the running job may write to (logs, metrics, checkpoints)."""
 
+ENV_LAUNCH_ID = "RECIPES_LAUNCH_ID"
+"""Environment variable of a worker: different for each launch of a bundle, the same for its restarts."""
+
 ENV_WARM_SOCKET = "RECIPES_WARM_SOCKET"
 """Environment variable of a worker on this machine: name of the socket of its node's warm process."""
 

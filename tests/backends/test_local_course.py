@@ -86,23 +86,38 @@ def test_workers_start_once_every_agent_is_ready():
     assert acts == (StartWorkers((0, 1), 0),)
 
 
-def test_an_agent_that_dies_before_the_first_start_fails_the_job():
-    ended, acts, _ = step(course(Phase.PREPARING), sight(READY, GONE))
-    assert (ended.phase, ended.verdict, acts) == (Phase.ENDED, JobState.FAILED, ())
-    assert ended.faults == (Fault(1, Cause.LOST),)
-
-
 def test_an_agent_that_is_never_ready_fails_the_job():
     late = sight(READY, None, now_s=100.0 + READY_TIMEOUT_S + 1)
     assert step(course(Phase.PREPARING), late)[0].faults == (Fault(1, Cause.UNREADY),)
 
 
-def test_an_agent_that_dies_before_a_restart_is_started_again_but_not_for_ever():
-    preparing = course(Phase.PREPARING, attempt=1)
-    for _ in range(MAX_BARREN_FAULTS):
-        preparing, acts, _ = step(preparing, sight(READY, GONE))
-        assert (preparing.phase, acts) == (Phase.PREPARING, (SpawnNodes((1,)),))
-    assert step(preparing, sight(READY, GONE))[0].verdict is JobState.FAILED
+@pytest.mark.parametrize("attempt", [0, 1], ids=["first-start", "restart"])
+def test_an_agent_that_dies_before_it_is_ready_gets_a_successor_but_not_for_ever(attempt):
+    preparing = course(Phase.PREPARING, attempt=attempt)
+    for number in range(MAX_BARREN_FAULTS):
+        old, new = preparing.nodes[1], number + 2
+        seen = Sight(NOW, {0: report(READY), old: GONE}, capacity=2)
+        preparing, acts, _ = step(preparing, seen)
+        assert (preparing.phase, preparing.nodes) == (Phase.PREPARING, (0, new))
+        assert acts == (KillNodes((old,)), SpawnNodes((new,)))
+    ended, _, _ = step(preparing, Sight(NOW, {0: report(READY)}, capacity=2))
+    assert (ended.verdict, ended.faults[0].cause) == (JobState.FAILED, Cause.LOST)
+
+
+def test_agents_that_die_before_a_restart_are_no_row_where_the_job_went_on_between():
+    preparing = course(Phase.PREPARING, attempt=1, barren_faults=MAX_BARREN_FAULTS, fault_step=7)
+    again, _, _ = step(preparing, sight(READY, GONE, step=8))
+    assert (again.phase, again.barren_faults, again.fault_step) == (Phase.PREPARING, 1, 8)
+    assert step(preparing, sight(READY, GONE, step=7))[0].verdict is JobState.FAILED
+
+
+def test_a_node_that_is_lost_before_the_first_start_is_waited_for_and_then_gone_without():
+    waiting, acts, told = step(course(Phase.PREPARING), sight(GONE, None, capacity=1))
+    assert (waiting.phase, waiting.nodes, acts, told) == (Phase.WAITING, (1,), (), [])
+    smaller, acts, told = step(waiting, Sight(NOW + 20, {1: report(None)}, capacity=1))
+    assert (smaller.phase, smaller.nodes, acts, told) == (Phase.PREPARING, (1,), (), [("scale-down", 2, 1)])
+    back, acts, _ = step(waiting, Sight(NOW + 1, {1: report(None)}, capacity=2))
+    assert (back.nodes, acts) == ((1, 2), (SpawnNodes((2,)),))
 
 
 def test_a_job_is_completed_only_when_every_agent_says_so():
@@ -112,10 +127,12 @@ def test_a_job_is_completed_only_when_every_agent_says_so():
     assert (ended.phase, ended.verdict) == (Phase.ENDED, JobState.SUCCEEDED)
 
 
-def test_a_job_that_is_about_to_end_is_not_scaled():
-    for capacity in (1, 4):
-        going, acts, _ = step(course(Phase.RUNNING, wish_since_s=0.0), sight(COMPLETED, RUNNING, capacity=capacity))
-        assert (going.phase, acts) == (Phase.RUNNING, ())
+def test_a_job_that_is_about_to_end_does_not_grow_but_gives_nodes_back():
+    ending = course(Phase.RUNNING, wish_since_s=0.0)
+    going, acts, _ = step(ending, sight(COMPLETED, RUNNING, capacity=4))
+    assert (going.phase, acts) == (Phase.RUNNING, ())
+    stopping, acts, _ = step(ending, sight(COMPLETED, RUNNING, capacity=1))
+    assert (stopping.phase, acts) == (Phase.STOPPING, (StopWorkers((0, 1), 30),))
 
 
 # Scale-up
@@ -167,11 +184,12 @@ def test_a_restarted_job_snoozes_before_it_grows():
     [
         sight(RUNNING, RUNNING, READY, None, capacity=2),
         sight(RUNNING, RUNNING, READY, GONE, capacity=4),
+        sight(RUNNING, RUNNING, READY, None, capacity=4, now_s=NOW + READY_TIMEOUT_S + 1),
     ],
-    ids=["capacity-gone", "new-node-died"],
+    ids=["capacity-gone", "new-node-died", "new-node-never-ready"],
 )
 def test_warming_nodes_that_are_of_no_use_are_dropped(seen):
-    warming = course(Phase.RUNNING, warming=(2, 3), new_node=4, wish_since_s=0.0)
+    warming = course(Phase.RUNNING, warming=(2, 3), new_node=4, wish_since_s=NOW)
     after, acts, _ = step(warming, seen)
     assert (after.phase, after.warming, acts) == (Phase.RUNNING, (), (DropNodes((2, 3)),))
 
@@ -194,6 +212,12 @@ def test_without_graceful_shutdown_workers_are_killed():
 def test_completed_agents_do_not_complete_a_job_that_is_being_stopped():
     still, acts, _ = step(course(Phase.STOPPING), sight(COMPLETED, COMPLETED))
     assert (still.phase, acts) == (Phase.STOPPING, ())
+
+
+def test_an_agent_that_is_too_busy_to_be_told_to_stop_is_told_again():
+    deaf = Fault(1, Cause.DISOBEDIENT, "timed out")
+    still, acts, _ = step(course(Phase.STOPPING), sight(STOPPING, RUNNING, refusals=(deaf,)))
+    assert (still.phase, still.nodes, acts) == (Phase.STOPPING, (0, 1), (StopWorkers((1,), 30),))
 
 
 def test_agents_that_do_not_stop_in_time_are_replaced():
@@ -274,6 +298,12 @@ def test_a_script_that_fails_before_its_first_step_fails_the_job():
     settling, seen = settle(sight(FAULTED, RUNNING, step=0))
     ended, _, _ = step(settling, seen)
     assert (ended.phase, ended.verdict) == (Phase.ENDED, JobState.FAILED)
+
+
+def test_a_worker_that_is_killed_before_its_first_step_is_started_again():
+    killed = report(FAULTED, "Local Rank 0 exited with code -9")
+    settling, seen = settle(sight(killed, report(FAULTED, "Local Rank 0 exited with code -256"), step=0))
+    assert step(settling, seen)[0].phase is Phase.STOPPING
 
 
 def test_a_job_that_fails_at_the_same_step_again_and_again_fails():

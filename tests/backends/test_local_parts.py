@@ -13,12 +13,11 @@ import psutil
 import pytest
 
 from launcher.backends.local.course import Cause, Fault
+from launcher.backends.local.exits import FailedWorker, failed_workers
 from launcher.backends.local.explain import explain
 from launcher.backends.local.logs import (
     STDERR,
     Selection,
-    describe_exit,
-    failed_workers,
     follow_attempts,
     read_logs,
     tail,
@@ -149,7 +148,7 @@ def test_the_lock_is_held_while_an_inheritor_of_it_lives(tmp_path):
     ids=["exit-3", "exception", "sigkill", "core-dumped", "unmangled"],
 )
 def test_an_agents_exit_codes_are_told_as_they_were(code, words):
-    assert describe_exit(code) == words
+    assert str(FailedWorker(0, code)) == words
 
 
 def test_failed_workers_are_read_from_the_agents_message():

@@ -50,11 +50,8 @@ LOOK_INTERVAL_S = 0.25
 TRANSITION_INTERVAL_S = 0.05
 """Between two looks while the job waits for its agents."""
 
-_RUNNING = {
-    Phase.SETTLING: "a node failed",
-    Phase.STOPPING: "stopping the workers",
-    Phase.ENDED: "ending the nodes",
-}
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that ask for the end of the job."""
 
 _log = logging.getLogger("operator")
 
@@ -68,8 +65,13 @@ class Interrupts:
 
     def listen(self) -> None:
         """Take SIGTERM, SIGINT and SIGHUP from now on."""
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for signum in END_SIGNALS:
             signal.signal(signum, self._take)
+
+    def take_over(self, count: int, signum: int) -> None:
+        """Add those that came to an operator before this one."""
+        self.count += count
+        self.signum = self.signum or signum
 
     def _take(self, signum: int, _frame: FrameType | None) -> None:
         self.count += 1
@@ -118,9 +120,11 @@ class Operator:
         self._refusals: tuple[Fault, ...] = ()
         self._frozen: mishaps.Freezer | None = None
         self._slow_save_s = 0.0
+        self._away: RestartOperator | None = None
         if known:
             self._launched, self._course, self._snapshot = known.launched, known.course, known.snapshot
             self._told_attempt, self._slow_save_s = known.told_attempt, known.slow_save_s
+            interrupts.take_over(*known.interrupts)
         else:
             self._launched, self._told_attempt = time.time(), -1
             self._snapshot = Snapshot(JobState.PENDING, 0, "starting", 0, os.getpid())
@@ -156,6 +160,7 @@ class Operator:
             self._stage.requested,
             self._stage.dump(),
             self._slow_save_s,
+            (self._interrupts.count, self._interrupts.signum),
         )
 
     def _begin(self) -> Course:
@@ -194,8 +199,10 @@ class Operator:
         self._refusals = tuple(fault for order in orders for fault in self._carry_out(order))
         if self._course.phase is not before.phase:
             self._tell()
-        if away:
-            raise Away(away.down_s)
+        self._away = self._away or away
+        # Not in the middle of things: the next operator would not know of them.
+        if self._away and not (self._interrupts.count or self._refusals or self._frozen):
+            raise Away(self._away.down_s)
 
     def _tell_first_step(self, done: DoneStep) -> None:
         if done.attempt > self._told_attempt:
@@ -207,18 +214,27 @@ class Operator:
         """Let the scenario and people have their say; return a restart of the operator that is due."""
         if (asked := self._stage.take_request()) is not None:
             message = f"somebody asked for {asked} node{'' if asked == 1 else 's'}"
+            if asked != self._stage.requested:
+                message += ", which is no size of this job"
             self._events.add("request", message, {"nodes": asked})
         away = None
         # A job that recovers has a claim to the nodes it had.
         used = max(len(self._course.nodes + self._course.warming), self._course.claim)
         for happening in self._stage.play(time.time() - self._launched, done, used):
-            self._events.add("scenario", happening.message)
+            self._events.add("scenario", self._named(happening), {"fault": happening.fault is not None})
             _log.info("%s", happening.message)
             if isinstance(happening.fault, RestartOperator):
                 away = happening.fault
             else:
                 self._inflict(happening)
         return away
+
+    def _named(self, happening: Happening) -> str:
+        """Return its message; a node's place in the job is told with the number that its logs have."""
+        match happening.fault:
+            case KillAgent(place) | LoseNode(place) if (node := self._node(place)) != place:
+                return f"{happening.message} (number {node} in the logs)"
+        return happening.message
 
     def _inflict(self, happening: Happening) -> None:
         match happening.fault:
@@ -287,12 +303,20 @@ class Operator:
             message = f"stopped by {signal.Signals(self._interrupts.signum).name}"
         for event in self._stage.unfired:
             self._events.add("unfired", event)
-        self._events.add("ended", message, {"state": verdict, "exit_code": exit_code})
+        # The rest may be what a worker wrote last, which is nobody else's business.
+        first_line = message.splitlines()[0]
+        self._events.add("ended", first_line, {"state": verdict, "exit_code": exit_code})
         if self._interrupts.count < 2:
-            # Before the last word: whoever waits for it finds the report.
-            timeline.write(self._run_dir)
+            self._report()
         self._say(verdict, 0, message, exit_code=exit_code)
         return exit_code
+
+    def _report(self) -> None:
+        """Write the timeline, before the last word: whoever waits for that finds it."""
+        try:
+            timeline.write(self._run_dir)
+        except OSError as error:
+            _log.error("no timeline: %s", error)
 
     def _tell(self) -> None:
         course = self._course

@@ -87,8 +87,7 @@ def _prepare(course: Course, sight: Sight, policy: Policy) -> Step:
         return course.end(sight.now_s, JobState.CANCELLED), ()
     wanted = policy.fit(sight.capacity)
     if wanted < len(course.nodes):
-        smaller, orders = _regroup(course, sight, wanted)
-        return smaller, (_shrinking(course, wanted, sight.now_s), *orders)
+        return _prepare_fewer(course, sight, wanted)
     waiting = tuple(node for node in course.nodes if not sight.report(node).says(AgentState.READY))
     if not waiting:
         running = course.enter(
@@ -104,8 +103,17 @@ def _prepare(course: Course, sight: Sight, policy: Policy) -> Step:
     return _late(course, sight, waiting)
 
 
+def _prepare_fewer(course: Course, sight: Sight, wanted: int) -> Step:
+    faults = tuple(Fault(node, Cause.LOST) for node in course.nodes if not sight.report(node).alive)
+    if faults:  # a lost node may come back
+        fields = {"size": len(course.nodes), "nodes": sight.alive(course.nodes), "fault_since_s": sight.now_s}
+        return course.enter(Phase.WAITING, sight.now_s, faults=faults, **fields), tuple(map(_fault_note, faults))
+    smaller, orders = _regroup(course, sight, wanted)
+    return smaller, (_transition_to(wanted, len(course.nodes), sight.now_s), *orders)
+
+
 def _late(course: Course, sight: Sight, waiting: tuple[int, ...]) -> Step:
-    """Start the nodes anew whose agents have ended, or took too long, before they were ready."""
+    """Replace the nodes whose agents have ended, or took too long, before they were ready."""
     late = sight.now_s - course.since_s > READY_TIMEOUT_S
     faults = tuple(
         Fault(node, Cause.UNREADY if sight.report(node).alive else Cause.LOST)
@@ -114,11 +122,14 @@ def _late(course: Course, sight: Sight, waiting: tuple[int, ...]) -> Step:
     )
     if not faults:
         return course, ()
-    # At the very first start there is nothing to save, and the fault is likely in the job itself.
-    if course.attempt == 0 or course.barren_faults >= MAX_BARREN_FAULTS:
+    course = _count_fault(course, sight)
+    if course.barren_faults > MAX_BARREN_FAULTS or (late and course.attempt == 0):
         return course.end(sight.now_s, JobState.FAILED, *faults), ()
-    again = course.enter(Phase.PREPARING, sight.now_s, barren_faults=course.barren_faults + 1)
-    return again, (*map(_fault_note, faults), SpawnNodes(tuple(fault.node for fault in faults)))
+    gone = tuple(fault.node for fault in faults)
+    course, spawn = _spawn(course, len(gone))
+    fresh = iter(spawn.nodes)
+    nodes = tuple(next(fresh) if node in gone else node for node in course.nodes)
+    return course.enter(Phase.PREPARING, sight.now_s, nodes=nodes), (*map(_fault_note, faults), *_kill(gone), spawn)
 
 
 def _run(course: Course, sight: Sight, policy: Policy) -> Step:
@@ -131,12 +142,12 @@ def _run(course: Course, sight: Sight, policy: Policy) -> Step:
     if len(done) == len(course.nodes):
         return course.end(sight.now_s, JobState.SUCCEEDED), ()
     wanted = policy.fit(sight.capacity)
-    # Workers that have finished are not scaled: the others are about to finish too.
-    if done or wanted == len(course.nodes):
-        return _forget_warming(replace(course, wish_since_s=None))
     if wanted < len(course.nodes):
         stopping, orders = _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s), policy)
-        return stopping, (_shrinking(course, wanted, sight.now_s), *orders)
+        return stopping, (_transition_to(wanted, len(course.nodes), sight.now_s), *orders)
+    # Where some have finished, the others are about to: no use in growing.
+    if done or wanted == len(course.nodes):
+        return _forget_warming(replace(course, wish_since_s=None))
     return _grow(course, sight, policy, wanted)
 
 
@@ -149,11 +160,12 @@ def _grow(course: Course, sight: Sight, policy: Policy, wanted: int) -> Step:
         if not (patient and rested):
             return course, ()
         course, spawn = _spawn(course, wanted - len(course.nodes))
-        course = replace(course, warming=spawn.nodes)
+        course = replace(course, warming=spawn.nodes, wish_since_s=sight.now_s)
         told = _transition("scale-up", len(course.nodes), wanted, since)
         return course, (told, Note("spawned", "", {"nodes": spawn.nodes}), spawn)
-    # A node that dies while it gets ready is given up; what is left of the wish starts anew.
-    if len(sight.alive(course.warming)) < len(course.warming) or wanted != len(course.nodes + course.warming):
+    # A node that dies or dawdles while it gets ready is given up; what is left of the wish starts anew.
+    fit = wanted == len(course.nodes + course.warming) and sight.now_s - since <= READY_TIMEOUT_S
+    if not fit or len(sight.alive(course.warming)) < len(course.warming):
         return _forget_warming(replace(course, wish_since_s=sight.now_s))
     if not sight.all_ready(course.warming):
         return course, ()
@@ -177,10 +189,10 @@ def _settle(course: Course, sight: Sight, policy: Policy) -> Step:
         return course, ()
     faults = _faults(course, sight)
     faults += tuple(first for first in course.faults if first.node not in {fault.node for fault in faults})
-    barren = 1 if sight.step > course.fault_step else course.barren_faults + 1
-    # A script whose first step was never seen would fail the same way again.
-    hopeless = sight.step == 0 and all(fault.cause is Cause.WORKER for fault in faults)
-    if hopeless or barren > MAX_BARREN_FAULTS:
+    course = _count_fault(course, sight)
+    # A script that ends by itself before its first step would do so again.
+    hopeless = sight.step == 0 and all(fault.cause is Cause.WORKER and not fault.was_killed for fault in faults)
+    if hopeless or course.barren_faults > MAX_BARREN_FAULTS:
         return course.end(sight.now_s, JobState.FAILED, *faults), ()
     unfit = tuple(fault.node for fault in faults if fault.cause in (Cause.SILENT, Cause.DISOBEDIENT))
     survivors = tuple(node for node in sight.alive(course.nodes) if node not in unfit)
@@ -189,12 +201,16 @@ def _settle(course: Course, sight: Sight, policy: Policy) -> Step:
         sight.now_s,
         nodes=survivors,
         faults=faults,
-        fault_step=max(sight.step, course.fault_step),
-        barren_faults=barren,
     )
     note = _transition("recover", course.size, course.size, course.fault_since_s)
     halt = _stopping_note(course.attempt, survivors, graceful=False)
     return stopping, (note, *_kill(unfit), halt, StopWorkers(survivors, None))
+
+
+def _count_fault(course: Course, sight: Sight) -> Course:
+    """Count a fault: the first one after a new step, or one more in a row."""
+    barren = 1 if sight.step > course.fault_step else course.barren_faults + 1
+    return replace(course, barren_faults=barren, fault_step=max(sight.step, course.fault_step))
 
 
 def _stop_for(course: Course, sight: Sight, stopping: Course, policy: Policy) -> Step:
@@ -206,14 +222,16 @@ def _stop_for(course: Course, sight: Sight, stopping: Course, policy: Policy) ->
 def _stop(course: Course, sight: Sight, policy: Policy) -> Step:
     if sight.interrupts:
         course = replace(course, verdict=JobState.CANCELLED)
-    disobedient = tuple(fault.node for fault in sight.refusals)
-    patience_s = (policy.graceful_timeout_s or 0) + STOP_MARGIN_S
+    # An interrupted job may save, one that recovers from a fault cannot.
+    grace_s = policy.graceful_timeout_s if course.fault_since_s is None else None
     alive = sight.alive(course.nodes)
-    if sight.now_s - course.since_s > patience_s:
-        disobedient += tuple(node for node in alive if not sight.report(node).says(AgentState.READY))
+    out_of_time = sight.now_s - course.since_s > (grace_s or 0) + STOP_MARGIN_S
+    disobedient = tuple(node for node in alive if out_of_time and not sight.report(node).says(AgentState.READY))
     nodes = tuple(node for node in alive if node not in disobedient)
     if not sight.all_ready(nodes) and sight.interrupts < 2:
-        return replace(course, nodes=nodes), _kill(disobedient)
+        # An agent that is too busy to answer is told again: to kill it would end a save that others take part in.
+        deaf = tuple(fault.node for fault in sight.refusals if fault.node in nodes)
+        return replace(course, nodes=nodes), (StopWorkers(deaf, grace_s),) if deaf else ()
     if course.verdict:
         return course.enter(Phase.ENDED, sight.now_s), ()
     saved = bool(course.progress) and progress_step(course.progress) >= sight.step
@@ -253,8 +271,8 @@ def _regroup(course: Course, sight: Sight, size: int) -> Step:
     """Keep the nodes that are there, up to `size`; end the others and start what is missing."""
     orders: tuple[Order, ...] = ()
     if course.fault_since_s is not None and size < course.size:
-        orders = (_shrinking(course, size, course.fault_since_s),)
-    have = course.nodes + sight.alive(course.warming)
+        orders = (_transition_to(size, course.size, course.fault_since_s),)
+    have = sight.alive(course.nodes) + sight.alive(course.warming)
     stay, leave = have[:size], have[size:]
     lost = tuple(node for node in course.warming if node not in have)
     if leave or lost:
@@ -294,8 +312,8 @@ def _transition(reason: str, from_nodes: int, to_nodes: int, cause_s: float | No
     return Note("transition", f"{reason}: {from_nodes} → {_nodes(to_nodes)}", fields, cause_s)
 
 
-def _shrinking(course: Course, size: int, cause_s: float) -> Note:
-    return _transition("scale-down" if size else "suspend", course.size, size, cause_s)
+def _transition_to(size: int, from_nodes: int, cause_s: float | None) -> Note:
+    return _transition("scale-down" if size else "suspend", from_nodes, size, cause_s)
 
 
 def _stopping_note(attempt: int, nodes: tuple[int, ...], *, graceful: bool) -> Note:

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.backends.local.course import Cause, Fault
+from launcher.backends.local.exits import FailedWorker, failed_workers
 from launcher.backends.local.logs import (
     AGENT_LOG,
-    FailedWorker,
-    describe_exit,
-    failed_workers,
     node_logs,
     tail,
     worker_log,
@@ -56,7 +54,7 @@ def explain(faults: tuple[Fault, ...], run_dir: Path, attempts: tuple[Attempt, .
     first = min(falls, key=lambda fall: fall.last_word_s)
     rank = attempt.nodes.index(first.node) * nproc_per_node + first.worker.local_rank
     head = f"rank {rank} (node {first.node}, local rank {first.worker.local_rank})"
-    return _join(f"{head} {describe_exit(first.worker.exit_code)}", tail(first.stderr))
+    return _join(f"{head} {first.worker}", tail(first.stderr))
 
 
 def _join(head: str, *parts: str) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from launcher import prctl
 from launcher.backends.local.agent import Agent, AgentUnreachable, OrderIgnored, StartOrder
 from launcher.backends.local.logs import AGENT_LOG, node_logs
@@ -23,8 +25,10 @@ from launcher.backends.local.processes import (
     kill_descendants,
     kill_strays,
     kill_tree,
+    remove_node_folder,
 )
 from launcher.backends.local.terms import AgentStatus, Cause, Fault, Report, StartWorkers, StopWorkers
+from launcher.contract import ENV_LAUNCH_ID
 
 SHUTDOWN_TIMEOUT_S = 5.0
 """How long an agent may take to end after /shutdown; about 1 s seen."""
@@ -51,7 +55,8 @@ class Node:
         return self.process.poll() is None
 
     def close(self) -> None:
-        """Let go of the connection and the port."""
+        """Let go of the connection and the port, and of what a node that was killed has left."""
+        remove_node_folder(self.process.pid)
         self.agent.close()
         if self.reservation:
             self.reservation.close()
@@ -82,6 +87,8 @@ class Fleet:
         self._bundle_dir = bundle_dir
         self._run_dir = run_dir
         self._lock = lock
+        # An operator that is restarted stays the same process.
+        self._launch_id = f"{os.getpid()}-{psutil.Process().create_time():.2f}"
         self._nodes: dict[int, Node] = {}
         self._leaving: list[tuple[Node, float]] = []
         self._heard: dict[int, float] = {}
@@ -128,7 +135,7 @@ class Fleet:
         with (logs / AGENT_LOG).open("ab") as log:
             process = subprocess.Popen(
                 [*own, "bash", str(self._bundle_dir / SCRIPT_FILE), str(index), str(port)],
-                env={**os.environ, "PYTHON": sys.executable},
+                env={**os.environ, "PYTHON": sys.executable, ENV_LAUNCH_ID: self._launch_id},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -207,6 +214,8 @@ class Fleet:
         self._leaving += [(self._nodes.pop(index), deadline) for index in indices]
 
     def _see_off(self) -> None:
+        for index in [index for index, node in self._nodes.items() if not node.alive]:
+            self._nodes.pop(index).close()
         staying = []
         for node, deadline in self._leaving:
             if not node.alive:

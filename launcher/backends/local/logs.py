@@ -7,8 +7,6 @@ Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 """
 
 import json
-import re
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -24,16 +22,6 @@ STDOUT, STDERR = "stdout.log", "stderr.log"
 TAIL_LINES = 15
 POLL_S = 0.2
 _TAIL_BYTES = 16_384
-
-_FAILURE = re.compile(r"Local Rank (\d+) exited with code (-?\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class FailedWorker:
-    """A worker that its agent names as failed; `exit_code` as the agent spells it."""
-
-    local_rank: int
-    exit_code: int
 
 
 def node_logs(run_dir: Path, node: int) -> Path:
@@ -62,28 +50,6 @@ def tail(path: Path | None, num_lines: int = TAIL_LINES) -> str:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         text = file.read().decode("utf-8", errors="replace")
     return "\n".join(text.rstrip().splitlines()[-num_lines:])
-
-
-def failed_workers(message: str) -> tuple[FailedWorker, ...]:
-    """Return the workers that a faulted agent's message names.
-
-    Source: hyperpod_elastic_agent 1.1.3, HyperPodElasticAgent.set_agent_state_fault.
-    """
-    return tuple(FailedWorker(int(rank), int(code)) for rank, code in _FAILURE.findall(message))
-
-
-def describe_exit(code: int) -> str:
-    """Return in words how a worker ended, from the number its agent gives.
-
-    The agent's SIGCHLD handler keeps the negated wait status (exit status in the high byte, signal in the
-    low seven bits); where the handler came too late, the number is Popen's: status or negated signal.
-    """
-    if code >= 0:
-        return f"exited with code {code}"
-    status = -code
-    if status & 0x7F:
-        return f"was killed by {signal.Signals(status & 0x7F).name}"
-    return f"exited with code {status >> 8}"
 
 
 @dataclass(frozen=True, slots=True)

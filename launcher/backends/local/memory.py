@@ -28,6 +28,7 @@ class Memory:
         requested: Size that somebody asked for; None for any.
         rehearsal: What has happened to the simulated cluster; None without a scenario.
         slow_save_s: How long the next checkpoint of a graceful stop is held up.
+        interrupts: How many signals asked for the end of the job, and the last of them.
     """
 
     launched: float
@@ -38,6 +39,7 @@ class Memory:
     requested: int | None
     rehearsal: Mapping[str, Any] | None
     slow_save_s: float
+    interrupts: tuple[int, int]
 
 
 _ADAPTER = TypeAdapter(Memory)

@@ -14,7 +14,7 @@ RANK = "RANK"
 
 def agent_pid(node_pid: int) -> int | None:
     """Return the pid of the agent below a node's process; None when it is gone."""
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.Error):
         for child in psutil.Process(node_pid).children():
             return child.pid
     return None
@@ -22,12 +22,12 @@ def agent_pid(node_pid: int) -> int | None:
 
 def worker_pid(node_pid: int, rank: int) -> int | None:
     """Return the pid of the process that does the work of `rank` on a node; None when it is not there."""
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.Error):
         # A fork of the node's warm process is named after its rank, and comes before its own children.
         below = psutil.Process(node_pid).children(recursive=True)
         for is_worker in (_is_named, _is_told):
             for process in below:
-                with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                with contextlib.suppress(psutil.Error):
                     if is_worker(process, rank):
                         return process.pid
     return None
@@ -77,6 +77,6 @@ def _send(pid: int | None, signum: int) -> bool:
         return False
     try:
         psutil.Process(pid).send_signal(signum)
-    except psutil.NoSuchProcess:
+    except psutil.Error:
         return False
     return True

@@ -18,7 +18,8 @@ from launcher import prctl
 from launcher.backends.local.processes import (
     end_with_parent,
     kill_descendants,
-    remove_agent_socket,
+    node_folder,
+    remove_node_folder,
 )
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -51,13 +52,18 @@ def main(argv: list[str] | None = None) -> int:
         try:
             prctl.adopt_orphans()
             end_with_parent(args.parent)
-            child = subprocess.Popen(args.command, stdin=subprocess.DEVNULL)
+            remove_node_folder(os.getpid())  # of an earlier process of this pid
+            folder = node_folder(os.getpid())
+            folder.mkdir(mode=0o700)
+            child = subprocess.Popen(
+                args.command, stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(folder)}
+            )
             status = child.wait()
         finally:
             _ignore_signals()
     finally:
         kill_descendants()
-    remove_agent_socket(child.pid)
+        remove_node_folder(os.getpid())
     return status if status >= 0 else 128 - status
 
 

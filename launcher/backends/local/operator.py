@@ -9,13 +9,14 @@ SIGTERM, SIGINT or SIGHUP stops the job as its recipe says; a second one stops i
 import argparse
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import IO
 
 from launcher.backends.local import memory, rehearsal
-from launcher.backends.local.control import LOOK_INTERVAL_S, Away, Interrupts, Operator
+from launcher.backends.local.control import END_SIGNALS, LOOK_INTERVAL_S, Away, Interrupts, Operator
 from launcher.backends.local.events import Events
 from launcher.backends.local.fleet import Fleet
 from launcher.backends.local.memory import Memory
@@ -46,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     interrupts = Interrupts()
     interrupts.listen()
+    # Held back since the operator before this one wrote down what it knew.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
     if args.parent:
         end_with_parent(args.parent)
     bundle_dir = args.bundle_dir.resolve()
@@ -76,7 +79,9 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
             try:
                 exit_code = operator.run()
             except Away as away:
-                _replace_operator(bundle_dir, operator.recall(), lock_file, away)
+                signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+                memory.write(run_dir, operator.recall())
+                _replace_operator(bundle_dir, lock_file, away)
     finally:
         if operator and exit_code is None:
             operator.fail("the operator failed; its log says why")
@@ -100,12 +105,11 @@ def _rest(seconds: float, interrupts: Interrupts) -> None:
         time.sleep(LOOK_INTERVAL_S)
 
 
-def _replace_operator(bundle_dir: Path, known: Memory, lock_file: IO[bytes], away: Away) -> None:
+def _replace_operator(bundle_dir: Path, lock_file: IO[bytes], away: Away) -> None:
     """Become a new operator, that knows only what is written down. Does not return.
 
     The process stays the nodes' parent, whose end would end them.
     """
-    memory.write(bundle_dir / RUN_DIR, known)
     os.set_inheritable(lock_file.fileno(), True)
     words = [sys.executable, "-m", "launcher.backends.local.operator", "--parent", str(os.getppid())]
     words += ["--take-over", str(lock_file.fileno()), "--after", str(away.down_s), str(bundle_dir)]

@@ -63,11 +63,14 @@ def request_size(run_dir: Path, num_nodes: int) -> None:
 
 
 def take_request(run_dir: Path) -> int | None:
-    """Return the size that was asked for since the last call, or None."""
+    """Return the size that was asked for since the last call, or None; 0 for a request that makes no sense."""
     taken = run_dir / f".{REQUEST_FILE}.taken"
     try:
         # Moved before it is read: a request that comes meanwhile is the next one.
         (run_dir / REQUEST_FILE).replace(taken)
     except FileNotFoundError:
         return None
-    return int(json.loads(taken.read_text(encoding="utf-8"))["nodes"])
+    try:
+        return int(json.loads(taken.read_text(encoding="utf-8"))["nodes"])
+    except (ValueError, KeyError, TypeError):
+        return 0

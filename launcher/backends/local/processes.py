@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -121,15 +122,22 @@ def _kill(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-        remove_agent_socket(process.pid)
+        remove_node_folder(process.pid)
 
 
-def remove_agent_socket(pid: int) -> None:
-    """Remove the socket file that the agent of this pid made; it leaves it even when it ends by itself.
+def node_folder(pid: int) -> Path:
+    """Return the folder for temporary files of the node whose process has this pid.
 
-    Source: hyperpod_elastic_agent 1.1.3, ipc/socket.py: `<tmp>/hyperpod_elastic_agent_<pid>.sock`.
+    The agent leaves its socket and a log there even when it ends by itself.
+
+    Source: hyperpod_elastic_agent 1.1.3, ipc/socket.py and logagent/log_agent.py.
     """
-    Path(tempfile.gettempdir(), f"hyperpod_elastic_agent_{pid}.sock").unlink(missing_ok=True)
+    return Path(tempfile.gettempdir(), f"recipes-node-{pid}")
+
+
+def remove_node_folder(pid: int) -> None:
+    """Remove what the node of this pid has left in its folder for temporary files, if it had one."""
+    shutil.rmtree(node_folder(pid), ignore_errors=True)
 
 
 def _reap_children() -> bool:

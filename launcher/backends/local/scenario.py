@@ -21,7 +21,7 @@ OWN_CLASS = "normal-priority"
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]
 JobName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-_.A-Za-z0-9]{0,62})$")]
-ClassName = Annotated[str, Field(min_length=1, max_length=253)]
+ClassName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 
 
 class At(Model):

@@ -102,7 +102,7 @@ def _read(name: str, cwd: Path) -> _Reading:
     try:
         text = file.read_text(encoding="utf-8")
         tree, node = yamlio.load(text), yamlio.load_nodes(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         return _Reading(_NOTHING, (Problem("E407", _FILE_PATH, _unreadable(error), value=name),))
     origins = dict(_lines(node, _FILE_PATH, name if is_file else f"scenarios/{file.name}"))
     written, problems = type_problems(ScenarioFile, tree, _FILE_PATH)
@@ -136,8 +136,8 @@ def _lines(node: yaml.Node | None, path: str, name: str) -> Iterator[tuple[str, 
 
 
 def _without_override(problem: Problem) -> Problem:
-    """Leave out the remedy of a missing key, an override: values in a file are not overridden."""
-    return replace(problem, remedy=None) if problem.code == "E103" else problem
+    """Leave out the remedy of a missing or mistyped key, an override: values in a file are not overridden."""
+    return replace(problem, remedy=None) if problem.code in ("E102", "E103") else problem
 
 
 def _typed_origins(overrides: tuple[str, ...]) -> dict[str, str]:

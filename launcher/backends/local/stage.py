@@ -22,14 +22,14 @@ class Stage:
 
     def __init__(self, run_dir: Path, orders: Orders, rehearsal: Rehearsal | None, requested: int | None):
         self._run_dir = run_dir
-        self._largest = orders.policy.sizes[-1]
+        self._sizes = orders.policy.sizes
         self._rehearsal = rehearsal
         self.requested = requested
 
     @property
     def capacity(self) -> int:
         """Nodes the job may have now."""
-        there = self._largest if self._rehearsal is None else self._rehearsal.capacity
+        there = self._sizes[-1] if self._rehearsal is None else self._rehearsal.capacity
         return there if self.requested is None else min(there, self.requested)
 
     @property
@@ -47,9 +47,9 @@ class Stage:
         return rehearsals.as_json(self._rehearsal) if self._rehearsal else None
 
     def take_request(self) -> int | None:
-        """Take over the size that somebody has asked for since the last call, and return it."""
+        """Return the size that somebody has asked for since the last call; take it over if it is one of the job's."""
         asked = take_request(self._run_dir)
-        if asked is not None:
+        if asked in self._sizes:
             self.requested = asked
         return asked
 

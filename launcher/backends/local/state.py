@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from launcher.problems import fail
 from launcher.specs import JobState
 
 STATE_FILE = "state.json"
@@ -78,13 +79,20 @@ def publish(run_dir: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(run_dir: Path) -> Snapshot | None:
-    """Return what the operator last said; None when it has said nothing yet."""
+    """Return what the operator last said; None when it has said nothing yet.
+
+    Raises:
+        ProblemsFound: The file is not what an operator writes (E414).
+    """
+    path = run_dir / STATE_FILE
     try:
-        fields = json.loads((run_dir / STATE_FILE).read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        attempts = tuple(Attempt(**{**each, "nodes": tuple(each["nodes"])}) for each in fields.pop("attempts"))
+        return Snapshot(**{**fields, "state": JobState(fields["state"]), "attempts": attempts})
     except FileNotFoundError:
         return None
-    attempts = tuple(Attempt(**{**each, "nodes": tuple(each["nodes"])}) for each in fields.pop("attempts"))
-    return Snapshot(**{**fields, "state": JobState(fields["state"]), "attempts": attempts})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise fail("E414", str(path), "is damaged", remedy="recipes launch the bundle again") from error
 
 
 def is_alive(run_dir: Path) -> bool:

@@ -1,5 +1,6 @@
 """What the workers of a job write down step by step, as its operator reads it."""
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +46,12 @@ class StepReader:
                     if not line.endswith(b"\n"):
                         break
                     self._offset += len(line)
-                    self._take(json.loads(line))
+                    self._take(line)
         return self._last
 
-    def _take(self, record: dict[str, float]) -> None:
-        if record["time"] >= self._since:
-            self._last = DoneStep(int(record["step"]), int(record["cursor"]), int(record["attempt"]))
+    def _take(self, line: bytes) -> None:
+        # A script writes this file; what it writes wrong must not end the job.
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            record = json.loads(line)
+            if record["time"] >= self._since:
+                self._last = DoneStep(int(record["step"]), int(record["cursor"]), int(record["attempt"]))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from launcher.backends.local.exits import failed_workers
 from launcher.specs import JobState
 
 
@@ -64,6 +65,11 @@ class Fault:
     node: int
     cause: Cause
     detail: str = ""
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the agent names a worker that a signal has ended."""
+        return any(worker.was_killed for worker in failed_workers(self.detail))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,37 @@
+"""How workers ended, as their agent tells it."""
+
+import re
+import signal
+from dataclasses import dataclass
+
+_FAILURE = re.compile(r"Local Rank (\d+) exited with code (-?\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedWorker:
+    """A worker that its agent names as failed; `exit_code` as the agent spells it.
+
+    The agent's SIGCHLD handler keeps the negated wait status (exit status in the high byte, signal in the
+    low seven bits); where the handler came too late, the number is Popen's: status or negated signal.
+    """
+
+    local_rank: int
+    exit_code: int
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it."""
+        return self.exit_code < 0 and bool(-self.exit_code & 0x7F)
+
+    def __str__(self) -> str:
+        if self.was_killed:
+            return f"was killed by {signal.Signals(-self.exit_code & 0x7F).name}"
+        return f"exited with code {self.exit_code if self.exit_code >= 0 else -self.exit_code >> 8}"
+
+
+def failed_workers(message: str) -> tuple[FailedWorker, ...]:
+    """Return the workers that a faulted agent's message names.
+
+    Source: hyperpod_elastic_agent 1.1.3, HyperPodElasticAgent.set_agent_state_fault.
+    """
+    return tuple(FailedWorker(int(rank), int(code)) for rank, code in _FAILURE.findall(message))

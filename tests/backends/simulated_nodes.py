@@ -1,0 +1,366 @@
+"""Simulated nodes: what the operator of a local job sees of processes, in simulated time.
+
+Agents behave as the real ones were seen to: they take their time, ignore orders now and then, die or hang; survivors
+of a loss say `running` for a while, or for good; a graceful stop saves, or is cut short.
+"""
+
+import json
+import math
+import random
+from dataclasses import dataclass, field
+
+from launcher.backends.local.course import progress_step
+from launcher.backends.local.fleet import NodeAddress
+from launcher.backends.local.terms import AgentState, AgentStatus, Cause, Fault, Report
+from launcher.contract import METRICS_FILE
+from launcher.runtime.shares import nearest_even, rank_positions, step_shares
+
+LAUNCHED = 1e9
+LONGEST_JOB_S = 3600.0
+FIRST_PID = 1000
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained: `epochs` times `num_samples` in steps of `batch`, saved every `save_every` steps."""
+
+    num_samples: int
+    epochs: int
+    batch: int
+    save_every: int
+    step_s: float
+    nproc_per_node: int
+
+    @property
+    def total(self):
+        return self.num_samples * self.epochs
+
+
+@dataclass(frozen=True)
+class Luck:
+    """Chances of what no scenario asks for: at a node's start, at an order, or a second of the job."""
+
+    seed: int
+    dies_young: float
+    hangs_young: float
+    refuses: float
+    falls: float
+    crashes: float
+    is_mute: float
+
+
+class Clock:
+    """Stands in for the `time` module: time goes by where the operator sleeps."""
+
+    def __init__(self, rng):
+        self.now = 0.0
+        self.wake = lambda slept_s: None
+        self._rng = rng
+
+    def monotonic(self):
+        return self.now
+
+    def time(self):
+        return LAUNCHED + self.now
+
+    def sleep(self, seconds):
+        slept_s = seconds + self._rng.uniform(0.1, 1.2)
+        self.now += slept_s
+        self.wake(slept_s)
+
+
+@dataclass(eq=False)
+class FakeNode:
+    """A node: its agent's state, and when that changes by itself."""
+
+    index: int
+    ready_at: float
+    dies_at: float = math.inf
+    falls_at: float = math.inf
+    stopped_at: float = math.inf
+    completes_at: float = math.inf
+    is_hung: bool = False
+    is_alive: bool = True
+    state: AgentState = AgentState.INIT
+    progress: dict = field(default_factory=dict)
+
+    @property
+    def has_workers(self):
+        return self.is_alive and self.state in (AgentState.RUNNING, AgentState.STOPPING)
+
+    def live(self, now):
+        """Bring the node to the present."""
+        self.is_alive = self.is_alive and now < self.dies_at
+        if self.state is AgentState.INIT and now >= self.ready_at:
+            self.state = AgentState.READY
+        if self.state is AgentState.STOPPING and now >= self.stopped_at:
+            self.state = AgentState.READY
+        if self.state is AgentState.RUNNING and now >= self.falls_at:
+            self.state = AgentState.FAULTED
+        if self.state is AgentState.RUNNING and now >= self.completes_at:
+            self.state = AgentState.COMPLETED
+
+    def begin(self, progress):
+        self.state, self.progress = AgentState.RUNNING, dict(progress)
+        self.falls_at = self.stopped_at = self.completes_at = math.inf
+
+
+class Workers:
+    """The workers of one start on all its nodes; they train only while none is missing."""
+
+    def __init__(self, world, attempt, nodes, size, progress):
+        self.world, self.attempt, self.nodes = world, attempt, nodes
+        self.step, self.cursor = world.saved[progress["job"]["progressData"]] if progress else (0, 0)
+        self.shares = world.shares[size]
+        self.next_step_at = world.clock.now + world.rng.uniform(2, 12)
+        self.save_ends_at = None
+        self.is_frozen = False
+        self.is_over = False
+        if len(nodes) < size:  # those that did start wait for the others in vain
+            self._break_up(10, 60)
+
+    def live(self, now):
+        if self.is_over:
+            return
+        if any(not node.has_workers or node.stopped_at <= now for node in self.nodes):
+            self._break_up(0.3, 8)
+        elif self.save_ends_at is not None:
+            if not self.is_frozen and now >= self.save_ends_at:
+                self._stop()
+        else:
+            self._train(now)
+
+    def stop(self, node, timeout_s):
+        """Tell the workers of a node to save and end; all of them do, if none is missing until then."""
+        rng, now = self.world.rng, self.world.clock.now
+        node.stopped_at = now + timeout_s
+        if self.save_ends_at is None:
+            self.save_ends_at = now + rng.uniform(0.2, 12)
+
+    def _train(self, now):
+        world, job = self.world, self.world.job
+        while now >= self.next_step_at and self.cursor < job.total:
+            shares = step_shares(self.shares, job.total - self.cursor)
+            taken = [rank_positions(shares, rank, self.cursor) for rank in range(len(shares))]
+            self.step, self.cursor = self.step + 1, self.cursor + sum(shares)
+            world.write_step(self, [position for positions in taken for position in positions])
+            self.next_step_at += job.step_s
+            if self.step % job.save_every == 0:
+                self._save()
+        if now >= self.next_step_at:
+            self._save()
+            self.is_over = True
+            for node in self.nodes:
+                node.completes_at = now + world.rng.uniform(0, 3)
+
+    def _save(self):
+        path = f"step-{self.step}-of-{self.attempt}"
+        self.world.saved[path] = (self.step, self.cursor)
+        self.nodes[0].progress = {"job": {"progressData": path, "progressCount": self.step}}
+
+    def _stop(self):
+        self._save()
+        self.is_over = True
+        told = [node for node in self.nodes if node.state is AgentState.STOPPING]
+        for node in self.nodes:
+            node.state = AgentState.READY if node in told else AgentState.COMPLETED
+        if len(told) == len(self.nodes):
+            self.world.promise = (self.nodes[0], self.step)
+
+    def _break_up(self, soonest_s, latest_s):
+        """Let the survivors notice, late or never, that another is missing."""
+        self.is_over = True
+        rng, now = self.world.rng, self.world.clock.now
+        for node in self.nodes:
+            if node.state is AgentState.RUNNING and rng.random() < 0.8:
+                node.falls_at = min(node.falls_at, now + rng.uniform(soonest_s, latest_s))
+
+
+class World:
+    """All nodes, as the fleet and the signals of the operator reach them."""
+
+    def __init__(self, run_dir, job, luck, sizes):
+        self.job, self.luck, self.rng = job, luck, random.Random(luck.seed)
+        self.clock = Clock(self.rng)
+        self.clock.wake = self.live
+        self.nodes, self.leaving, self.heard = {}, [], {}
+        self.workers = []
+        self.saved, self.trained = {}, {}
+        self.told_step, self.promise = -1, None
+        self.attempts = []
+        self.shares = {size: self._split(size * job.nproc_per_node) for size in sizes}
+        self._metrics = run_dir / METRICS_FILE
+
+    def _split(self, ranks):
+        shares = list(nearest_even(self.job.batch, ranks))
+        self.rng.shuffle(shares)
+        return tuple(shares)
+
+    def happens(self, chance_a_second, seconds):
+        return self.rng.random() < chance_a_second * seconds
+
+    def live(self, slept_s):
+        assert self.clock.now < LONGEST_JOB_S, "the job does not end"
+        for node in [*self.nodes.values(), *self.leaving]:
+            if self.happens(self.luck.crashes, slept_s):
+                self.crash(node)
+            if node.has_workers and self.happens(self.luck.falls, slept_s):
+                node.falls_at = self.clock.now
+        self.pass_time(0.0)
+
+    def pass_time(self, seconds):
+        """Let the world go on while there is no operator."""
+        self.clock.now += seconds
+        for workers in self.workers:
+            workers.live(self.clock.now)
+        for node in [*self.nodes.values(), *self.leaving]:
+            node.live(self.clock.now)
+
+    def positions_in_the_model(self):
+        """Return the samples the model has learned from: of each step, those of the attempt that did it last."""
+        if not self._metrics.exists():
+            return []
+        kept = {line["step"]: line["attempt"] for line in map(json.loads, self._metrics.read_text().splitlines())}
+        return [position for step in sorted(kept) for position in self.trained[kept[step], step]]
+
+    def crash(self, node):
+        node.dies_at = min(node.dies_at, self.clock.now + self.rng.uniform(0, 0.6))
+
+    def write_step(self, workers, positions):
+        self.trained[workers.attempt, workers.step] = positions
+        line = {"step": workers.step, "cursor": workers.cursor, "attempt": workers.attempt, "time": self.clock.time()}
+        with self._metrics.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    # The fleet
+
+    def addresses(self):
+        return tuple(NodeAddress(index, FIRST_PID + index, 1) for index in self.nodes)
+
+    def adopt(self, addresses):
+        assert addresses == self.addresses()
+
+    def pid(self, index):
+        node = self.nodes.get(index)
+        return FIRST_PID + index if node and node.is_alive else None
+
+    def spawn(self, index):
+        self.drop([index])
+        node = FakeNode(index, self.clock.now + self.rng.uniform(1, 9))
+        node.is_hung = self.rng.random() < self.luck.hangs_young
+        if self.rng.random() < self.luck.dies_young:
+            node.dies_at = self.clock.now + self.rng.uniform(0, 12)
+        self.nodes[index], self.heard[index] = node, self.clock.now
+
+    def look(self):
+        return {index: self._report(node) for index, node in self.nodes.items()}
+
+    def _report(self, node):
+        if not node.is_alive:
+            return Report(alive=False, status=None)
+        status = None
+        if not (node.is_hung or self.rng.random() < self.luck.is_mute or node.dies_at < math.inf):
+            status = AgentStatus(node.state, "", node.progress)
+            self.heard[node.index] = self.clock.now
+            self.told_step = max(self.told_step, progress_step(node.progress))
+        return Report(True, status, self.clock.now - self.heard[node.index])
+
+    def drop(self, indices):
+        for node in [self.nodes.pop(index) for index in indices if index in self.nodes]:
+            assert not node.has_workers, "a node with workers is dropped"
+            node.dies_at = min(node.dies_at, self.clock.now + self.rng.uniform(0.2, 6))
+            self.leaving.append(node)
+
+    def kill_nodes(self, indices):
+        for node in [self.nodes.pop(index) for index in indices if index in self.nodes]:
+            node.is_alive = False
+
+    def lose(self, index):
+        if self.pid(index) is None:
+            return False
+        self.nodes[index].is_alive = False
+        return True
+
+    def start(self, order):
+        everyone = [*self.nodes.values(), *self.leaving]
+        assert not any(node.has_workers for node in everyone), "workers of an older attempt are alive"
+        assert order.attempt > max(self.attempts, default=-1)
+        self.attempts.append(order.attempt)
+        assert progress_step(order.progress) == self.told_step, "a checkpoint is forgotten"
+        if self.promise and self.promise[0].is_alive:
+            assert progress_step(order.progress) == self.promise[1], "work is lost after a graceful stop"
+        self.promise = None
+        faults = self._tell(order.nodes, lambda node: self._refuses(node) or node.state is not AgentState.READY)
+        started = [self.nodes[index] for index in order.nodes if index not in {fault.node for fault in faults}]
+        for node in started:
+            node.begin(order.progress)
+        if started:
+            self.workers.append(Workers(self, order.attempt, started, len(order.nodes), order.progress))
+        return faults
+
+    def stop(self, order):
+        faults = self._tell(order.nodes, self._refuses)
+        for index in set(order.nodes) - {fault.node for fault in faults}:
+            node = self.nodes[index]
+            workers = next((each for each in self.workers if node in each.nodes and not each.is_over), None)
+            if node.state in (AgentState.READY, AgentState.STOPPING):
+                continue
+            graceful = order.graceful_timeout_s is not None and node.state is AgentState.RUNNING and workers
+            node.state = AgentState.STOPPING
+            if graceful:
+                workers.stop(node, order.graceful_timeout_s)
+            else:
+                node.stopped_at = self.clock.now + self.rng.uniform(0.1, 1.2)
+        return faults
+
+    def _refuses(self, node):
+        return node.is_hung or self.rng.random() < self.luck.refuses
+
+    def _tell(self, indices, refuses):
+        faults = []
+        for index in indices:
+            if self.pid(index) is None:
+                faults.append(Fault(index, Cause.LOST))
+            elif refuses(self.nodes[index]):
+                faults.append(Fault(index, Cause.DISOBEDIENT, "no effect"))
+        return tuple(faults)
+
+    def shut_down(self):
+        pass
+
+    def kill(self):
+        self.nodes.clear()
+
+    # Signals to processes
+
+    def kill_worker(self, pid, _rank):
+        node = self.nodes[pid - FIRST_PID]
+        node.falls_at = min(node.falls_at, self.clock.now + self.rng.uniform(0.1, 1.2))
+        return node.has_workers
+
+    def kill_agent(self, pid):
+        self.crash(self.nodes[pid - FIRST_PID])
+        return True
+
+    def worker_pid(self, node_pid, _rank):
+        return node_pid if self.nodes[node_pid - FIRST_PID].has_workers else None
+
+    def freeze(self, pid, seconds):
+        node = self.nodes[pid - FIRST_PID]
+        return Frost([each for each in self.workers if node in each.nodes], self.clock, seconds)
+
+
+class Frost:
+    """Holds workers up, until it is asked after its time has come."""
+
+    def __init__(self, held, clock, seconds):
+        self.held, self.clock, self.until = held, clock, clock.now + seconds
+        for workers in held:
+            workers.is_frozen = True
+
+    def thaw(self):
+        if self.clock.now < self.until:
+            return False
+        for workers in self.held:
+            workers.is_frozen = False
+        return True
