@@ -39,7 +39,11 @@ def render(
 @app.command()
 def launch(bundle: BundleName) -> None:
     """Launch a bundle that was rendered earlier and follow the job."""
-    raise typer.Exit(run.launch(*bundles.read(bundles.locate(bundle))))
+    try:
+        code = run.launch(*bundles.read(bundles.locate(bundle)))
+    except KeyboardInterrupt:
+        code = run.INTERRUPTED
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -1,14 +1,19 @@
 """`python main.py`: overrides to a running job, and an exit code."""
 
 import shlex
+import signal
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
 
 from launcher import pipeline, terminal, tracking
+from launcher.backends.base import Backend
 from launcher.context import LaunchContext
 from launcher.contract import RUN_DIR
 from launcher.problems import ProblemsFound
-from launcher.specs import Bundle, JobState
+from launcher.specs import Bundle, JobHandle, JobState, JobStatus
 
 USER_ERROR, JOB_FAILED, INTERRUPTED = 2, 3, 130
 """Exit codes. 0 is success, 1 a fault of our own (with a traceback)."""
@@ -50,27 +55,67 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def launch(bundle: Bundle, backend_name: str) -> int:
-    """Start the job of a bundle on disk and follow it to its end. Ctrl-C stops it.
+    """Start the job of a bundle on disk and follow it to its end. Ctrl-C stops it, a second one at once.
 
     Raises:
         ProblemsFound: The backend refuses.
     """
-    from launcher import timeline  # compiling a recipe does not pay for it
-
     backend = pipeline.load_backend(backend_name)
     handle = pipeline.submit(bundle, backend)
+    is_interrupted = False
     try:
         terminal.follow(backend.logs(handle, follow=True))
     except KeyboardInterrupt:
-        terminal.say("stopping; the job saves a checkpoint first", stderr=True)
+        is_interrupted = True
+        _cancel(backend, handle)
+    with _late_interrupts():
+        status = backend.status(handle)
+        if is_interrupted and status.state is JobState.CANCELLED:
+            status = replace(status, message="stopped by Ctrl-C")
+        _close(bundle, status)
+    return _EXIT_CODES[status.state]
+
+
+def _cancel(backend: Backend, handle: JobHandle) -> None:
+    terminal.say("stopping; the job saves a checkpoint first (Ctrl-C again: at once, without it)", stderr=True)
+    try:
         backend.cancel(handle)
-    status = backend.status(handle)
-    course = timeline.refresh(bundle.directory / RUN_DIR)
+    except KeyboardInterrupt:
+        with _late_interrupts():
+            terminal.say("stopping at once", stderr=True)
+            backend.cancel(handle)  # the job's second signal, which it does not put off
+
+
+def _close(bundle: Bundle, status: JobStatus) -> None:
+    """Send what is left to tell of a job that has ended, and say how it ended."""
+    from launcher import timeline  # compiling a recipe does not pay for it
+
+    run_dir = bundle.directory / RUN_DIR
+    course = None
+    try:
+        course = timeline.refresh(run_dir)
+    except OSError as error:
+        terminal.say(f"no timeline: {error}", stderr=True)
     try:
         tracking.finish(bundle, status.state, course)
     except ProblemsFound as error:  # a job that has run is not undone by its tracking store
-        terminal.show_problems(error.problems, f"unsent metrics stay in {bundle.directory / RUN_DIR}")
+        terminal.show_problems(error.problems, f"unsent metrics stay in {run_dir}")
     if course and (course.has_scaled or course.unfired):
-        terminal.show_timeline(course, bundle.directory / RUN_DIR)
-    terminal.show_end(bundle, status)
-    return _EXIT_CODES[status.state]
+        terminal.show_timeline(course, run_dir)
+    # Without a last word the operator has died.
+    terminal.show_end(bundle, status, can_go_on=course is not None and course.state is None)
+
+
+@contextmanager
+def _late_interrupts() -> Iterator[None]:
+    """Pass over a Ctrl-C on the last steps of a launch, which end by themselves; the next one interrupts them."""
+
+    def pass_over(_signum: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        terminal.say("about to end; Ctrl-C once more leaves the rest undone", stderr=True)
+
+    before = signal.signal(signal.SIGINT, pass_over)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

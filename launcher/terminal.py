@@ -1,6 +1,8 @@
 """What people see: the plan, the Problems, a running job. Only this module imports rich, and only on a terminal."""
 
 import re
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -14,12 +16,21 @@ from launcher.problems import Problem
 from launcher.specs import Bundle, JobSpec, JobState, JobStatus
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, Task
+
     from launcher.timeline import Timeline
 
 _STEP = re.compile(r"step (\d+)/(\d+)\s+(.*)")
 _NEWS = re.compile(rf"({'|'.join(NEWS)})  ")
 _QUIET_S = 2.0
 """Seconds between two step lines where there is no progress bar."""
+_PATIENCE_S = 5.0
+"""Seconds without a step after which a job is said to do something else, unless its steps take that long."""
+_WAITING = "waiting"
+"""What a job does that takes no step, where no news told more."""
+_WIDE = 100
+"""Columns from which there is room for a bar and the remaining time."""
 
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
@@ -60,11 +71,14 @@ def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
     say(where + (f"   next: {next_step}" if next_step else ""))
 
 
-def show_end(bundle: Bundle, status: JobStatus) -> None:
-    """Print how a job ended, and where its logs and its curve are."""
+def show_end(bundle: Bundle, status: JobStatus, *, can_go_on: bool = False) -> None:
+    """Print how a job ended, and where its logs and its curve are; with `can_go_on`, how to launch it again."""
     is_success = status.state is JobState.SUCCEEDED
     said = "" if is_success else f"  {status.message}"
     say(f"{status.state.value}{said}", "bold green" if is_success else "bold red", stderr=not is_success)
+    if can_go_on:
+        folder = shlex.quote(shown_path(bundle.directory))
+        say(f"recipes launch {folder} goes on from the last checkpoint", stderr=True)
     say(f"logs {shown_path(bundle.directory / RUN_DIR / LOG_DIR)}")
     if settings := tracking.run_of(bundle):
         say(f"mlflow run {settings.run_id} in {settings.tracking_uri}")
@@ -74,7 +88,8 @@ def show_timeline(course: "Timeline", run_dir: Path) -> None:
     """Print the timeline of a job's last launch, and where its picture is or what it lacks."""
     from launcher import timeline
 
-    head, *rows = timeline.text(course).splitlines()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    head, *rows = timeline.text(course, width).splitlines()
     say(head, "bold")
     for row in rows:
         say(row)
@@ -97,20 +112,75 @@ def follow(lines: Iterator[str]) -> None:
         _follow_plain(lines)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    said = TextColumn("{task.fields[said]}", markup=False)
-    columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), said
-    with Progress(*columns, console=Console(highlight=False)) as progress:
-        task = progress.add_task("training", total=None, said="starting")
+    console = Console(highlight=False)
+    pulse = _Pulse()
+    with _progress(console, pulse) as progress:
+        task = progress.add_task("training", total=None)
         for line in lines:
             if match := _STEP.match(line):
                 done, total, rest = match.groups()
-                progress.update(task, completed=int(done), total=int(total), said=rest)
+                pulse.step(rest, time.monotonic())
+                progress.update(task, completed=int(done), total=int(total))
             elif _NEWS.match(line):
-                progress.console.print(line, style="yellow", markup=False)
+                pulse.news(line)
+                console.print(line, style="yellow", markup=False)
             else:
-                progress.console.print(line, markup=False)
+                console.print(line, markup=False)
+
+
+def _progress(console: "Console", pulse: "_Pulse") -> "Progress":
+    """Return a progress bar; on a narrow terminal its step and what goes on, without the bar."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Now(ProgressColumn):
+        def render(self, _task: "Task") -> Text:
+            return Text(pulse.words(time.monotonic()), no_wrap=True, overflow="ellipsis")
+
+    columns = [TextColumn("step"), MofNCompleteColumn(table_column=Column(no_wrap=True))]
+    if console.width >= _WIDE:
+        columns[1:1] = [BarColumn(bar_width=20)]
+        columns += [TextColumn("remaining"), TimeRemainingColumn(table_column=Column(no_wrap=True))]
+    return Progress(*columns, Now(), console=console)
+
+
+class _Pulse:
+    """What a job does now, in words: its last step's, or what keeps it from the next."""
+
+    def __init__(self) -> None:
+        self._said = ""
+        self._pause = "starting"
+        self._since: float | None = None
+        self._patience_s = _PATIENCE_S
+
+    def step(self, said: str, now_s: float) -> None:
+        """Take what a step says, at a time of the monotonic clock."""
+        gap_s = now_s - self._since if self._since is not None else float("inf")
+        if self._pause == _WAITING:
+            self._patience_s = max(_PATIENCE_S, 3 * gap_s)
+        elif gap_s > self._patience_s:
+            self._pause = _WAITING  # what the news told of is over
+        self._said, self._since = said, now_s
+
+    def news(self, line: str) -> None:
+        """Take a line of news. A fault and a suspension end the training; other nodes come while it goes on."""
+        kind, _, words = line.partition("  ")
+        is_suspension = kind == "scale" and " -> 0 " in words
+        if kind == "fault" or is_suspension:
+            self._said = ""
+        if kind == "fault" or (kind == "scale" and " -> " in words):
+            self._pause = "waiting for nodes" if is_suspension else "restarting"
+
+    def words(self, now_s: float) -> str:
+        """Return what goes on at a time of the monotonic clock."""
+        if self._since is None:
+            return self._pause
+        quiet_s = now_s - self._since
+        if self._said and quiet_s <= self._patience_s:
+            return self._said
+        return f"{self._pause} ({quiet_s:.0f} s since the last step)"
 
 
 def _follow_plain(lines: Iterator[str]) -> None:

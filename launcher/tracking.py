@@ -149,11 +149,11 @@ def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) ->
             client = _client(settings.tracking_uri)
             client.set_terminated(settings.run_id, _STATUS[state])
             if course:
-                _log_course(client, settings.run_id, course, run_dir)
+                _log_course(client, settings.run_id, course, run_dir, reporting.prefix(run_dir))
 
 
-def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path) -> None:
-    """Log the report's files, the totals at the last step, and the events as a tag."""
+def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path, prefix: str) -> None:
+    """Log the report's files, the totals at the last step, and the events as a tag, beside the curves of `prefix`."""
     from mlflow.entities import Metric
 
     from launcher.timeline import report_files
@@ -161,12 +161,13 @@ def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path) -> 
     time_ms = int((course.launched + course.wall_s) * 1000)
     totals = {name: float(getattr(course, name)) for name in _TOTALS}
     client.log_batch(
-        run_id, metrics=[Metric(name, value, time_ms, course.last_step) for name, value in totals.items()]
+        run_id, metrics=[Metric(prefix + name, value, time_ms, course.last_step) for name, value in totals.items()]
     )
-    events = "\n".join(f"{event.time_s:.1f} s  {event.message}" for event in course.events)
-    client.set_tag(run_id, "events", events if len(events) <= _TAG_LENGTH else f"{events[: _TAG_LENGTH - 1]}…")
+    text = "\n".join(f"{event.time_s:.1f} s  {event.message}" for event in course.events)
+    text = text if len(text) <= _TAG_LENGTH else f"{text[: _TAG_LENGTH - 1]}…"
+    client.set_tag(run_id, f"{prefix}events", text)
     for path in report_files(run_dir):
-        client.log_artifact(run_id, str(path), contract.TIMELINE)
+        client.log_artifact(run_id, str(path), f"{prefix}{contract.TIMELINE}")
 
 
 def run_of(bundle: Bundle) -> Mlflow | None:

@@ -106,7 +106,7 @@ def shrink(job, to_nodes, message):
 
 def lose(job, node, message, *, checkpoint, replaced_by=None):
     """Lose a node for good, or until `replaced_by` stands in; go on from the step of `checkpoint`."""
-    job.event("scenario", message=message)
+    job.event("scenario", message=message, fault=True)
     seen = job.now + 0.6
     job.event("fault", 0.601, node=node, cause="its agent ended", message=f"node {node}: its agent ended")
     job.decide("recover", len(job.nodes), seen, 1.0)

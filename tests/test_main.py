@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -12,9 +13,11 @@ import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from launch_records import Job, grow, lose, rehearse
 
-from launcher import pipeline, run
+from launcher import pipeline, run, terminal, tracking
+from launcher.backends.local.news import tell
 from launcher.backends.local.state import Attempt, Snapshot, publish
 from launcher.specs import JobHandle, JobState, JobStatus
+from launcher.timeline.records import OperatorEvent
 
 
 def main(*arguments, cwd, **variables):
@@ -203,7 +206,7 @@ HEADS = (
 )
 NEWS = (
     ("event  capacity becomes 3 nodes", "scale  1 -> 3 nodes"),
-    ("event  node 1 is lost", "fault  node 1: its agent ended", "scale  stops what the fault has left running",
+    ("event  node 1 is lost", "fault  node 1: its agent ended", "scale  stopping the workers that are left",
      "scale  3 -> 2 nodes"),
 )  # fmt: skip
 
@@ -340,6 +343,116 @@ def test_a_terminal_s_progress_bar_goes_back_to_the_step_that_is_done_again(tmp_
     os.close(master)
     assert "hello" in shown and "event  node 1 is lost" in shown
     assert re.findall(r"(\d+)/20 [^/]*? ([abc])\s", shown)[-1] == ("6", "c")
+
+
+def shown_on_a_terminal(lines, columns):
+    """Return what `follow` prints on a terminal, and its last picture of the progress line."""
+    master, slave = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": str(columns), "NO_COLOR": "1"}
+    code = f"from launcher import terminal\nterminal.follow(iter({lines!r}))"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=slave, check=True, timeout=60)
+    os.close(slave)
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    return plain, [line for line in re.split(r"[\r\n]+", plain) if line.startswith("step")][-1].rstrip()
+
+
+STEP = "step 1041/12000  loss 2.3112  3 nodes, 6 ranks, 310.2 samples/s"
+
+
+@pytest.mark.parametrize("columns", [50, 66, 120])
+def test_the_step_stays_readable_however_narrow_the_terminal_is(columns):
+    shown, last = shown_on_a_terminal([STEP], columns)
+    assert "1041/12000 loss 2.3112" in last.replace("remaining -:--:-- ", "") and len(last) <= columns
+    assert ("remaining" in shown) == ("━" in shown) == (columns == 120)
+
+
+@pytest.mark.parametrize(
+    ("news", "said"),
+    [
+        ("fault  node 1: its agent ended", "restarting"),
+        ("scale  2 -> 0 nodes, until there is room again", "waiting for nodes"),
+    ],
+    ids=["fault", "suspension"],
+)
+def test_the_progress_line_tells_no_rate_while_nothing_trains(news, said):
+    _, last = shown_on_a_terminal([STEP, news, "event  an -> 0 event"], 80)
+    assert f"1041/12000 {said} (0 s since the last step)" in last and "samples/s" not in last
+
+
+def test_the_progress_line_notices_by_itself_that_no_step_comes():
+    pulse = terminal._Pulse()
+    assert pulse.words(0.0) == "starting"
+    pulse.step("a", 10.0)
+    pulse.step("b", 11.0)
+    pulse.news("scale  2 -> 3 nodes")  # comes while training goes on
+    assert pulse.words(12.0) == "b"
+    assert pulse.words(20.0) == "restarting (9 s since the last step)"
+    pulse.step("c", 22.0)
+    assert pulse.words(23.0) == "c" and pulse.words(31.0) == "waiting (9 s since the last step)"
+    pulse.step("d", 32.0)  # steps take as long as that
+    assert pulse.words(60.0) == "d"
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+class Interrupted(Rehearsal):
+    """A backend whose user presses Ctrl-C while it follows the job, and as often again while it stops it."""
+
+    def __init__(self, presses):
+        super().__init__(steady)
+        self.cancelled = 0
+        self._presses = presses
+
+    def logs(self, handle, *, follow):
+        interrupt()
+        yield "never read"
+
+    def cancel(self, handle):
+        self.cancelled += 1
+        if self.cancelled <= self._presses:
+            interrupt()
+
+    def status(self, handle):
+        return JobStatus(JobState.CANCELLED, 0, "stopped by SIGTERM")
+
+
+@pytest.mark.parametrize("presses", [0, 1, 2], ids=["once", "twice", "thrice"])
+def test_ctrl_c_ends_the_run_and_says_so_however_often_it_is_pressed(prepare, context, monkeypatch, capsys, presses):
+    bundle = pipeline.render(prepare("recipes.training_config.mlflow.enabled=false"), context)
+    pipeline.write(bundle)
+    backend, finished = Interrupted(presses), []
+    monkeypatch.setattr(pipeline, "load_backend", lambda name: backend)
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state, course: finished.append(state))
+    assert run.launch(bundle, "local") == 130
+    said = capsys.readouterr().err
+    assert finished == [JobState.CANCELLED] and "cancelled  stopped by Ctrl-C" in said
+    assert backend.cancelled == (2 if presses else 1)
+    assert ("stopping at once" in said) == (presses > 0)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkeypatch, capsys):
+    def play(run_dir):
+        Job(run_dir, launched=time.time()).start([0])
+
+    bundle = pipeline.render(prepare("recipes.training_config.mlflow.enabled=false"), context)
+    pipeline.write(bundle)
+    backend = Rehearsal(play)
+    backend.status = lambda handle: JobStatus(JobState.FAILED, 0, "the job's operator died")
+    monkeypatch.setattr(pipeline, "load_backend", lambda name: backend)
+    assert run.launch(bundle, "local") == 3
+    said = capsys.readouterr().err
+    assert "failed  the job's operator died" in said
+    assert f"recipes launch {terminal.shown_path(bundle.directory)} goes on from the last checkpoint" in said
+
+
+def test_what_is_abandoned_is_told():
+    event = OperatorEvent(1.0, "abandoned", "the new nodes are not needed any more", {})
+    assert tell(event) == "scale  given up: the new nodes are not needed any more"
 
 
 def test_a_pipe_gets_plain_lines_and_all_news():

@@ -7,6 +7,7 @@ import pytest
 from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 
 from launcher import timeline
+from launcher.backends.local.state import lock
 
 
 @pytest.fixture
@@ -118,6 +119,53 @@ def test_a_fault_that_nothing_foretold_is_its_own_cause(run_dir):
     assert (again.cause, again.came_s) == ("node 1: a worker failed", came - LAUNCHED)
 
 
+def test_events_of_one_look_each_lead_to_their_own_change(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    capacity = job.event("scenario", message="the cluster has 3 nodes from now on, 2 before", fault=False)
+    crash = job.event("scenario", 0.001, message="worker 1 crashes", fault=True)
+    job.decide("scale-up", 3, job.now + 0.01, 0.3)
+    job.event("spawned", nodes=[2])
+    seen = job.event("fault", 0.2, node=0, cause="a worker failed", message="node 0: a worker failed")
+    job.decide("recover", 2, seen - 0.001, 1.0)
+    job.stop(graceful=False, saved=False)
+    job.start([0, 1], step=8)
+    job.decide("scale-up", 3, job.now, 0.3)  # what the fault has put off
+    job.stop()
+    job.start([0, 1, 2])
+    up, recovery, again = scaled(run_dir)
+    assert (up.cause, up.came_s) == ("the cluster has 3 nodes from now on, 2 before", capacity - LAUNCHED)
+    assert (recovery.cause, recovery.came_s) == ("worker 1 crashes", crash - LAUNCHED)
+    assert (up.given_up, recovery.given_up, again.given_up, again.cause) == (True, False, False, up.cause)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["lost-first", "lost-last"])
+def test_the_node_that_is_gone_is_the_cause_and_not_the_workers_that_miss_it(run_dir, first):
+    job = first_attempt(run_dir, nodes=2)
+    told = [(1, "its agent ended"), (0, "a worker failed")]
+    for node, cause in told if first == 0 else told[::-1]:
+        job.event("fault", 0.001, node=node, cause=cause, message=f"node {node}: {cause}")
+    job.decide("recover", 2, job.now - 0.003, 1.0)
+    (again,) = scaled(run_dir)
+    assert (again.cause, again.came_s) == ("node 1: its agent ended", pytest.approx(job.now - 1.001 - LAUNCHED))
+
+
+def test_a_fault_of_an_earlier_attempt_is_not_the_cause_of_the_next_recovery(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    lose(job, 1, "node 1 is lost", checkpoint=8, replaced_by=2)
+    seen = job.event("fault", 0.001, node=0, cause="a worker failed", message="node 0: a worker failed")
+    job.decide("recover", 2, seen - 0.001, 1.0)
+    assert [each.cause for each in scaled(run_dir)] == ["node 1 is lost", "node 0: a worker failed"]
+
+
+def test_a_job_that_arrives_is_the_cause_and_not_the_nodes_it_takes(run_dir):
+    job = first_attempt(run_dir, nodes=2)
+    job.event("scenario", message="job a arrives")
+    job.event("scenario", 0.0002, message="job a takes 1 node")
+    job.decide("scale-down", 1, job.now + 0.001, 0.1)
+    (down,) = scaled(run_dir)
+    assert down.cause == "job a arrives"
+
+
 def test_a_wish_that_waits_is_named_by_what_woke_it_and_timed_from_when_it_could_be_met(run_dir):
     job = first_attempt(run_dir, nodes=2)
     lose(job, 1, "node 1 is lost", checkpoint=8)
@@ -150,6 +198,23 @@ def test_nodes_that_are_not_needed_any_more_are_a_transition_that_did_not_come(r
     (up,) = scaled(run_dir)
     assert (up.given_up, up.attempt, up.wait_s, up.stop_s, up.graceful) == (True, None, None, None, None)
     assert " given up " in timeline.text(timeline.read(run_dir))
+
+
+@pytest.mark.parametrize("end", ["fault", "cancel"])
+def test_a_change_that_stopped_nothing_before_the_next_or_the_end_is_given_up(run_dir, end):
+    job = first_attempt(run_dir, nodes=2)
+    job.decide("scale-up", 3, job.event("scenario", message="capacity becomes 3 nodes"))
+    job.event("spawned", nodes=[2])
+    assert not scaled(run_dir)[0].given_up  # it may still come
+    if end == "fault":
+        lose(job, 1, "node 1 is lost", checkpoint=8)
+    else:
+        job.event("stopping", nodes=job.nodes, attempt=0, graceful=True)
+        job.end("cancelled")
+    up, *others = scaled(run_dir)
+    assert (up.given_up, up.attempt, up.total_s) == (True, None, None)
+    assert [each.given_up for each in others] == [False] * (end == "fault")
+    assert timeline.text(timeline.read(run_dir)).count(" given up ") == 1
 
 
 def test_a_checkpoint_that_outlasts_its_timeout_is_told_as_unsaved(run_dir):
@@ -232,8 +297,23 @@ def test_a_second_launch_of_a_bundle_stands_alone(run_dir):
     assert [attempt.number for attempt in line.attempts] == [0]
     assert line.launched == job.now + 1000 and line.events == ()
     assert (line.attempts[0].resumed_step, line.attempts[0].last_step) == (9, 14)
-    assert (line.samples, line.samples_lost, line.samples_redone) == (5 * SAMPLES, 0, 0)
+    # The first launch had trained step 10 too, and lost it to the fault.
+    assert (line.samples, line.samples_lost, line.samples_redone) == (5 * SAMPLES, 0, SAMPLES)
     assert line.useful_s == pytest.approx(1.0)
+    assert "succeeded after" in timeline.text(line) and ", 5 steps up to step 14." in timeline.text(line)
+
+
+def test_what_a_killed_launch_had_trained_is_lost_and_trained_again_by_the_next(run_dir):
+    job = first_attempt(run_dir, steps=28)
+    again = Job(run_dir, launched=job.now + 1000)
+    again.step, again.cursor = 10, 10 * SAMPLES
+    again.start([0])
+    again.train(24)
+    again.end()
+    line = timeline.read(run_dir)
+    assert (line.samples_lost, line.samples_redone) == (18 * SAMPLES, 18 * SAMPLES)
+    assert (line.transitions[0].samples_lost, line.num_steps, line.last_step) == (18 * SAMPLES, 25, 35)
+    assert [step.kept for step in line.steps] == [True] * 25
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "metrics.jsonl", "starts.jsonl"])
@@ -289,22 +369,34 @@ def test_a_cut_off_job_lasts_until_its_last_record(run_dir):
     job = first_attempt(run_dir, steps=10)
     line = timeline.read(run_dir)
     assert line.state is None and line.wall_s == pytest.approx(job.now - LAUNCHED, abs=1e-5)
-    assert "no end was told" in timeline.text(line)
+    assert "its operator died after" in timeline.text(line) and not line.is_running
 
 
-def test_the_text_is_a_row_for_each_transition_and_no_wider_than_a_page(run_dir):
+def test_a_job_that_runs_is_told_as_running_until_its_end_is_told(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    with lock(run_dir):
+        line = timeline.read(run_dir)
+        assert line.is_running and "still running after" in timeline.text(line)
+        job.end()
+        assert not timeline.read(run_dir).is_running
+
+
+def test_the_text_is_a_row_for_each_transition_as_wide_as_there_is_room(run_dir):
     job = rehearse(run_dir)
     came = job.event("scenario", message="a very long story " * 20)
     job.decide("scale-up", 4, came)
     line = timeline.read(run_dir)
-    lines = timeline.text(line).splitlines()
-    assert max(map(len, lines)) <= 100
+    lines = timeline.text(line, 100).splitlines()
+    assert max(map(len, lines)) == 100
     assert lines[0].startswith("1 -> 2 -> 3 -> 2 -> 3 -> 3 -> 1 nodes")
     assert len(lines) == 1 + 1 + len(line.transitions) + 2 + 2 + 1
     columns = lines[1].index("nodes"), lines[1].index("wait")
     assert [line[columns[0] : columns[1]].rstrip() for line in lines[5:6]] == ["3 -> 2  node 1 is lost"]
     assert lines[5].split()[-6:] == ["0.7", "killed", "0.0", "6.1", "8.4", "704"]
     assert "a very long story a very long …" in lines[9]
+    assert max(map(len, timeline.text(line, 120).splitlines())) == 120
+    assert "a very long story " * 20 in timeline.text(line) and "…" not in timeline.text(line)
+    assert timeline.text(line, 1000) == timeline.text(line)  # no wider than it need be
     assert lines[-1] == "never came: capacity becomes 4 nodes (step 900)"
     assert "960 samples lost, 960 trained again." in " ".join(lines)
 

@@ -180,6 +180,36 @@ def test_the_run_holds_the_job_s_course_and_every_step_once(tracked):
     assert run.info.status == "FINISHED"
 
 
+def test_the_totals_of_a_launch_that_starts_anew_are_beside_its_own_curves(tracked):
+    from launcher import timeline
+    from launcher.runtime.reporting import Reporter
+
+    job, bundle = tracked()
+    run_dir, settings = bundle.directory / "run", tracking.tracking(job)
+    for number in (1, 2):
+        Reporter(run_dir, settings.tracking_uri, settings.run_id).begin_anew()
+        rehearsal = rehearse(run_dir)
+        tracking.finish(bundle, JobState.SUCCEEDED, timeline.refresh(run_dir))
+        client, run = run_of(job)
+        for name in ("loss", "wall_s", "launch-2/loss", "launch-2/wall_s")[: 2 * number]:
+            points = client.get_metric_history(run.info.run_id, name)
+            assert [point.step for point in points][-1:] == [rehearsal.step], name
+            assert len(points) == (rehearsal.step if "loss" in name else 1)
+    assert {"events", "launch-2/events"} <= run.data.tags.keys()
+    assert artifacts(client, run, "launch-2/timeline") == {
+        f"launch-2/timeline/{path.name}" for path in timeline.report_files(run_dir)
+    }
+
+
+def test_a_malformed_metrics_line_is_no_trouble_at_the_end(tracked):
+    job, bundle = tracked()
+    run_dir = bundle.directory / "run"
+    run_dir.mkdir()
+    (run_dir / "metrics.jsonl").write_text("what a script printed here\n")
+    tracking.finish(bundle, JobState.SUCCEEDED)
+    assert run_of(job)[1].info.status == "FINISHED"
+
+
 def test_more_events_than_a_tag_holds_are_cut(tracked):
     from launcher import timeline
 

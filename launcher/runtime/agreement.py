@@ -19,6 +19,9 @@ class StepAgreement:
     It carries both the loss and the stop signal: the signal costs no exchange of its own, and all ranks
     stop after the same step. Where there is no loss to carry, it carries the time of a step instead, from
     which all ranks derive how many steps to do until the next one.
+
+    A loss on an accelerator is reduced there, and `end_step` waits for the accelerator to read it, once a
+    step. Without a loss nothing waits for it, where the group reaches the CPU.
     """
 
     def __init__(self) -> None:
@@ -46,6 +49,8 @@ class StepAgreement:
             event: Whether this rank was told to stop.
         """
         self._carries_loss = loss is not None
+        # The loss stays where it is: to fetch it here would wait for the forward pass before the backward
+        # pass is queued. What waits is `end_step`, when all of the step is queued.
         own = torch.tensor(self._step_s, device=_control_device()) if loss is None else loss.detach().float()
         # Two numbers, no more: over gloo the time of so small a reduction grows with each.
         self._sums = torch.stack([own, own.new_full((), float(event))])
@@ -72,7 +77,7 @@ class StepAgreement:
 
 
 def _control_device() -> torch.device:
-    # The CPU where the group reaches it: reading the answer then waits for no accelerator.
+    # Of what goes without a loss. The CPU where the group reaches it: reading the answer waits for no accelerator.
     if not dist.is_initialized() or "cpu:" in dist.get_backend_config():
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())

@@ -1,6 +1,7 @@
 """Files that are there whole or not at all, whenever the machine stops."""
 
 import os
+import secrets
 from pathlib import Path
 
 
@@ -15,10 +16,14 @@ def sync(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the content of `path` in one step: a reader sees the old text or the new."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    # A name of its own: of two writers at once, the first one's rename would take the other's file away.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        with partial.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
     sync(path.parent)

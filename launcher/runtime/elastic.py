@@ -13,6 +13,9 @@
 
 Import this before torch, and at the top level of the script: until the handler of the agent's stop signal
 is installed, the signal kills the process, and importing torch takes seconds.
+
+A script ends with `leave`, where it fails with `leave(exit_code)`: after DistributedDataParallel on gloo a plain
+return may hang, and so may `sys.exit`, which nothing here can see. An uncaught exception needs no care.
 """
 
 from launcher.runtime import agent

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Batch, StepSampler
 
 DRAIN_TIMEOUT_S = 5.0
-"""How long a finished job waits for its metrics to be sent. The launcher sends the rest."""
+"""How long a job that is in no hurry waits for its metrics to be sent. The launcher sends the rest."""
 
 Data = TypeVar("Data")
 
@@ -71,6 +72,8 @@ class Job:
         self._loss: torch.Tensor | None = None
         self._tells_loss = False
         self._rate: float | None = None
+        self._has_stepped = False
+        self._is_left = False
         self._start_told = False
         optimizer.register_step_pre_hook(self._note_rate)
         starts.reached("imported")  # in case the script joined the group in its own way
@@ -116,18 +119,23 @@ class Job:
         return weighted
 
     def restore(self) -> Progress | None:
-        """Load the newest checkpoint if there is one; `steps` does so where it is not done yet."""
+        """Load the newest checkpoint if there is one; `steps` does so where it is not done yet.
+
+        Raises:
+            CheckpointBroken: It is not there, or not whole.
+            SamplerMismatch: It was saved by training on another number of samples, or with another seed.
+        """
         if self._restored_at is None:
             self._resumed = self.checkpoints.load(self.model, self.optimizer, self.scheduler)
             if self._resumed:
-                self.step, self.sampler.cursor = self._resumed.step, self._resumed.cursor
+                self._go_to(self._resumed)
             self._restored_at = time.time()
         return self._resumed
 
     def save(self) -> None:
         """Publish a checkpoint of the steps done; one that is published already is left as it is."""
         if self.step:
-            progress = Progress(self.step, self.sampler.cursor, process_group.world_size())
+            progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
             self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler)
 
     def steps(self, loader: Iterable[Data]) -> Iterator[Data]:
@@ -137,28 +145,53 @@ class Job:
         steps are short and the script tells no loss, after some. All ranks end at the same step, and the
         work done is then in a published checkpoint.
 
+        A script that leaves the loop itself (`break`) does so on all ranks in the same pass. Nothing is saved
+        then: `save`, called on all ranks, does it. A new loop goes on after the last step that was done.
+
         Args:
             loader: Gives this rank's batches in the order of the sampler.
         """
         self.restore()
-        is_event = False
         began = time.perf_counter()
-        for batch, data in zip(self.sampler.batches(), _begun(loader), strict=True):
-            self._batch = batch
-            if self._agreement.due and not (self._tells_loss or self._agreement.begun):
-                self._agreement.begin(None, self._event_pending())
+        try:
+            for batch, data in zip(self.sampler.batches(), _begun(loader), strict=True):
+                with self._passing(batch, began):
+                    yield data
+                if not batch.completes_step:
+                    continue
+                is_event = self._end_step(began)
+                if is_event or (self.save_every and self.step % self.save_every == 0):
+                    self.save()
+                if is_event:
+                    break
+                began = time.perf_counter()
+            self.save()
+        finally:
+            self._close()
+
+    @contextmanager
+    def _passing(self, batch: Batch, began: float) -> Iterator[None]:
+        """Surround the script's work on a batch."""
+        self._batch, self._has_stepped, self._is_left = batch, False, False
+        if self._agreement.due and not (self._tells_loss or self._agreement.begun):
+            self._agreement.begin(None, self._event_pending())
+        try:
             with gradient_exchange(self.model, batch.completes_step):
-                yield data
-            if not batch.completes_step:
-                continue
-            is_event = self._end_step(began)
-            if is_event or (self.save_every and self.step % self.save_every == 0):
-                self.save()
-            if is_event:
-                break
-            began = time.perf_counter()
-        self.save()
-        self._close()
+                yield
+        except GeneratorExit:
+            # A step that is in the model already counts, or it would be done twice.
+            self._is_left = True
+            if self._has_stepped and batch.completes_step:
+                self._end_step(began)
+            raise
+
+    def _go_to(self, progress: Progress) -> None:
+        self.step = progress.step
+        if progress.num_samples is None:  # written before the stream was written down with it
+            self.sampler.cursor = progress.cursor
+        else:
+            names = ("cursor", "num_samples", "seed")
+            self.sampler.load_state_dict({name: getattr(progress, name) for name in names})
 
     def _end_step(self, began: float) -> bool:
         """Count the step and report it; return whether training stops here for a scale event."""
@@ -214,12 +247,13 @@ class Job:
 
     def _note_rate(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._rate = float(optimizer.param_groups[0]["lr"])
+        self._has_stepped = True
 
     def _close(self) -> None:
-        self._batch = None
+        self._batch = self._loss = None
         if self._reporter:
             self._tell_start(None)
-            self._reporter.close(DRAIN_TIMEOUT_S if self.finished else 0.0)
+            self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
 
 
 def _default_reporter() -> Reporter | None:

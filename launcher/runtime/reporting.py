@@ -3,6 +3,10 @@
 Training only ever appends a line; a step that is redone after a fault gets another. Whatever reaches the
 tracking server late, twice or not at all is settled between the file, the acknowledged offset beside it
 and the server.
+
+A job has one MLflow run, in which a step is there once. A launch that starts training anew would be lost among
+the steps of the one before it: its curves get names of their own, `launch-2/loss`. Steps of the old curve that
+the server had not acknowledged by then stay in the file only.
 """
 
 import json
@@ -79,6 +83,11 @@ class MetricsFile:
         self._file = (run_dir / contract.METRICS_FILE).open("a+b")
         self._file.truncate(_whole_lines(self._file))
 
+    @property
+    def size(self) -> int:
+        """Bytes of the lines that are there."""
+        return self._file.seek(0, os.SEEK_END)
+
     def append(self, metrics: StepMetrics) -> None:
         """Write one line and flush it."""
         self._file.write(json.dumps(asdict(metrics)).encode() + b"\n")
@@ -101,12 +110,40 @@ def _whole_lines(file: BinaryIO) -> int:
     return 0
 
 
+def _acknowledged(run_dir: Path) -> tuple[int, int]:
+    """Return how many bytes of the metrics file are settled, and which curve goes on there, from 1."""
+    path = run_dir / contract.SHIPPED_FILE
+    offset, _, curve = (path.read_text(encoding="utf-8") if path.exists() else "0").partition(" ")
+    return int(offset), int(curve or 1)
+
+
+def _acknowledge(run_dir: Path, offset: int, curve: int) -> None:
+    write_text(run_dir / contract.SHIPPED_FILE, f"{offset} {curve}")
+
+
+def prefix(run_dir: Path) -> str:
+    """Return what the names at the tracking server begin with: nothing, or `launch-2/` after a start anew."""
+    curve = _acknowledged(run_dir)[1]
+    return f"launch-{curve}/" if curve > 1 else ""
+
+
+def _step_record(line: bytes) -> dict[str, Any] | None:
+    """Return the step of a line and its metrics, the time in milliseconds; None for a malformed line."""
+    try:
+        fields = json.loads(line)
+        values = {name: None if fields[name] is None else float(fields[name]) for name in METRIC_NAMES}
+        return values | {"step": int(fields["step"]), "time_ms": int(fields["time"] * 1000)}
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
 class _Courier:
     """Carries the lines after the acknowledged offset to one MLflow run."""
 
     def __init__(self, run_dir: Path, tracking_uri: str | None, run_id: str):
-        self._metrics_path = run_dir / contract.METRICS_FILE
-        self._offset_path = run_dir / contract.SHIPPED_FILE
+        self._run_dir = run_dir
+        self._curve = _acknowledged(run_dir)[1]
+        self._prefix = prefix(run_dir)
         self._tracking_uri = tracking_uri
         self._run_id = run_id
         self._client: Any = None
@@ -134,21 +171,25 @@ class _Courier:
         new = [last_of_step[step] for step in sorted(last_of_step) if step > self._last_acknowledged]
         for start in range(0, len(new), STEPS_PER_CALL):
             self._log(new[start : start + STEPS_PER_CALL])
-        write_text(self._offset_path, str(end))
+        _acknowledge(self._run_dir, end, self._curve)
         return len(new)
 
     def _unacknowledged(self) -> tuple[dict[int, dict[str, Any]], int]:
-        """Return the last line of each step after the acknowledged offset, and where these lines end."""
+        """Return the last line of each step after the acknowledged offset, and where these lines end.
+
+        A malformed line, of a script's own or of a disk that was full, is passed over.
+        """
         last_of_step: dict[int, dict[str, Any]] = {}
-        offset = int(self._offset_path.read_text()) if self._offset_path.exists() else 0
-        if self._metrics_path.exists():
-            with self._metrics_path.open("rb") as file:
+        offset, _ = _acknowledged(self._run_dir)
+        path = self._run_dir / contract.METRICS_FILE
+        if path.exists():
+            with path.open("rb") as file:
                 file.seek(offset)
                 for line in file:
                     if line.endswith(b"\n"):
                         offset += len(line)
-                        record = json.loads(line)
-                        last_of_step[record["step"]] = record
+                        if record := _step_record(line):
+                            last_of_step[record["step"]] = record
         return last_of_step, offset
 
     def _connect(self) -> None:
@@ -166,7 +207,7 @@ class _Courier:
         from mlflow.exceptions import MlflowException
 
         try:
-            history = self._client.get_metric_history(self._run_id, METRIC_NAMES[-1])
+            history = self._client.get_metric_history(self._run_id, self._prefix + METRIC_NAMES[-1])
         except (MlflowException, OSError) as error:
             raise TrackingUnavailable(str(error)) from error
         return max((metric.step for metric in history), default=0)
@@ -176,7 +217,7 @@ class _Courier:
         from mlflow.exceptions import MlflowException
 
         points = [
-            Metric(name, record[name], int(record["time"] * 1000), record["step"])
+            Metric(self._prefix + name, record[name], record["time_ms"], record["step"])
             for record in records
             for name in METRIC_NAMES
             if record[name] is not None
@@ -241,7 +282,7 @@ class Shipper:
 
 
 class Reporter:
-    """Rank 0's files, and the shipper where there is an MLflow run.
+    """Rank 0's files, and the shipper where there is an MLflow run. Who closed it may go on to report.
 
     Args:
         run_dir: Folder of the files.
@@ -251,9 +292,14 @@ class Reporter:
 
     def __init__(self, run_dir: Path, tracking_uri: str | None = None, run_id: str = ""):
         self._run_dir = run_dir
-        self._file = MetricsFile(run_dir)
+        self._file: MetricsFile | None = MetricsFile(run_dir)
         self._new_shipper = (lambda: Shipper(run_dir, tracking_uri, run_id)) if run_id else None
         self._shipper: Shipper | None = None
+
+    def begin_anew(self) -> None:
+        """Give the steps from the next one on curves of their own at the tracking server; before any `report`."""
+        if self._new_shipper and self._file and self._file.size:
+            _acknowledge(self._run_dir, self._file.size, _acknowledged(self._run_dir)[1] + 1)
 
     def started(self, start: Start) -> None:
         """Write down how this start of the workers went."""
@@ -261,6 +307,8 @@ class Reporter:
 
     def report(self, metrics: StepMetrics) -> None:
         """Write a step down; the shipper picks it up."""
+        if self._file is None:
+            self._file = MetricsFile(self._run_dir)
         self._file.append(metrics)
         # After the first step: importing MLflow in a thread still takes this process's time.
         if self._new_shipper and self._shipper is None:
@@ -268,6 +316,10 @@ class Reporter:
 
     def close(self, timeout_s: float) -> None:
         """Stop, giving the shipper at most `timeout_s` seconds for what it has not sent."""
-        self._file.close()
-        if self._shipper and not self._shipper.close(timeout_s):
+        if self._file:
+            self._file.close()
+            self._file = None
+        if self._shipper and self._shipper.close(timeout_s):
+            self._shipper = None
+        elif self._shipper:  # it stays: a second one beside it would send twice
             print("some metrics are not sent yet; they are kept", file=sys.stderr, flush=True)

@@ -180,7 +180,8 @@ class StepSampler:
         """
         own = self.state_dict()
         if any(state[name] != own[name] for name in ("num_samples", "seed")):
-            raise SamplerMismatch(f"the state of another stream: {state}, not {own}")
+            there, here = (f"{each['num_samples']} samples with seed {each['seed']}" for each in (state, own))
+            raise SamplerMismatch(f"the saved cursor counts a stream of {there}; this one is of {here}")
         self.cursor = state["cursor"]
 
 

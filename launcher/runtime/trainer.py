@@ -1,5 +1,6 @@
 """The training of a recipe: its data, model and schedule, in the loop that every script can have."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -77,6 +78,7 @@ class Trainer:
             self.model.parameters(), betas=settings.adam_betas, weight_decay=settings.weight_decay
         )
         shares, tracking = settings.shares, settings.tracking
+        self.reporter = Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
         self.job = Job(
             self.model,
             self.optimizer,
@@ -91,7 +93,7 @@ class Trainer:
             folder=Path(settings.training_dir) if settings.training_dir else run_dir / contract.CHECKPOINT_DIR,
             save_every=settings.save_steps,
             keep=settings.max_checkpoints,
-            reporter=Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None,
+            reporter=self.reporter,
             on_step=self._show,
             event_pending=event_pending,
         )
@@ -120,15 +122,23 @@ class Trainer:
     def _resume(self) -> None:
         # Until a checkpoint says otherwise, dropout differs by rank; the weights are made already.
         torch.manual_seed(self.settings.seed + 1 + self.place.rank)
-        checkpoints = self.job.checkpoints
-        # A restart inside a job goes on with the job's own checkpoints, whatever it began from.
-        if starts.attempt() == 0:
+        checkpoints, launch = self.job.checkpoints, os.environ.get(contract.ENV_LAUNCH_ID)
+        # A restart inside a launch goes on with the launch's own checkpoints, whatever it began from. Which start is
+        # the first to come this far, only a mark in the folder can tell: a fault may end earlier ones on the way.
+        if not checkpoints.is_taken_by(launch) if launch else starts.attempt() == 0:
             if not self.settings.override_training_dir and checkpoints.latest():
                 raise TrainingDirInUse(f"{checkpoints.folder} holds a checkpoint; override_training_dir is false")
             if not self.settings.load_checkpoint:
-                checkpoints.clear()
+                self._start_anew()
+            if launch:
+                checkpoints.take(launch)
         if resumed := self.job.restore():
             self._say(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
+
+    def _start_anew(self) -> None:
+        self.job.checkpoints.clear()
+        if self.reporter:
+            self.reporter.begin_anew()
 
     def _rows(self) -> Iterator[torch.Tensor]:
         for indices in self.job.sampler:

@@ -8,6 +8,7 @@ import importlib.util
 import json
 from pathlib import Path
 
+from launcher.backends.local.state import is_alive
 from launcher.contract import EVENTS_FILE, TIMELINE
 from launcher.timeline.build import build
 from launcher.timeline.records import read_launch
@@ -24,7 +25,8 @@ NO_PICTURE = "no picture: it needs matplotlib (pip install '.[local]')"
 
 def read(run_dir: Path) -> Timeline:
     """Return the course of the last launch in a run folder, from what its processes wrote so far."""
-    return build(read_launch(run_dir))
+    alive = is_alive(run_dir)  # before the records: an end that comes meanwhile is in them
+    return build(read_launch(run_dir), is_alive=alive)
 
 
 def write(run_dir: Path) -> Timeline:

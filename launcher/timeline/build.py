@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launcher.backends.local.terms import Cause
 from launcher.timeline.records import LAUNCHED, Launch, OperatorEvent, StartRecord, StepRecord
 from launcher.timeline.values import Attempt, Event, StartParts, Step, Timeline, Transition
 
@@ -14,6 +15,9 @@ _FROM_NOTHING = ("start", "resume")
 
 _NOTICED_WITHIN_S = 5.0
 """What the operator may take to see what happened; about 1 s seen."""
+
+_ONE_LOOK_S = 0.05
+"""Within what the operator writes down all that one look of its has shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,8 @@ class _Trace:
         return self.steps[0].time if self.steps else None
 
 
-def build(launch: Launch) -> Timeline:
-    """Return the course of a launch."""
+def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
+    """Return the course of a launch; `is_alive` tells whether anything of its job still exists."""
     end = next((event for event in reversed(launch.events) if event.kind == "ended"), None)
     last = end.time if end else max(_times(launch), default=launch.time)
     traces = tuple(_traces(launch))
@@ -62,6 +66,7 @@ def build(launch: Launch) -> Timeline:
         sizes=tuple(_opening(launch).get("sizes") or ()),
         state=str(end.fields.get("state")) if end else None,
         message=end.message if end else "",
+        is_running=end is None and is_alive,
         wall_s=last - launch.time,
         restarts=max(0, len(attempts) - 1),
         transitions=transitions,
@@ -98,7 +103,7 @@ def _steps(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Step]:
     """Yield every step. It is kept unless a later attempt resumed from before it."""
     for index, trace in enumerate(traces):
         kept_until = min((later.resumed for later in traces[index + 1 :] if later.resumed is not None), default=None)
-        for record, redone in zip(trace.steps, _redone(traces, trace), strict=True):
+        for record, redone in zip(trace.steps, _redone(launch, traces, trace), strict=True):
             yield Step(
                 time_s=record.time - launch.time,
                 duration_s=record.duration_s,
@@ -113,26 +118,33 @@ def _steps(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Step]:
             )
 
 
-def _redone(traces: tuple[_Trace, ...], trace: _Trace) -> list[int]:
-    """Return for each step of `trace` how many of its samples an earlier attempt had trained."""
+def _redone(launch: Launch, traces: tuple[_Trace, ...], trace: _Trace) -> list[int]:
+    """Return for each step of `trace` how many of its samples an earlier attempt or launch had trained."""
     trained = [record for earlier in traces if earlier.number < trace.number for record in earlier.steps]
+    trained += launch.earlier_steps
     low = min((record.cursor - record.samples for record in trained), default=0)
     high = max((record.cursor for record in trained), default=0)
     return [max(0, min(record.cursor, high) - max(record.cursor - record.samples, low)) for record in trace.steps]
 
 
-def _lost(traces: tuple[_Trace, ...], trace: _Trace) -> int:
+def _lost(launch: Launch, traces: tuple[_Trace, ...], trace: _Trace) -> int:
     """Return the samples that were trained after the checkpoint from which `trace` went on."""
-    ends = [earlier.reached for earlier in traces if earlier.number < trace.number and earlier.reached is not None]
+    ends = [record.cursor for record in launch.earlier_steps[-1:]]
+    ends += [earlier.reached for earlier in traces if earlier.number < trace.number and earlier.reached is not None]
     return max(0, ends[-1] - trace.resumed) if ends and trace.resumed is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Passage:
-    """From a decision to the start it led to: the decisions on the way, and what the operator did."""
+    """From a decision to the start it led to: the decisions on the way, and what the operator did.
+
+    Args:
+        is_overtaken: Whether the next decision, which is not one of its own, came.
+    """
 
     decisions: tuple[OperatorEvent, ...]
     deeds: tuple[OperatorEvent, ...] = ()
+    is_overtaken: bool = False
 
     @property
     def reason(self) -> str:
@@ -141,7 +153,10 @@ class _Passage:
 
     @property
     def is_given_up(self) -> bool:
-        return self.first("abandoned") is not None
+        """Whether nothing was stopped or started for it, and nothing will be."""
+        is_over = self.is_overtaken or self.first("ended") or self.first("abandoned")
+        is_idle = self.stop()[0] is None and self.first("starting") is None
+        return bool(is_over) and is_idle and self.reason != "start"
 
     def first(self, kind: str) -> OperatorEvent | None:
         """Return the first deed of a kind, or None."""
@@ -150,7 +165,7 @@ class _Passage:
     def stop(self) -> tuple[OperatorEvent | None, OperatorEvent | None]:
         """Return the order to stop and its end. A job that is cancelled is stopped too, but for no transition."""
         stopping, stopped, starting = map(self.first, ("stopping", "stopped", "starting"))
-        if stopping is None or self.is_given_up or self.reason in _FROM_NOTHING:
+        if stopping is None or self.first("abandoned") or self.reason in _FROM_NOTHING:
             return None, None
         if starting and starting.time < stopping.time:
             return None, None
@@ -176,6 +191,7 @@ def _passages(launch: Launch) -> list[_Passage]:
         if event.kind == "transition" and passages and passages[-1].goes_on():
             passages[-1] = replace(passages[-1], decisions=(*passages[-1].decisions, event))
         elif event.kind == "transition":
+            passages[-1:] = [replace(last, is_overtaken=True) for last in passages[-1:]]
             passages.append(_Passage((event,)))
         elif passages:
             passages[-1] = replace(passages[-1], deeds=(*passages[-1].deeds, event))
@@ -210,16 +226,17 @@ def _transitions(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Transit
             saved=stopped.fields.get("saved") if stopped else None,
             given_up=passage.is_given_up,
             attempt=number,
-            samples_lost=_lost(traces, trace) if trace else 0,
-            samples_redone=sum(_redone(traces, trace)) if trace else 0,
+            samples_lost=_lost(launch, traces, trace) if trace else 0,
+            samples_redone=sum(_redone(launch, traces, trace)) if trace else 0,
         )
 
 
 class _Causes:
     """Finds what led to a decision; each of a launch's events leads to one at most.
 
-    The operator tells when it saw the cause. The event itself is the last before that, and a fault that a
-    scenario's event or request brought about counts from there.
+    A recovery comes from a fault, and that from what hit the job just before, if the scenario did. Every other
+    decision comes from what the scenario did to the capacity, or from a request. The operator tells when it saw
+    the cause, which is a little after it came.
     """
 
     def __init__(self, launch: Launch):
@@ -232,16 +249,36 @@ class _Causes:
         if decision.message == LAUNCHED:
             return decision.time, LAUNCHED
         seen = float(decision.fields.get("cause_time") or decision.time)
-        # The operator writes a fault down an instant after it saw it, but before it decides.
-        faults = [event for event in self._launch.events if event.kind == "fault" and event.time <= decision.time]
-        fault = faults[-1] if faults and abs(faults[-1].time - seen) <= _NOTICED_WITHIN_S else None
-        until = max(seen, fault.time) if fault else seen
-        told = [event for event in self._launch.events if event.kind in _ROOTS and event.time <= until]
-        root = told[-1] if told and told[-1] not in self._used else None
-        if root and (fault is None or until - root.time <= _NOTICED_WITHIN_S):
-            self._used.append(root)
-            return (root.time if until - root.time <= _NOTICED_WITHIN_S else seen), root.message
-        return (fault.time, fault.message) if fault else (seen, decision.message)
+        if decision.fields["reason"] == "recover":
+            return self._fault(decision, seen)
+        told = [event for event in self._told(is_hit=False) if event.time <= seen]
+        # One look of the operator's may tell an event and what followed from that: the first is the cause.
+        together = [event for event in told if told[-1].time - event.time <= _ONE_LOOK_S]
+        if not together or together[-1] in self._used:
+            return seen, decision.message
+        if not passage.is_given_up:  # else the next decision has the same cause
+            self._used += together
+        root = together[0]
+        return (root.time if seen - root.time <= _NOTICED_WITHIN_S else seen), root.message
+
+    def _fault(self, decision: OperatorEvent, seen: float) -> tuple[float, str]:
+        earlier = [event for event in self._launch.events if event.time <= decision.time]
+        started = max((event.time for event in earlier if event.kind == "starting"), default=self._launch.time)
+        faults = [event for event in earlier if event.kind == "fault" and event.time >= started]
+        until = min((fault.time for fault in faults), default=seen)
+        hits = [event for event in self._told(is_hit=True) if 0 <= until - event.time <= _NOTICED_WITHIN_S]
+        if fresh := [hit for hit in hits if hit not in self._used]:
+            self._used += hits
+            return fresh[0].time, fresh[0].message
+        # The workers of other nodes fail because this one is gone.
+        faults.sort(key=lambda fault: fault.fields.get("cause") == Cause.WORKER)
+        return (until, faults[0].message) if faults else (seen, decision.message)
+
+    def _told(self, *, is_hit: bool) -> Iterator[OperatorEvent]:
+        """Yield what came upon the job from outside: what hit it, or what changed the nodes it may have."""
+        for event in self._launch.events:
+            if event.kind in _ROOTS and bool(event.fields.get("fault")) is is_hit:
+                yield event
 
 
 def _first_step(passage: _Passage, trace: _Trace | None) -> float | None:

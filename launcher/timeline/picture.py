@@ -31,6 +31,7 @@ _NODES, _LOSS, _LOST, _AGAIN = "#4c8bc4", "#24292f", "#d1495b", "#f2b84b"
 _STOPPED, _STARTING = "#eccfd0", "#f6ead0"
 _STYLE = {
     "svg.hashsalt": "timeline",
+    "text.parse_math": False,  # a label is what somebody wrote, not a formula
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",
     "font.size": _TEXT_SIZE,
@@ -220,7 +221,7 @@ def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
 def _caption(timeline: Timeline) -> str:
     restarts = f"{timeline.restarts} restart{'' if timeline.restarts == 1 else 's'}"
     words = (
-        f"{timeline.last_step} steps in {timeline.wall_s:.0f} s, {restarts}, goodput {100 * timeline.goodput:.0f} %"
+        f"{timeline.num_steps} steps in {timeline.wall_s:.0f} s, {restarts}, goodput {100 * timeline.goodput:.0f} %"
     )
     return f"{words}   ({timeline.state})" if timeline.state else words
 

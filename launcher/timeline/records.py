@@ -1,6 +1,6 @@
 """What a job left on disk about its course: the events, steps and starts of its last launch.
 
-A line that a killed process left torn is passed over, and so is what earlier launches of the bundle wrote.
+A line that a killed process left torn is passed over. Of earlier launches of the bundle only the steps count.
 """
 
 import json
@@ -87,12 +87,14 @@ class Launch:
 
     Args:
         time: When it began, in seconds since the epoch.
+        earlier_steps: Steps of the launches before it.
     """
 
     time: float
     events: tuple[OperatorEvent, ...]
     steps: tuple[StepRecord, ...]
     starts: tuple[StartRecord, ...]
+    earlier_steps: tuple[StepRecord, ...] = ()
 
 
 def read_launch(run_dir: Path) -> Launch:
@@ -111,6 +113,7 @@ def read_launch(run_dir: Path) -> Launch:
         events,
         tuple(step for step in steps if step.time >= began),
         tuple(start for start in starts if _last_word(start) >= began),
+        tuple(step for step in steps if step.time < began),
     )
 
 

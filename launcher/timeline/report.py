@@ -8,8 +8,8 @@ from typing import Any
 
 from launcher.timeline.values import StartParts, Timeline, Transition
 
-WIDTH = 100
-"""Columns of the text."""
+_PAGE = 100
+"""Columns of the sentences, at most."""
 
 _HEAD = ("at", "nodes", "cause", "wait", "stop", "", "regroup", "restart", "total", "lost")
 _CAUSE = 2
@@ -17,20 +17,27 @@ _TO_THE_LEFT = (1, _CAUSE, 5)
 _MIN_CAUSE = 8
 
 
-def text(timeline: Timeline) -> str:
-    """Return one row per transition and the totals in sentences, for a person."""
+def text(timeline: Timeline, width: int | None = None) -> str:
+    """Return one row per transition and the totals in sentences, for a person.
+
+    Args:
+        timeline: The job's.
+        width: Columns there are; causes are cut where they do not fit. None for as many as it takes.
+    """
+    page = min(width or _PAGE, _PAGE)
     rows = [_row(transition) for transition in timeline.transitions]
-    table = _table([_HEAD, *rows]) if rows else []
-    lines = [*_wrap(f"{_sizes(timeline)} (times in seconds, lost in samples)"), *table, *_wrap(_totals(timeline))]
+    lines = textwrap.wrap(f"{_sizes(timeline)} (times in seconds, lost in samples)", page)
+    lines += _table([_HEAD, *rows], width) if rows else []
+    lines += textwrap.wrap(_totals(timeline), page)
     if restart := _typical_restart(timeline):
-        lines += _wrap(restart)
-    lines += [_cut(f"never came: {message}", WIDTH) for message in timeline.unfired]
+        lines += textwrap.wrap(restart, page)
+    lines += [_cut(f"never came: {message}", width) for message in timeline.unfired]
     return "\n".join(lines) + "\n"
 
 
 def to_json(timeline: Timeline) -> dict[str, Any]:
     """Return the timeline as plain data: the fields of the values, times to 0.1 ms, and the totals."""
-    totals = ("useful_s", "goodput", "samples", "samples_lost", "samples_redone", "last_step")
+    totals = ("useful_s", "goodput", "samples", "samples_lost", "samples_redone", "num_steps", "last_step")
     data = asdict(timeline)
     lists = {name: data.pop(name) for name in ("transitions", "attempts", "events", "unfired", "steps")}
     return _rounded(data | {name: getattr(timeline, name) for name in totals} | lists)
@@ -69,26 +76,23 @@ def _manner(transition: Transition) -> str:
     return "unsaved" if transition.saved is False else "graceful"
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def _table(rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
     """Return rows as aligned lines; the cause gets what the other columns leave."""
     widths = [max(len(cells[i]) for cells in rows) for i in range(len(_HEAD))]
-    others = sum(widths) - widths[_CAUSE] + 2 * (len(_HEAD) - 1) + 1
-    widths[_CAUSE] = max(_MIN_CAUSE, min(widths[_CAUSE], WIDTH - others))
+    if width is not None:
+        others = sum(widths) - widths[_CAUSE] + 2 * (len(_HEAD) - 1) + 1
+        widths[_CAUSE] = max(_MIN_CAUSE, min(widths[_CAUSE], width - others))
     lines = []
     for cells in rows:
-        shown = [_cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
+        shown = [_cut(cell, columns) for cell, columns in zip(cells, widths, strict=True)]
         places = enumerate(zip(shown, widths, strict=True))
-        aligned = [cell.ljust(width) if i in _TO_THE_LEFT else cell.rjust(width) for i, (cell, width) in places]
+        aligned = [cell.ljust(columns) if i in _TO_THE_LEFT else cell.rjust(columns) for i, (cell, columns) in places]
         lines.append((" " + "  ".join(aligned)).rstrip())
     return lines
 
 
-def _cut(words: str, width: int) -> str:
-    return words if len(words) <= width else words[: width - 1] + "…"
-
-
-def _wrap(words: str) -> list[str]:
-    return textwrap.wrap(words, WIDTH)
+def _cut(words: str, width: int | None) -> str:
+    return words if width is None or len(words) <= width else words[: width - 1] + "…"
 
 
 def _sizes(timeline: Timeline) -> str:
@@ -99,9 +103,11 @@ def _sizes(timeline: Timeline) -> str:
 
 
 def _totals(timeline: Timeline) -> str:
-    state = timeline.state or "no end was told"
-    restarts = _count(timeline.restarts, "restart")
-    head = f"{state} after {timeline.wall_s:.1f} s, {restarts}, {_count(timeline.last_step, 'step')}."
+    state = timeline.state or ("still running" if timeline.is_running else "its operator died")
+    steps = _count(timeline.num_steps, "step")
+    if timeline.num_steps != timeline.last_step:  # an earlier launch did the others
+        steps += f" up to step {timeline.last_step}"
+    head = f"{state} after {timeline.wall_s:.1f} s, {_count(timeline.restarts, 'restart')}, {steps}."
     if not timeline.steps:
         return f"{head} No step was reported."
     return (

@@ -42,10 +42,10 @@ class Transition:
         parts: The parts of the restart.
         graceful: Whether the workers were asked to save before they stopped.
         saved: Whether they did.
-        given_up: Whether the operator changed its mind before it stopped anything.
+        given_up: Whether the operator changed its mind, or a fault or the end came, before it stopped anything.
         attempt: The attempt it led to.
         samples_lost: Samples trained after the checkpoint that the job went on from.
-        samples_redone: Samples that attempt trained although an earlier one had.
+        samples_redone: Samples that attempt trained although an earlier one, or an earlier launch, had.
     """
 
     reason: str
@@ -104,7 +104,7 @@ class Step:
         time_s: Its end.
         duration_s: How long it took.
         samples: Samples it trained.
-        samples_redone: How many of them an earlier attempt had trained already.
+        samples_redone: How many of them an earlier attempt or launch had trained already.
         kept: Whether its work is in the model; False when the job went on from a checkpoint before it.
     """
 
@@ -138,6 +138,7 @@ class Timeline:
         sizes: Numbers of nodes it may have.
         state: How it ended; None while it runs, and for one that was cut off.
         message: What was said at its end.
+        is_running: Whether it has not ended yet.
         wall_s: From the launch to the end, or to the last record.
         restarts: How often its workers were started again.
         unfired: Events of the scenario that never came, in words.
@@ -147,6 +148,7 @@ class Timeline:
     sizes: tuple[int, ...]
     state: str | None
     message: str
+    is_running: bool
     wall_s: float
     restarts: int
     transitions: tuple[Transition, ...]
@@ -181,8 +183,13 @@ class Timeline:
 
     @property
     def samples_redone(self) -> int:
-        """Return the samples that were trained although an earlier attempt had trained them."""
+        """Return the samples that were trained although an earlier attempt or launch had trained them."""
         return sum(step.samples_redone for step in self.steps)
+
+    @property
+    def num_steps(self) -> int:
+        """Return how many steps of this launch are in the model."""
+        return sum(step.kept for step in self.steps)
 
     @property
     def last_step(self) -> int:

@@ -1,3 +1,4 @@
+import json
 import os
 import random
 import shutil
@@ -11,7 +12,15 @@ import torch
 from runtime_ranks import RANDOM_KILLS, fork_ranks, run_ranks
 
 from launcher.runtime import agent, randomness
-from launcher.runtime.checkpoint import LATEST, PROGRESS, CheckpointBroken, Checkpoints, Progress, latest_progress
+from launcher.runtime.checkpoint import (
+    LATEST,
+    PROGRESS,
+    CheckpointBroken,
+    Checkpoints,
+    FolderInUse,
+    Progress,
+    latest_progress,
+)
 from launcher.runtime.process_group import Place
 
 
@@ -78,10 +87,11 @@ def test_killed_at_every_point_of_a_save_the_latest_still_loads(tmp_path):
         code = in_child(dying_save)
         progress, weight = load(folder)
         assert progress == Progress(int(weight), int(weight) * 10, 1)
-        assert not list(folder.glob(".partial-*"))
         outcomes.append(progress.step)
         save(folder, 4)
         assert load(folder)[0].step == 4
+        assert not list(folder.glob(".[pr]*-step-*"))
+        assert len(list(folder.glob("step-*"))) == 2
         if code == 0:
             break
         assert code == -signal.SIGKILL
@@ -156,7 +166,9 @@ def test_every_file_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, wor
         sizes |= found
     files = {path.name: path.stat().st_size for path in (tmp_path / "kept" / "step-00000001").iterdir()}
     assert len(files) == world_size + 2
-    assert {name: sizes.get(name, sizes.get(f".{name}.partial")) for name in files} == files
+    # The text of the last one is synced under a name that nobody else has.
+    final = {PROGRESS if name.startswith(f".{PROGRESS}") else name: size for name, size in sizes.items()}
+    assert {name: final.get(name) for name in files} == files
     assert ".partial-step-00000001" in sizes  # the names in it
 
 
@@ -169,6 +181,87 @@ def test_a_step_is_published_once(tmp_path):
 
 def test_nothing_to_load_is_not_an_error(tmp_path):
     assert load(tmp_path / "missing")[0] is None
+
+
+FOREIGN = (
+    "step-1000/model.pt",
+    "step-best/model.pt",
+    "step-00009000/model.pt",
+    ".partial-mine/notes",
+    "epoch-3/x.pt",
+)
+"""What a script of somebody's own may have put into the same folder."""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_nothing_but_our_own_checkpoints_is_ever_removed_or_counted(tmp_path):
+    for name in FOREIGN:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(name)
+    assert load(tmp_path)[0] is None
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+        assert load(tmp_path)[0].step == step
+    assert {path.name for path in tmp_path.glob("step-0000000?")} == {"step-00000002", "step-00000003"}
+    Checkpoints(tmp_path).clear()
+    assert load(tmp_path)[0] is None
+    assert contents(tmp_path) == {name: name.encode() for name in FOREIGN}
+
+
+def test_what_is_no_checkpoint_is_not_overwritten_by_one(tmp_path):
+    (tmp_path / "step-00000001").mkdir()
+    (tmp_path / "step-00000001" / "model.pt").write_text("mine")
+
+    def refused(place: Place) -> str:
+        with pytest.raises(FolderInUse) as caught:
+            save(tmp_path, 1)
+        return str(caught.value)
+
+    said = run_ranks(2, refused, tmp_path)
+    assert said[0] == said[1] and "step-00000001 is in the way" in said[0]
+    assert contents(tmp_path / "step-00000001") == {"model.pt": b"mine"}
+
+
+def test_to_load_changes_nothing_in_the_folder(tmp_path):
+    """Neither a save that is under way nor a step that has its name but not yet the pointer's."""
+    save(tmp_path, 1)
+    shutil.copytree(tmp_path / "step-00000001", tmp_path / "step-00000002")
+    shutil.copytree(tmp_path / "step-00000001", tmp_path / ".partial-step-00000003")
+    before = contents(tmp_path)
+    assert load(tmp_path)[0].step == 1
+    assert contents(tmp_path) == before
+
+
+def test_whoever_saves_removes_what_was_never_published(tmp_path):
+    save(tmp_path, 1)
+    for name in ("step-00000008", ".partial-step-00000009", ".removed-step-00000000"):
+        shutil.copytree(tmp_path / "step-00000001", tmp_path / name)
+    save(tmp_path, 2)
+    assert {path.name for path in tmp_path.iterdir()} == {LATEST, "step-00000001", "step-00000002"}
+
+
+def test_without_the_pointer_the_newest_whole_checkpoint_counts(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, step, keep=0)
+    (tmp_path / LATEST).unlink()
+    assert load(tmp_path) == (Progress(3, 30, 1), 3.0)
+    cut(tmp_path / "step-00000003" / "__0_0.distcp")
+    assert load(tmp_path) == (Progress(2, 20, 1), 2.0)
+    for step in (1, 2):
+        cut(tmp_path / f"step-0000000{step}" / "__0_0.distcp")
+    with pytest.raises(CheckpointBroken, match="none of its checkpoints is whole"):
+        load(tmp_path)
+
+
+def test_progress_written_before_it_named_its_stream_still_loads(tmp_path):
+    save(tmp_path, 1)
+    path = tmp_path / "step-00000001" / PROGRESS
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps({name: written[name] for name in ("step", "cursor", "world_size", "files")}))
+    assert load(tmp_path)[0] == Progress(1, 10, 1)
 
 
 def test_a_pointer_to_nothing_is_an_error(tmp_path):

@@ -1,5 +1,7 @@
 """The library as a script uses it: plain, under DistributedDataParallel and after fully_shard."""
 
+import json
+import shutil
 import time
 from collections import Counter
 from functools import partial
@@ -15,10 +17,11 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from launcher.runtime import agreement
-from launcher.runtime.agreement import StepAgreement
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.job import OutsideOfSteps
 from launcher.runtime.process_group import Place
+from launcher.runtime.reporting import Reporter
+from launcher.runtime.sampler import SamplerMismatch
 from launcher.runtime.trainer import distribute
 
 NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS = 50, 12, 3
@@ -148,7 +151,7 @@ def test_a_run_through_any_sizes_is_the_run_of_one_process(tmp_path, monkeypatch
 def test_the_reference_is_not_met_by_chance(tmp_path, monkeypatch, reference):
     """One rank more that starts from nothing, instead of from the checkpoint, gives other losses."""
     attempts(monkeypatch, tmp_path, [("ddp", 2, 5)])
-    (tmp_path / "checkpoints" / "latest").unlink()
+    shutil.rmtree(tmp_path / "checkpoints")
     attempts(monkeypatch, tmp_path, [("ddp", 3, 0)])
     assert [line["loss"] for line in metrics(tmp_path)][5:8] != pytest.approx(reference[5:8], abs=1e-3)
 
@@ -158,37 +161,6 @@ def test_a_script_that_tells_no_loss_stops_and_counts_all_the_same(tmp_path, mon
     taken = attempts(monkeypatch, tmp_path, [("ddp", 2, 3), ("ddp", 3, 0)], tells_loss=False)
     assert Counter(taken) == dict.fromkeys(range(NUM_SAMPLES), EPOCHS)
     assert {line["loss"] for line in metrics(tmp_path)} == {None}
-
-
-def looks_in(place: Place, seconds_of_step: list[float]) -> list[int]:
-    """Return the steps in which the ranks looked for a stop signal; rank 1 is the slower one."""
-    found, steps = StepAgreement(), []
-    for step, seconds in enumerate(seconds_of_step):
-        if found.due:
-            steps.append(step)
-            found.begin(None, event=step == len(seconds_of_step) - 1)
-        time.sleep(seconds * (1 + place.rank))
-        found.end_step()
-    return steps
-
-
-def test_ranks_that_share_no_loss_look_for_a_signal_now_and_then(tmp_path):
-    """Steps of 10 ms on average share a look every 0.2 s; of 300 ms, each has its own."""
-    short = run_ranks(2, partial(looks_in, seconds_of_step=[0.0067] * 60), tmp_path)
-    assert short[0] == short[1] and short[0][:2] == [0, 1] and 4 <= len(short[0]) <= 12
-    long = run_ranks(2, partial(looks_in, seconds_of_step=[0.2] * 4), tmp_path)
-    assert long == [[0, 1, 2, 3]] * 2
-
-
-def test_any_rank_s_signal_reaches_all_in_the_same_step(tmp_path):
-    def told(place: Place) -> list[tuple[float, bool]]:
-        found, answers = StepAgreement(), []
-        for step in range(4):
-            found.begin(torch.tensor(float(place.rank)), event=place.rank == 2 and step >= 2)
-            answers.append(found.end_step())
-        return answers
-
-    assert run_ranks(3, told, tmp_path) == [[(3.0, False), (3.0, False), (3.0, True), (3.0, True)]] * 3
 
 
 def gradient_of_step(
@@ -316,3 +288,95 @@ def test_a_loader_that_ends_early_is_an_error(tmp_path):
 def test_there_is_no_batch_outside_of_the_steps(tmp_path):
     with pytest.raises(OutsideOfSteps):
         new_job(tmp_path).weigh(torch.zeros(()))
+
+
+def train_and_leave(place: Place, run_dir: Path, last_step: int, leave_early: bool) -> tuple[int, int]:
+    """Train as a script that breaks out of its loop, before or after its optimizer's step; return what counts."""
+    model, optimizer, scheduler = parts("ddp")
+    sampler = StepSampler(NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS, seed=5)
+    job = Job(model, optimizer, scheduler, sampler=sampler, folder=run_dir / "checkpoints")
+    for inputs, labels, _ in job.steps(DataLoader(dataset(), batch_sampler=sampler)):
+        loss = job.weigh(F.cross_entropy(model(inputs), labels))
+        if leave_early and job.step == last_step:
+            break
+        loss.backward()
+        update(model, optimizer, scheduler)
+        if not leave_early and job.step + 1 == last_step:
+            break
+    assert not (run_dir / "checkpoints").exists()
+    job.save()
+    return job.step, sampler.cursor
+
+
+@pytest.mark.parametrize("leave_early", [True, False], ids=["before_the_step", "after_the_step"])
+def test_a_script_that_breaks_and_saves_loses_and_repeats_nothing(tmp_path, monkeypatch, reference, leave_early):
+    monkeypatch.setenv("RECIPES_RUN_DIR", str(tmp_path))
+    left = run_ranks(2, partial(train_and_leave, run_dir=tmp_path, last_step=5, leave_early=leave_early), tmp_path)
+    assert left == [(5, 60), (5, 60)]
+    attempts(monkeypatch, tmp_path, [("ddp", 3, 0)])
+    assert [line["step"] for line in metrics(tmp_path)] == list(range(1, NUM_STEPS + 1))
+    assert [line["loss"] for line in metrics(tmp_path)] == pytest.approx(reference, abs=1e-5)
+    assert [start["step"] for start in starts(tmp_path)] == [0, 5]
+
+
+class NotingReporter(Reporter):
+    """Notes when it is closed."""
+
+    closed = 0
+
+    def close(self, timeout_s: float) -> None:
+        super().close(timeout_s)
+        self.closed += 1
+
+
+def test_a_loop_may_be_left_and_taken_up_again(tmp_path, reference):
+    model, optimizer, scheduler = parts("plain")
+    sampler = StepSampler(NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS, seed=5)
+    loader, reporter = DataLoader(dataset(), batch_sampler=sampler), NotingReporter(tmp_path)
+    job = Job(model, optimizer, scheduler, sampler=sampler, folder=tmp_path / "checkpoints", reporter=reporter)
+    closed = []
+    while not job.finished:
+        for inputs, labels, _ in job.steps(loader):
+            job.weigh(F.cross_entropy(model(inputs), labels)).backward()
+            update(model, optimizer, scheduler)
+            if job.step + 1 == 3:
+                break
+        closed.append(reporter.closed)
+        with pytest.raises(OutsideOfSteps):
+            assert job.batch
+    assert closed == [1, 2]
+    assert [line["loss"] for line in metrics(tmp_path)] == pytest.approx(reference, abs=1e-6)
+
+
+def trained_on(folder: Path, num_samples: int, seed: int = 0) -> Job:
+    model, optimizer, _ = parts("plain")
+    sampler = StepSampler(num_samples, SAMPLES_PER_STEP, 2, seed=seed)
+    job = Job(model, optimizer, sampler=sampler, folder=folder)
+    for indices in job.steps(sampler):
+        job.weigh(model(torch.ones(len(indices), 7)).sum()).backward()
+        optimizer.step()
+    return job
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "seed", "says"),
+    [(32, 0, "64 samples with seed 0; this one is of 32 samples with seed 0"), (64, 1, "this one is .* seed 1")],
+    ids=["other_data", "other_seed"],
+)
+def test_a_checkpoint_of_another_stream_is_refused(tmp_path, num_samples, seed, says):
+    """Its cursor, 128, would pass for the end of 32 samples done twice."""
+    trained_on(tmp_path, 64)
+    with pytest.raises(SamplerMismatch, match=says):
+        trained_on(tmp_path, num_samples, seed)
+
+
+def test_a_checkpoint_that_names_no_stream_is_gone_on_from(tmp_path):
+    trained_on(tmp_path, 64)
+    path = tmp_path / (tmp_path / "latest").read_text().strip() / "progress.json"
+    written = json.loads(path.read_text())
+    assert (written.pop("num_samples"), written.pop("seed")) == (64, 0)
+    path.write_text(json.dumps(written | {"cursor": 64}))
+    model, optimizer, _ = parts("plain")
+    job = Job(model, optimizer, sampler=StepSampler(NUM_SAMPLES, SAMPLES_PER_STEP), folder=tmp_path)
+    job.restore()
+    assert job.sampler.cursor == 64

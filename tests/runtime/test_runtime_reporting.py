@@ -15,6 +15,7 @@ from launcher.runtime.reporting import (
     StepMetrics,
     TrackingUnavailable,
     _Courier,
+    prefix,
     ship,
 )
 
@@ -158,7 +159,73 @@ def test_only_whole_lines_are_sent_and_acknowledged(tmp_path, monkeypatch):
         file.write('{"step": 300')
     assert ship(tmp_path, None, "id") == 299
     assert sent == list(range(1, 300))
-    assert (tmp_path / contract.SHIPPED_FILE).read_text() == str(size)
+    assert (tmp_path / contract.SHIPPED_FILE).read_text() == f"{size} 1"
+
+
+MALFORMED = {
+    "no_json": b'{"step": 2, "lo',
+    "no_object": b"[1, 2]",
+    "no_text": b"\xff\xfe",
+    "no_step": b'{"loss": 1.0, "time": 1.0}',
+    "no_number": b'{"step": "two", "time": 1.0, "loss": 1, "learning_rate": 1, "world_size": 1, "samples_per_s": 1}',
+    "no_time": b'{"step": 2, "time": Infinity, "loss": 1, "learning_rate": 1, "world_size": 1, "samples_per_s": 1}',
+}
+
+
+@pytest.mark.parametrize("line", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_line_is_passed_over(tmp_path, mlflow_run, line):
+    client, uri, run_id = mlflow_run
+    write_steps(tmp_path, 1)
+    with (tmp_path / contract.METRICS_FILE).open("ab") as file:
+        file.write(line + b"\n")
+    write_steps(tmp_path, 3)
+    assert ship(tmp_path, uri, run_id) == 2
+    assert logged(client, run_id) == [1, 3]
+    write_steps(tmp_path, 4)
+    assert ship(tmp_path, uri, run_id) == 1
+    assert logged(client, run_id) == [1, 3, 4]
+
+
+def test_steps_after_a_start_anew_are_a_curve_of_their_own(tmp_path, mlflow_run):
+    """Fewer steps than the old curve has, then more; and a restart within the new launch goes on with it."""
+    client, uri, run_id = mlflow_run
+    Reporter(tmp_path, uri, run_id).begin_anew()
+    assert prefix(tmp_path) == ""  # nothing to set apart from
+    write_steps(tmp_path, 1, 2, 3)
+    ship(tmp_path, uri, run_id)
+    with (tmp_path / contract.METRICS_FILE).open("a") as file:
+        file.write('{"step": 4')  # torn by the end of the old launch
+    Reporter(tmp_path, uri, run_id).begin_anew()
+    assert ship(tmp_path, uri, run_id) == 0
+    write_steps(tmp_path, 1, 2)
+    assert ship(tmp_path, uri, run_id) == 2
+    write_steps(tmp_path, 2, 3, 4, attempt=1)
+    assert ship(tmp_path, uri, run_id) == 2
+    assert prefix(tmp_path) == "launch-2/"
+    for name in METRIC_NAMES:
+        assert (logged(client, run_id, name), logged(client, run_id, prefix(tmp_path) + name)) == (
+            [1, 2, 3],
+            [1, 2, 3, 4],
+        )
+
+
+def test_an_offset_written_without_its_curve_is_of_the_first(tmp_path, mlflow_run):
+    _, uri, run_id = mlflow_run
+    write_steps(tmp_path, 1, 2)
+    ship(tmp_path, uri, run_id)
+    path = tmp_path / contract.SHIPPED_FILE
+    path.write_text(path.read_text().split()[0])
+    write_steps(tmp_path, 3)
+    assert ship(tmp_path, uri, run_id) == 1
+
+
+def test_a_closed_reporter_may_go_on(tmp_path, mlflow_run):
+    client, uri, run_id = mlflow_run
+    reporter = Reporter(tmp_path, uri, run_id)
+    for step in (1, 2):
+        reporter.report(replace(FIRST, step=step))
+        reporter.close(timeout_s=20)
+    assert steps_in(tmp_path) == logged(client, run_id) == [1, 2]
 
 
 def test_the_reporter_sends_while_training_goes_on(tmp_path, mlflow_run):

@@ -1,9 +1,12 @@
+import json
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from runtime_ranks import metrics, starts, tiny_config, train, uneven
 
+from launcher.runtime.reporting import ship
 from launcher.runtime.settings import shares_of
 from launcher.runtime.shares import SharesMismatch
 from launcher.runtime.trainer import UnknownStrategy, distribute
@@ -116,6 +119,63 @@ def test_a_new_job_starts_afresh_but_its_restart_resumes(tmp_path, monkeypatch):
     assert len(train(config, 1, tmp_path)) == 60
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert train(config, 1, tmp_path) == []
+
+
+def test_a_new_launch_starts_afresh_at_whatever_attempt_it_comes_to_train(tmp_path, monkeypatch):
+    """Its first attempts may be lost before they have said so; none of its restarts starts afresh again."""
+    config = tiny_config(2, max_epochs=1, load_checkpoint=False)
+    trained = []
+    for launch, attempt in (("a", 0), ("a", 1), ("b", 2), ("b", 3), ("b", 0), ("a", 1)):
+        monkeypatch.setenv("RECIPES_LAUNCH_ID", launch)
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(attempt))
+        trained.append(len(train(config, 2, tmp_path)))
+    assert trained == [60, 0, 60, 0, 0, 60]
+
+
+def test_a_new_launch_with_leave_to_load_goes_on(tmp_path, monkeypatch):
+    config = tiny_config(max_epochs=1)
+    monkeypatch.setenv("RECIPES_LAUNCH_ID", "a")
+    train(config, 1, tmp_path, stop_after_step=2)
+    monkeypatch.setenv("RECIPES_LAUNCH_ID", "b")
+    assert len(train(config, 1, tmp_path)) == 36
+
+
+def test_a_training_dir_in_use_is_refused_at_every_attempt_of_a_new_launch(tmp_path, monkeypatch, capfd):
+    config = tiny_config(max_epochs=1, override_training_dir=False)
+    monkeypatch.setenv("RECIPES_LAUNCH_ID", "a")
+    train(config, 1, tmp_path, stop_after_step=2)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert len(train(config, 1, tmp_path)) == 36
+    monkeypatch.setenv("RECIPES_LAUNCH_ID", "b")
+    with pytest.raises(AssertionError):
+        train(config, 1, tmp_path)
+    assert "override_training_dir is false" in capfd.readouterr().err
+
+
+def test_the_launches_of_a_bundle_are_told_apart_by_the_times_of_their_samples(tmp_path):
+    config = tiny_config(max_epochs=1, load_checkpoint=False, log_samples=True)
+    began = []
+    for _ in range(2):
+        began.append(time.time())
+        train(config, 1, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "samples" / "rank-0.jsonl").read_text().splitlines()]
+    for since, until in ((began[0], began[1]), (began[1], time.time())):
+        samples = [index for line in lines if since <= line["time"] < until for index in line["samples"]]
+        assert sorted(samples) == list(range(60))
+
+
+def test_a_launch_that_starts_anew_has_curves_of_its_own(tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    run_id = client.create_run(client.create_experiment("tiny")).info.run_id
+    config = tiny_config(max_epochs=1, load_checkpoint=False)
+    config["training_config"]["mlflow"] = {"run_id": run_id, "tracking_uri": uri}
+    for _ in range(2):
+        train(config, 1, tmp_path)
+        ship(tmp_path, uri, run_id)
+    for name in ("loss", "launch-2/loss"):
+        assert [point.step for point in client.get_metric_history(run_id, name)] == [1, 2, 3, 4, 5]
 
 
 def test_a_training_dir_in_use_is_refused_without_leave(tmp_path, capfd):

@@ -41,11 +41,13 @@ def tell(event: OperatorEvent) -> str | None:
     words = event.message.partition("\n")[0]
     if event.kind == "transition":
         return f"{_SCALE}  {_transition(event)}" if event.fields["reason"] != "start" else None
+    if event.kind == "abandoned":
+        return f"{_SCALE}  given up: {words}"
     return f"{_WORDS[event.kind]}  {words}" if event.kind in _WORDS else None
 
 
 def _transition(event: OperatorEvent) -> str:
     before, after = event.fields["from_nodes"], event.fields["to_nodes"]
     if event.fields["reason"] == "recover":
-        return "stops what the fault has left running"
+        return "stopping the workers that are left"
     return f"{before} -> {after} node{'' if after == 1 else 's'}{'' if after else ', until there is room again'}"
