@@ -253,7 +253,7 @@ def test_news_of_the_job_come_between_the_lines_of_its_attempts(tmp_path):
     lines = follow_attempts(tmp_path, lambda: next(looks, (both, True)), lambda: next(pauses)())
     assert list(lines) == [
         "step 1", "event  node 0 is lost", "fault  node 0: its agent ended",
-        "scale  stops what the fault has left running", "scale  2 -> 1 node", "step 2",
+        "scale  stopping the workers that are left", "scale  2 -> 1 node", "step 2",
         "scale  1 -> 0 nodes, until there is room again", "event  the operator is back",
     ]  # fmt: skip
 

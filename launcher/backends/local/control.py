@@ -170,7 +170,7 @@ class Operator:
         message = f"launched on {size} of at most {sizes[-1]} nodes"
         self._events.add("launched", message, {"nodes": size, "sizes": sizes})
         for happening in happenings:
-            self._events.add("scenario", happening.message)
+            self._take_up(happening)
         course, orders = begin(size, time.monotonic())
         for order in orders:
             self._carry_out(order)
@@ -180,7 +180,7 @@ class Operator:
         """Look once, and do what follows from it."""
         done = self._steps.last()
         self._tell_first_step(done)
-        away = self._play(done)
+        self._play(done)
         # After the scenario: a node that is lost is seen to be gone when the capacity is seen to shrink.
         reports = self._fleet.look()
         if self._frozen and self._frozen.thaw():
@@ -199,7 +199,6 @@ class Operator:
         self._refusals = tuple(fault for order in orders for fault in self._carry_out(order))
         if self._course.phase is not before.phase:
             self._tell()
-        self._away = self._away or away
         # Not in the middle of things: the next operator would not know of them.
         if self._away and not (self._interrupts.count or self._refusals or self._frozen):
             raise Away(self._away.down_s)
@@ -210,31 +209,34 @@ class Operator:
             size = len(self._course.nodes)
             self._events.add("running", "", {"attempt": done.attempt, "size": size, "step": done.step})
 
-    def _play(self, done: DoneStep) -> RestartOperator | None:
-        """Let the scenario and people have their say; return a restart of the operator that is due."""
+    def _play(self, done: DoneStep) -> None:
+        """Let the scenario and people have their say."""
         if (asked := self._stage.take_request()) is not None:
             message = f"somebody asked for {asked} node{'' if asked == 1 else 's'}"
             if asked != self._stage.requested:
                 message += ", which is no size of this job"
             self._events.add("request", message, {"nodes": asked})
-        away = None
         # A job that recovers has a claim to the nodes it had.
         used = max(len(self._course.nodes + self._course.warming), self._course.claim)
         for happening in self._stage.play(time.time() - self._launched, done, used):
-            self._events.add("scenario", self._named(happening), {"fault": happening.fault is not None})
-            _log.info("%s", happening.message)
-            if isinstance(happening.fault, RestartOperator):
-                away = happening.fault
-            else:
-                self._inflict(happening)
-        return away
+            self._take_up(happening)
 
-    def _named(self, happening: Happening) -> str:
-        """Return its message; a node's place in the job is told with the number that its logs have."""
+    def _take_up(self, happening: Happening) -> None:
+        self._tell_happening(happening)
+        if isinstance(happening.fault, RestartOperator):
+            self._away = happening.fault
+        else:
+            self._inflict(happening)
+
+    def _tell_happening(self, happening: Happening) -> None:
+        """Write it down; a node's place in the job is told with the number that its logs have."""
+        message = happening.message
         match happening.fault:
             case KillAgent(place) | LoseNode(place) if (node := self._node(place)) != place:
-                return f"{happening.message} (number {node} in the logs)"
-        return happening.message
+                message += f" (number {node} in the logs)"
+        hits = isinstance(happening.fault, KillWorker | KillAgent | LoseNode)
+        self._events.add("scenario", message, {"fault": hits})
+        _log.info("%s", message)
 
     def _inflict(self, happening: Happening) -> None:
         match happening.fault:
@@ -251,7 +253,7 @@ class Operator:
             case _:
                 done = True
         if not done:
-            self._events.add("scenario", "nothing was there to be hit")
+            self._events.add("scenario", "nothing was there to be hit", {"fault": True})
 
     def _node(self, place: int) -> int:
         nodes = self._course.nodes + self._course.warming
