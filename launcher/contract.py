@@ -41,7 +41,8 @@ TIMELINE = "timeline"
 """Under the run folder: stem of the report on a local job's scale events (.txt, .json, .svg)."""
 
 SHIPPED_FILE = "metrics.shipped"
-"""Under the run folder: how many bytes of METRICS_FILE the tracking server has acknowledged."""
+"""Under the run folder: how many bytes of METRICS_FILE are settled with the tracking server, and the number of the
+curve that goes on there."""
 
 SAMPLES_DIR = "samples"
 """Under the run folder, where the recipe asks for it: which samples each rank trained on."""
