@@ -150,9 +150,10 @@ def test_a_job_ends_with_every_sample_of_every_epoch_once(tmp_path, alone, seed)
         code, out, err = finish(job, JOB_TIMEOUT_S)
     finally:
         job.kill()
+        run_dir = bundle_of(tmp_path) / "run"
+        print((run_dir / "events.jsonl").read_text())
     print(out)
     assert code == 0, err
-    run_dir = bundle_of(tmp_path) / "run"
     samples = samples_in_the_model(run_dir)
     for epoch in range(EPOCHS):
         assert Counter(samples[epoch * NUM_SAMPLES : (epoch + 1) * NUM_SAMPLES]) == Counter(range(NUM_SAMPLES))

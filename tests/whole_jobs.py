@@ -122,7 +122,7 @@ def train_alone(bundle: Path, folder: Path) -> list[float]:
     (folder / "configs" / "config.yaml").write_text(yaml.safe_dump(config))
     subprocess.run(
         [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs")],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run"), "OMP_NUM_THREADS": "2"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run"), "OMP_NUM_THREADS": "1"},
         cwd=folder,
         check=True,
         timeout=200,

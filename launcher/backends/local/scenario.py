@@ -40,7 +40,7 @@ class At(Model):
     @property
     def unit(self) -> str:
         """Which of the three it is."""
-        return next(iter(self.model_dump(exclude_none=True)))
+        return next(name for name in ("step", "samples", "seconds") if getattr(self, name) is not None)
 
     @property
     def value(self) -> float:
