@@ -31,7 +31,7 @@ for rank in range(int(os.environ["WORLD_SIZE"])):
         began = time.time()
         place = process_group.join()
         torch.distributed.barrier()
-        print(time.time() - began, flush=True)
+        os.write(1, f"{time.time() - began} ".encode())
         os._exit(0)
 while True:
     try:
@@ -86,9 +86,8 @@ def group_floor() -> float:
         "MASTER_PORT": "29731",
         "OMP_NUM_THREADS": "1",
     }
-    code = JOIN.replace("ready, go = (open(path) for path in sys.argv[1:3])\n", "")
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", JOIN], env=os.environ | environment, capture_output=True, text=True, timeout=120
     )
     return max(float(line) for line in done.stdout.split())
 
