@@ -17,7 +17,7 @@ from launcher.timeline.values import Attempt, Event, StartParts, Step, Timeline,
 
 __all__ = [
     "Attempt", "Event", "StartParts", "Step", "Timeline", "Transition",
-    "picture_path", "read", "refresh", "report_files", "text", "to_json", "write",
+    "read", "refresh", "report_files", "text", "to_json", "write",
 ]  # fmt: skip
 
 NO_PICTURE = "no picture: it needs matplotlib (pip install '.[local]')"

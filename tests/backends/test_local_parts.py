@@ -274,7 +274,8 @@ def running_job(bundle_dir):
     """Return a bundle's run folder, whose job is at its first attempt, on 1 node of at most 2."""
     run_dir = bundle_dir / "run"
     run_dir.mkdir()
-    (bundle_dir / "plan.json").write_text(json.dumps({"nproc_per_node": 2, "scales": [{"nodes": 1}, {"nodes": 2}]}))
+    plan = {"job_name": "j", "nproc_per_node": 2, "initial_nodes": 1, "elastic": None}
+    (bundle_dir / "plan.json").write_text(json.dumps({**plan, "scales": [{"nodes": 1}, {"nodes": 2}]}))
     publish(run_dir, Snapshot(JobState.RUNNING, 1, "training", 0, os.getpid(), None, (Attempt(0, 0, (0,), 1.0),)))
     return run_dir
 

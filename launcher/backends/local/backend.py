@@ -9,16 +9,16 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import launcher
-from launcher.backends.local.logs import follow_attempts, tail
+from launcher.backends.local.logs import POLL_S, follow_attempts, known_attempts, pause, tail
 from launcher.backends.local.orders import REQUEST_FILE, SCRIPT_FILE, read_orders, request_size
 from launcher.backends.local.state import (
     OPERATOR_LOG,
     STATE_FILE,
-    Attempt,
     Snapshot,
     is_alive,
     publish,
@@ -54,7 +54,6 @@ KILL_PATIENCE_S = 20.0
 
 _NEEDED_MODULES = ("torch", "hyperpod_elastic_agent", "httpx", "psutil")
 _INSTALL = "pip install '.[local]'\n     pip install --no-deps hyperpod-elastic-agent==1.1.3"
-_POLL_S = 0.2
 
 
 class JobSurvived(Exception):
@@ -155,13 +154,7 @@ class LocalBackend:
     def logs(self, handle: JobHandle, *, follow: bool) -> Iterator[str]:
         """Yield what rank 0 wrote to stdout, attempt after attempt; with `follow`, until the job has ended."""
         run_dir = handle.bundle_dir / RUN_DIR
-
-        def attempts() -> tuple[tuple[Attempt, ...], bool]:
-            ended = self.status(handle).state.is_final
-            snapshot = read_snapshot(run_dir)
-            return (snapshot.attempts if snapshot else ()), ended
-
-        return follow_attempts(run_dir, attempts, (lambda: time.sleep(_POLL_S)) if follow else None)
+        return follow_attempts(run_dir, partial(known_attempts, run_dir), pause if follow else None)
 
     def scale(self, handle: JobHandle, num_nodes: int) -> None:
         """Ask the operator of a running job for another size; it follows as its recipe says.
@@ -241,7 +234,7 @@ def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
         if (code := operator.poll()) is not None and not (run_dir / STATE_FILE).exists():
             message = f"the operator ended with status {code}:\n{tail(run_dir / OPERATOR_LOG)}"
             publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
-        time.sleep(_POLL_S / 4)
+        time.sleep(POLL_S / 4)
 
 
 def _is_gone(run_dir: Path, timeout_s: float) -> bool:
@@ -249,7 +242,7 @@ def _is_gone(run_dir: Path, timeout_s: float) -> bool:
     while is_alive(run_dir):
         if time.monotonic() > deadline:
             return False
-        time.sleep(_POLL_S / 4)
+        time.sleep(POLL_S / 4)
     return True
 
 

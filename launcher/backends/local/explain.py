@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.backends.local.course import Cause, Fault
 from launcher.backends.local.exits import FailedWorker, failed_workers
 from launcher.backends.local.logs import (
     AGENT_LOG,
@@ -12,6 +11,7 @@ from launcher.backends.local.logs import (
     worker_log,
 )
 from launcher.backends.local.state import Attempt
+from launcher.backends.local.terms import Cause, Fault
 
 
 @dataclass(frozen=True, slots=True)

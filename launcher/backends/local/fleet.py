@@ -27,7 +27,7 @@ from launcher.backends.local.processes import (
     kill_tree,
     remove_node_folder,
 )
-from launcher.backends.local.terms import AgentStatus, Cause, Fault, Report, StartWorkers, StopWorkers
+from launcher.backends.local.terms import GONE, AgentStatus, Cause, Fault, Report, StartWorkers, StopWorkers
 from launcher.contract import ENV_LAUNCH_ID
 
 SHUTDOWN_TIMEOUT_S = 5.0
@@ -124,9 +124,7 @@ class Fleet:
         return node.process.pid if node and node.alive else None
 
     def spawn(self, index: int) -> None:
-        """Start a node, in place of one of that number; its agent is ready some seconds later."""
-        if index in self._nodes:
-            self.drop((index,))
+        """Start a node of a number that none had before; its agent is ready some seconds later."""
         reservation = reserve_port()
         port = port_of(reservation)
         own = [sys.executable, "-m", "launcher.backends.local.node", "--parent", str(os.getpid()), "--"]
@@ -232,7 +230,7 @@ class Fleet:
 
     def _ask(self, node: Node) -> Report:
         if not node.alive:
-            return Report(alive=False, status=None)
+            return GONE
         status: AgentStatus | None
         try:
             status = node.agent.status()

@@ -6,13 +6,14 @@
 Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from launcher.backends.local.lines import LineReader
+from launcher.backends.local.orders import read_orders
 from launcher.backends.local.state import Attempt, is_alive, read_snapshot
 from launcher.contract import LOG_DIR, RUN_DIR
 from launcher.problems import fail
@@ -172,30 +173,36 @@ def read_logs(bundle_dir: Path, selection: Selection, *, follow: bool) -> Iterat
         ProblemsFound: The job was not launched here (E705), or has no such attempt (E706) or rank (E707).
     """
     run_dir = bundle_dir / RUN_DIR
-
-    def attempts() -> tuple[tuple[Attempt, ...], bool]:
-        alive = is_alive(run_dir)  # before the snapshot: what a dead operator has said is its last word
-        snapshot = read_snapshot(run_dir)
-        return (snapshot.attempts if snapshot else ()), not alive or snapshot is None or snapshot.state.is_final
-
     if read_snapshot(run_dir) is None:
         raise fail("E705", str(bundle_dir), "its job was never launched on this machine")
     nproc_per_node, most_nodes = _sizes(bundle_dir)
     selection = replace(selection, nproc_per_node=nproc_per_node)
-    known, ended = attempts()
+    known, ended = known_attempts(run_dir)
     wait = follow and not ended
     if not wait:
         _refuse_unknown_attempt(known, selection)
     shown = [len(attempt.nodes) for attempt in known if selection.attempt in (None, attempt.number)]
     _refuse_unknown_rank(most_nodes if wait else max(shown, default=0), selection)
-    return follow_attempts(run_dir, attempts, (lambda: time.sleep(POLL_S)) if wait else None, selection)
+    return follow_attempts(run_dir, partial(known_attempts, run_dir), pause if wait else None, selection)
+
+
+def pause() -> None:
+    """Wait a moment before the next look at a job."""
+    time.sleep(POLL_S)
+
+
+def known_attempts(run_dir: Path) -> tuple[tuple[Attempt, ...], bool]:
+    """Return the attempts of a job so far, and whether it has ended."""
+    alive = is_alive(run_dir)  # before the snapshot: what a dead operator has said is its last word
+    snapshot = read_snapshot(run_dir)
+    return (snapshot.attempts if snapshot else ()), not alive or snapshot is None or snapshot.state.is_final
 
 
 def _sizes(bundle_dir: Path) -> tuple[int, int]:
     """Return the worker processes a node, and the most nodes that the job may have."""
     try:
-        plan = json.loads((bundle_dir / "plan.json").read_text(encoding="utf-8"))
-        return int(plan["nproc_per_node"]), max(int(scale["nodes"]) for scale in plan["scales"])
+        orders = read_orders(bundle_dir)
+        return orders.nproc_per_node, orders.policy.sizes[-1]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise fail("E703", str(bundle_dir), f"is no bundle: plan.json: {error}") from error
 

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.backends.local.lines import LineReader
 from launcher.contract import METRICS_FILE
 
 
@@ -32,24 +33,17 @@ class StepReader:
     """
 
     def __init__(self, run_dir: Path, since: float):
-        self._path = run_dir / METRICS_FILE
+        self._lines = LineReader(run_dir / METRICS_FILE)
         self._since = since
-        self._offset = 0
         self._last = DoneStep()
 
     def last(self) -> DoneStep:
         """Return the last step that is written down whole."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    self._offset += len(line)
-                    self._take(line)
+        for line in self._lines.new_lines(whole_only=True):
+            self._take(line)
         return self._last
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: str) -> None:
         # A script writes this file; what it writes wrong must not end the job.
         with contextlib.suppress(ValueError, KeyError, TypeError):
             record = json.loads(line)

@@ -171,7 +171,7 @@ class StopWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SpawnNodes:
-    """Start these nodes; a node of that number that is still there goes first."""
+    """Start these nodes, whose numbers none had before."""
 
     nodes: tuple[int, ...]
 
