@@ -16,10 +16,13 @@ ENV_LAUNCH_ID = "RECIPES_LAUNCH_ID"
 """Environment variable of a worker: different for each launch of a bundle, the same for its restarts."""
 
 ENV_WARM_SOCKET = "RECIPES_WARM_SOCKET"
-"""Environment variable of a worker on this machine: name of the socket of its node's warm process."""
+"""Environment variable of a worker on this machine: name of the socket of its job's warm process."""
 
 ENTRYPOINT = "launcher.runtime.entrypoint"
 """Module that trains a recipe in a container, or as a fork of a warm process."""
+
+WARM_MODULE = "launcher.runtime.warm"
+"""Module whose process the workers of a job on this machine are forked from."""
 
 RUN_DIR = "run"
 """Folder under a local bundle that the job writes to. It is not part of the bundle's digest."""

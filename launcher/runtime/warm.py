@@ -1,6 +1,6 @@
-"""Warm starts: one process per node has imported everything a worker needs, and workers are forked from it.
+"""Warm starts: one process per job has imported everything a worker needs, and workers are forked from it.
 
-    python -m launcher.runtime.warm NAME        the warm process of a node; NAME is its abstract socket
+    python -m launcher.runtime.warm NAME        the warm process of a job; NAME is its abstract socket
 
 The agent starts a worker as always. That process, instead of importing torch for seconds, asks the warm process
 for a fork that runs in its place: same arguments, environment, folder and output. It hands on the signals it is
@@ -58,7 +58,7 @@ class Start:
 
 
 def run_warm() -> None:
-    """Run this worker as a fork of its node's warm process, where there is one.
+    """Run this worker as a fork of its job's warm process, where there is one.
 
     Returns only where there is none, or it ended before the worker was started; the caller then starts cold.
     """
@@ -91,7 +91,7 @@ def _ask(name: str) -> socket.socket:
     socket.send_fds(server, [_LENGTH.pack(len(start))], list(_STANDARD_STREAMS))
     server.sendall(start)
     if server.recv(len(_STARTED)) != _STARTED:
-        raise ConnectionResetError("the node's warm process has ended")
+        raise ConnectionResetError("the job's warm process has ended")
     return server
 
 
@@ -292,7 +292,7 @@ def _import_everything() -> None:
 
 
 def main() -> None:
-    """Be the warm process of a node; a fork of it runs a worker."""
+    """Be the warm process of a job; a fork of it runs a worker."""
     from launcher.runtime import agent, entrypoint
 
     server = Server(sys.argv[1])

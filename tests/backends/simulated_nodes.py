@@ -237,8 +237,10 @@ class World:
     def addresses(self):
         return tuple(NodeAddress(index, FIRST_PID + index, 1) for index in self.nodes)
 
-    def adopt(self, addresses):
-        assert addresses == self.addresses()
+    warm_pid = None
+
+    def adopt(self, addresses, warm_pid):
+        assert (addresses, warm_pid) == (self.addresses(), self.warm_pid)
 
     def pid(self, index):
         node = self.nodes.get(index)
@@ -333,7 +335,7 @@ class World:
 
     # Signals to processes
 
-    def kill_worker(self, pid, _rank):
+    def kill_worker(self, _warm_pid, pid, _rank):
         node = self.nodes[pid - FIRST_PID]
         node.falls_at = min(node.falls_at, self.clock.now + self.rng.uniform(0.1, 1.2))
         return node.has_workers
@@ -342,7 +344,7 @@ class World:
         self.crash(self.nodes[pid - FIRST_PID])
         return True
 
-    def worker_pid(self, node_pid, _rank):
+    def worker_pid(self, _warm_pid, node_pid, _rank):
         return node_pid if self.nodes[node_pid - FIRST_PID].has_workers else None
 
     def freeze(self, pid, seconds):

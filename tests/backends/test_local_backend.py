@@ -38,18 +38,15 @@ def script(**changes):
     return LocalBackend().render(job(**changes), {})["run.sh"]
 
 
-def run_with_echo(text, directory):
+def run_with_echo(text, directory, words=("1", "4567")):
     """Run the script with a `python` that prints its environment and words, one a line."""
     directory.mkdir()
     (directory / "run.sh").write_text(text)
     echo = directory / "echo"
-    # Nothing of a warm process: it runs beside the agent, and would write between its lines.
-    echo.write_text(
-        '#!/bin/bash\n[[ $2 == *.warm ]] && exit\nprintf "%s\\n" "RUN=$RECIPES_RUN_DIR" "A=${A:-}" "$@"\n'
-    )
+    echo.write_text('#!/bin/bash\nprintf "%s\\n" "RUN=$RECIPES_RUN_DIR" "A=${A:-}" "$@"\n')
     echo.chmod(0o755)
     environment = {"PYTHON": str(echo), "PATH": "/usr/bin:/bin"}
-    command = ["bash", str(directory / "run.sh"), "1", "4567"]
+    command = ["bash", str(directory / "run.sh"), *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
@@ -87,8 +84,9 @@ def test_the_default_command_reads_the_bundles_configs(tmp_path):
     assert words[-4:] == ["-m", "launcher.runtime.entrypoint", "--config-path", configs]
 
 
-def test_only_our_own_trainer_is_started_warm():
-    assert "launcher.runtime.warm" in script()
+def test_only_our_own_trainer_is_started_warm_with_the_jobs_variables(tmp_path):
+    words = run_with_echo(script(), tmp_path / WEIRD_NAME, ("warm", "a-socket"))
+    assert words[2:] == ["-m", "launcher.runtime.warm", "a-socket"]
     assert "warm" not in script(settings=Settings(command=["t.py"], container_mounts=None))
 
 
@@ -99,7 +97,7 @@ def test_a_secret_is_read_from_the_shell_and_never_written(tmp_path):
     away = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
     assert away.returncode != 0 and "MINE: holds a secret of this job" in away.stderr
     echo = tmp_path / "echo"
-    echo.write_text('#!/bin/bash\n[[ $2 == *.warm ]] || echo "$A"\n')
+    echo.write_text('#!/bin/bash\necho "$A"\n')
     echo.chmod(0o755)
     there = {"PATH": "/usr/bin:/bin", "MINE": "it's", "PYTHON": str(echo)}
     assert subprocess.run(command, env=there, capture_output=True, text=True, check=True).stdout == "it's\n"

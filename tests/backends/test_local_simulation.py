@@ -129,7 +129,7 @@ def play(run_dir, job, luck, policy, scenario):
             played = rehearsal.from_json(known.rehearsal) if known else rehearsal.begin(scenario)
             stage = Stage(run_dir, orders, played, known.requested if known else None)
             if known:
-                world.adopt(known.nodes)
+                world.adopt(known.nodes, known.warm_pid)
             operator = Operator(run_dir, orders, world, stage, interrupts, known)
             try:
                 operator.run()

@@ -24,7 +24,7 @@ from launcher.backends.local.state import (
     publish,
     read_snapshot,
 )
-from launcher.contract import CONFIG_DIR, ENTRYPOINT, ENV_WARM_SOCKET, RUN_DIR, SCENARIO_FILE
+from launcher.contract import CONFIG_DIR, ENTRYPOINT, RUN_DIR, SCENARIO_FILE, WARM_MODULE
 from launcher.environment import plain_variables, secret_variables
 from launcher.families import interface
 from launcher.problems import Problem, ProblemsFound, fail
@@ -102,7 +102,8 @@ class LocalBackend:
             "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
             "command": command,
             "graceful": graceful,
-            "warm_socket": ENV_WARM_SOCKET if ENTRYPOINT in command else "",
+            "warm_module": WARM_MODULE,
+            "is_warm": ENTRYPOINT in command,
         }
         files, problems = _scenario(job)
         if problems:

@@ -156,6 +156,7 @@ class Operator:
             self._course,
             self._snapshot,
             self._fleet.addresses(),
+            self._fleet.warm_pid,
             self._told_attempt,
             self._stage.requested,
             self._stage.dump(),
@@ -242,7 +243,7 @@ class Operator:
         match happening.fault:
             case KillWorker(rank):
                 pid = self._fleet.pid(self._node(rank // self._orders.nproc_per_node))
-                done = pid is not None and mishaps.kill_worker(pid, rank)
+                done = pid is not None and mishaps.kill_worker(self._fleet.warm_pid, pid, rank)
             case KillAgent(place):
                 pid = self._fleet.pid(self._node(place))
                 done = pid is not None and mishaps.kill_agent(pid)
@@ -285,7 +286,7 @@ class Operator:
         if not self._slow_save_s or order.graceful_timeout_s is None:
             return
         node = self._fleet.pid(order.nodes[0]) if order.nodes else None
-        worker = mishaps.worker_pid(node, 0) if node else None
+        worker = mishaps.worker_pid(self._fleet.warm_pid, node, 0) if node else None
         if worker:
             self._frozen = mishaps.Freezer(worker, self._slow_save_s)
         self._slow_save_s = 0.0

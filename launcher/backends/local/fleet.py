@@ -16,7 +16,7 @@ import psutil
 
 from launcher import prctl
 from launcher.backends.local.agent import Agent, AgentUnreachable, OrderIgnored, StartOrder
-from launcher.backends.local.logs import AGENT_LOG, node_logs
+from launcher.backends.local.logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.backends.local.orders import SCRIPT_FILE
 from launcher.backends.local.ports import port_of, reserve_port
 from launcher.backends.local.processes import (
@@ -28,7 +28,7 @@ from launcher.backends.local.processes import (
     remove_node_folder,
 )
 from launcher.backends.local.terms import GONE, AgentStatus, Cause, Fault, Report, StartWorkers, StopWorkers
-from launcher.contract import ENV_LAUNCH_ID
+from launcher.contract import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
 
 SHUTDOWN_TIMEOUT_S = 5.0
 """How long an agent may take to end after /shutdown; about 1 s seen."""
@@ -89,6 +89,7 @@ class Fleet:
         self._lock = lock
         # An operator that is restarted stays the same process.
         self._launch_id = f"{os.getpid()}-{psutil.Process().create_time():.2f}"
+        self._warm: subprocess.Popen[bytes] | AdoptedProcess | None = None
         self._nodes: dict[int, Node] = {}
         self._leaving: list[tuple[Node, float]] = []
         self._heard: dict[int, float] = {}
@@ -107,12 +108,24 @@ class Fleet:
         if self._master:
             self._master.close()
 
+    @property
+    def warm_pid(self) -> int | None:
+        """The pid of the process that holds the warm process of this job and its forks; None without one."""
+        return self._warm.pid if self._warm else None
+
+    def warm_up(self) -> None:
+        """Start the process that this job's workers are forked from, if its script has one."""
+        script = self._bundle_dir / SCRIPT_FILE
+        if WARM_MODULE in script.read_text(encoding="utf-8"):
+            self._warm = self._run_script("warm", self._warm_socket, self._run_dir / WARM_LOG)
+
     def addresses(self) -> tuple[NodeAddress, ...]:
         """Return every node, for an operator that takes over."""
         return tuple(NodeAddress(node.index, node.process.pid, node.agent.port) for node in self._nodes.values())
 
-    def adopt(self, addresses: Iterable[NodeAddress]) -> None:
-        """Take over nodes that are children of this process already."""
+    def adopt(self, addresses: Iterable[NodeAddress], warm_pid: int | None) -> None:
+        """Take over nodes and the warm process, children of this process already."""
+        self._warm = AdoptedProcess(warm_pid) if warm_pid else None
         for address in addresses:
             node = Node(address.index, AdoptedProcess(address.pid), Agent(address.port), None)
             self._nodes[node.index] = node
@@ -127,19 +140,9 @@ class Fleet:
         """Start a node of a number that none had before; its agent is ready some seconds later."""
         reservation = reserve_port()
         port = port_of(reservation)
-        own = [sys.executable, "-m", "launcher.backends.local.node", "--parent", str(os.getpid()), "--"]
         logs = node_logs(self._run_dir, index)
         logs.mkdir(parents=True, exist_ok=True)
-        with (logs / AGENT_LOG).open("ab") as log:
-            process = subprocess.Popen(
-                [*own, "bash", str(self._bundle_dir / SCRIPT_FILE), str(index), str(port)],
-                env={**os.environ, "PYTHON": sys.executable, ENV_LAUNCH_ID: self._launch_id},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=(self._lock.fileno(),),
-            )
+        process = self._run_script(str(index), str(port), logs / AGENT_LOG)
         self._nodes[index] = Node(index, process, Agent(port), reservation)
         self._heard[index] = time.monotonic()
 
@@ -147,7 +150,7 @@ class Fleet:
         """Return every node as it is now; kill what a dead node has left behind."""
         answers = self._ask_all(self._nodes.values())
         self._see_off()
-        kill_strays(node.process.pid for node in self._all())
+        kill_strays(process.pid for process in self._processes())
         return answers
 
     def drop(self, indices: Iterable[int]) -> None:
@@ -176,6 +179,8 @@ class Fleet:
 
     def start(self, order: StartWorkers) -> tuple[Fault, ...]:
         """Start workers on the nodes of `order`; return the nodes that did not obey."""
+        if self._warm and self._warm.poll() is not None:
+            self.warm_up()
         if self._master:
             self._master.close()
         self._master = reserve_port()
@@ -203,6 +208,29 @@ class Fleet:
                 node.process.send_signal(signal.SIGTERM)
         self._wait(KILL_TIMEOUT_S)
         kill_descendants()
+
+    @property
+    def _warm_socket(self) -> str:
+        return f"recipes-warm-{self._launch_id}"
+
+    def _run_script(self, what: str, where: str, log_file: Path) -> subprocess.Popen[bytes]:
+        """Run the bundle's script in a process that ends with this one and takes everything below it along."""
+        own = [sys.executable, "-m", "launcher.backends.local.node", "--parent", str(os.getpid()), "--"]
+        names = {ENV_LAUNCH_ID: self._launch_id, ENV_WARM_SOCKET: self._warm_socket if self._warm else ""}
+        with log_file.open("ab") as log:
+            return subprocess.Popen(
+                [*own, "bash", str(self._bundle_dir / SCRIPT_FILE), what, where],
+                env={**os.environ, "PYTHON": sys.executable, **names},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(self._lock.fileno(),),
+            )
+
+    def _processes(self) -> list[subprocess.Popen[bytes] | AdoptedProcess]:
+        nodes = [node.process for node in self._all()]
+        return [*nodes, self._warm] if self._warm else nodes
 
     def _all(self) -> list[Node]:
         return [*self._nodes.values(), *(node for node, _ in self._leaving)]

@@ -18,7 +18,7 @@ from launcher.backends.local.state import Attempt, is_alive, read_snapshot
 from launcher.contract import LOG_DIR, RUN_DIR
 from launcher.problems import fail
 
-AGENT_LOG = "agent.log"
+AGENT_LOG, WARM_LOG = "agent.log", "warm.log"
 STDOUT, STDERR = "stdout.log", "stderr.log"
 TAIL_LINES = 15
 POLL_S = 0.2

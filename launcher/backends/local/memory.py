@@ -24,6 +24,7 @@ class Memory:
         course: Where the job is.
         snapshot: What others were told.
         nodes: Where its nodes are found.
+        warm_pid: The process that holds its warm process; None without one.
         told_attempt: Newest attempt whose first step was told of.
         requested: Size that somebody asked for; None for any.
         rehearsal: What has happened to the simulated cluster; None without a scenario.
@@ -35,6 +36,7 @@ class Memory:
     course: Course
     snapshot: Snapshot
     nodes: tuple[NodeAddress, ...]
+    warm_pid: int | None
     told_attempt: int
     requested: int | None
     rehearsal: Mapping[str, Any] | None

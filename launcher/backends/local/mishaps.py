@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import time
+from collections.abc import Callable
 
 import psutil
 
@@ -20,30 +21,32 @@ def agent_pid(node_pid: int) -> int | None:
     return None
 
 
-def worker_pid(node_pid: int, rank: int) -> int | None:
-    """Return the pid of the process that does the work of `rank` on a node; None when it is not there."""
+def worker_pid(warm_pid: int | None, node_pid: int, rank: int) -> int | None:
+    """Return the pid of the process that does the work of `rank` on a node; None when it is not there.
+
+    Args:
+        warm_pid: What holds the job's warm process, whose fork does the work; None where workers start cold.
+        node_pid: The node's process.
+        rank: The worker's.
+    """
+    if warm_pid and (fork := _first_below(warm_pid, lambda process: process.name() == fork_name(rank))):
+        return fork
+    return _first_below(node_pid, lambda process: process.environ().get(RANK) == str(rank))
+
+
+def _first_below(pid: int, is_wanted: Callable[[psutil.Process], bool]) -> int | None:
+    """Return the pid of the first wanted process below another; parents come before their children."""
     with contextlib.suppress(psutil.Error):
-        # A fork of the node's warm process is named after its rank, and comes before its own children.
-        below = psutil.Process(node_pid).children(recursive=True)
-        for is_worker in (_is_named, _is_told):
-            for process in below:
-                with contextlib.suppress(psutil.Error):
-                    if is_worker(process, rank):
-                        return process.pid
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if is_wanted(process):
+                    return process.pid
     return None
 
 
-def _is_named(process: psutil.Process, rank: int) -> bool:
-    return process.name() == fork_name(rank)
-
-
-def _is_told(process: psutil.Process, rank: int) -> bool:
-    return process.environ().get(RANK) == str(rank)
-
-
-def kill_worker(node_pid: int, rank: int) -> bool:
+def kill_worker(warm_pid: int | None, node_pid: int, rank: int) -> bool:
     """Kill a worker; return whether it was there."""
-    return _send(worker_pid(node_pid, rank), signal.SIGKILL)
+    return _send(worker_pid(warm_pid, node_pid, rank), signal.SIGKILL)
 
 
 def kill_agent(node_pid: int) -> bool:

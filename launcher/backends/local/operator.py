@@ -73,7 +73,9 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
         with Fleet(bundle_dir, run_dir, lock_file) as fleet:
             orders = read_orders(bundle_dir)
             if known:
-                fleet.adopt(known.nodes)
+                fleet.adopt(known.nodes, known.warm_pid)
+            else:
+                fleet.warm_up()
             stage = _set_stage(bundle_dir, orders, known)
             operator = Operator(run_dir, orders, fleet, stage, interrupts, known)
             try:

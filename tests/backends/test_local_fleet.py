@@ -1,0 +1,80 @@
+"""The process that workers are forked from: one a job, kept as long as the job runs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+SCRIPT = """
+# launcher.runtime.warm
+[[ $1 == warm ]] && echo "$2" > "$(dirname "$0")/socket"
+exec sleep 600
+"""
+
+# A fleet kills what it has not started: it needs a process of its own.
+FLEET = """
+import sys
+from pathlib import Path
+from launcher.backends.local.fleet import Fleet
+from launcher.backends.local.terms import StartWorkers
+bundle = Path(sys.argv[1])
+run_dir = bundle / "run"
+run_dir.mkdir()
+with (run_dir / "lock").open("w") as lock, Fleet(bundle, run_dir, lock) as fleet:
+    fleet.warm_up()
+    print(fleet.warm_pid, flush=True)
+    for line in sys.stdin:
+        eval(line)
+        print(fleet.warm_pid, flush=True)
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """Return a function that has a fleet do something, and returns its warm process's pid afterwards."""
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, "-c", FLEET, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    first = int(process.stdout.readline())
+
+    def do(what=None):
+        if what is None:
+            return first
+        print(what, file=process.stdin, flush=True)
+        return int(process.stdout.readline())
+
+    yield do
+    process.stdin.close()
+    assert process.wait(20) == 0
+    assert not psutil.pid_exists(do())
+
+
+START = "fleet.start(StartWorkers((), 0))"
+
+
+def test_a_fleet_keeps_its_warm_process_and_ends_it_with_itself(fleet):
+    first = fleet()
+    assert fleet("fleet.look()") == fleet(START) == fleet("fleet.adopt((), fleet.warm_pid)") == first
+    assert fleet("fleet.look()") == first and psutil.pid_exists(first)
+
+
+def test_a_dead_warm_process_is_replaced_before_workers_are_started(fleet):
+    first = fleet()
+    os.kill(first, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while (second := fleet(START)) == first:
+        assert time.monotonic() < deadline
+    assert fleet("fleet.look()") == second and psutil.pid_exists(second)
+
+
+def test_a_job_whose_script_starts_nothing_warm_has_no_warm_process(tmp_path):
+    (tmp_path / "run.sh").write_text("exec sleep 600")
+    done = subprocess.run(
+        [sys.executable, "-c", FLEET, tmp_path], input="", capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stdout) == (0, "None\n")
