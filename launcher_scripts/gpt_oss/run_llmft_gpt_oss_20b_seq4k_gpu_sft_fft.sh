@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# GPT-OSS 20B Supervised Fine-Tuning Full Fine-Tuning on GPU
+#
+# Needs TRAIN_DATA_NAME, TRAIN_DIR, VAL_DATA_NAME, VAL_DIR and EXP_DIR, as the container sees them.
+# May set MODEL_NAME_OR_PATH, MODEL_SAVE_NAME, CONTAINER, CONTAINER_MOUNT and SAGEMAKER_TRAINING_LAUNCHER_DIR.
+# Further arguments are overrides: cluster=k8s dry_run=true
+set -euo pipefail
+
+missing=()
+for name in TRAIN_DATA_NAME TRAIN_DIR VAL_DATA_NAME VAL_DIR EXP_DIR; do
+  [ -n "${!name:-}" ] || missing+=("$name")
+done
+if [ "${#missing[@]}" -gt 0 ]; then
+  echo "unset: ${missing[*]}; set each in the environment, e.g. TRAIN_DIR=/fsx/data/train $0" >&2
+  exit 2
+fi
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
+launcher_dir=${SAGEMAKER_TRAINING_LAUNCHER_DIR:-$here}
+python=$launcher_dir/.venv/bin/python
+[ -x "$python" ] || python=python3
+python=${PYTHON:-$python}
+
+quote() { printf "'%s'" "${1//\'/\\\'}"; } # a text in Hydra's override grammar
+
+training=recipes.training_config
+overrides=(
+  "recipes=fine-tuning/gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_sft_fft"
+  "base_results_dir=$(quote "$launcher_dir/results")"
+  "$training.training_args.training_dir=$(quote "$EXP_DIR")"
+  "$training.datasets.train_data.name=$(quote "$TRAIN_DATA_NAME")"
+  "$training.datasets.train_data.file_path=$(quote "$TRAIN_DIR")"
+  "$training.datasets.val_data.name=$(quote "$VAL_DATA_NAME")"
+  "$training.datasets.val_data.file_path=$(quote "$VAL_DIR")"
+)
+optional() { [ -z "$2" ] || overrides+=("$1=$(quote "$2")"); }
+optional "$training.model_config.model_name_or_path" "${MODEL_NAME_OR_PATH:-}"
+optional "$training.model_config.model_save_name" "${MODEL_SAVE_NAME:-}"
+optional container "${CONTAINER:-}"
+optional +cluster.container_mounts.0 "${CONTAINER_MOUNT:-}"
+
+exec "$python" "$launcher_dir/main.py" "${overrides[@]}" "$@"

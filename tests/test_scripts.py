@@ -1,0 +1,168 @@
+"""The launcher scripts: as generated, clean, and each of them through to a bundle."""
+
+import gc
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import LLAMA, ROOT, needed_by
+
+from launcher import scripts, yamlio
+from launcher.catalogue import entries
+
+FOLDER = ROOT / scripts.FOLDER
+ENTRIES = {entry.name: entry for entry in entries() if entry.model_type != "custom"}
+LLAMA_SCRIPT = FOLDER / "llama" / f"run_{LLAMA.rpartition('/')[2]}.sh"
+GPT_OSS_SCRIPT = FOLDER / "gpt_oss" / "run_llmft_gpt_oss_120b_seq4k_gpu_dpo.sh"
+VARIABLES = {
+    "TRAIN_DATA_NAME": "123",
+    "TRAIN_DIR": "/fsx/it's a train, set",
+    "VAL_DATA_NAME": "val",
+    "VAL_DIR": "/fsx/val",
+    "EXP_DIR": "/fsx/exp=1",
+    "MODEL_NAME_OR_PATH": "/fsx/model",
+    "CONTAINER": "registry:5000/me/image:1",
+    "CONTAINER_MOUNT": "/fsx",
+}
+
+
+def run(script, *arguments, cwd, **variables):
+    environment = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, **variables}
+    return subprocess.run([script, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="session")
+def recorder(tmp_path_factory):
+    """Return a program that, in the place of Python, prints its words with a NUL after each."""
+    program = tmp_path_factory.mktemp("recorder") / "python"
+    program.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.fixture
+def execute(monkeypatch):
+    """Return a function that runs a Python program with its arguments in this process, and returns its exit code.
+
+    Importing the launcher takes ten times as long as one launch; it is done once for all scripts this way.
+    """
+
+    def executed(program, *arguments):
+        monkeypatch.setattr(sys, "argv", [program, *arguments])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(program, run_name="__main__")
+        return end.value.code
+
+    threshold = gc.get_threshold()
+    yield executed
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+def words_for(entry, folder):
+    return [f"base_results_dir={folder}", "dry_run=true", "cluster=k8s", *needed_by(entry)]
+
+
+def test_scripts_are_as_generated():
+    assert scripts.stale(FOLDER) == []
+
+
+def test_every_recipe_that_runs_as_it_is_has_a_script_under_its_published_name():
+    assert {path.as_posix() for path in scripts.scripts()} == {
+        f"{name.split('/')[-2]}/run_{name.split('/')[-1]}.sh" for name in ENTRIES
+    }
+
+
+def test_stale_scripts_are_found_and_written_anew(tmp_path):
+    folder = tmp_path / "launcher_scripts"
+    shutil.copytree(FOLDER, folder)
+    tiny = Path("tiny", "run_tiny_lm_cpu.sh")
+    llama = LLAMA_SCRIPT.relative_to(FOLDER)
+    gpt_oss = GPT_OSS_SCRIPT.relative_to(FOLDER)
+    (folder / tiny).unlink()
+    (folder / llama).write_text("echo edited\n")
+    (folder / gpt_oss).chmod(0o644)
+    (folder / "tiny" / "run_gone.sh").touch()
+    expected = sorted([tiny, llama, gpt_oss, Path("tiny", "run_gone.sh")])
+    assert scripts.stale(folder) == expected
+    assert scripts.write(folder) == expected
+    assert scripts.stale(folder) == []
+    assert os.access(folder / gpt_oss, os.X_OK)
+    assert scripts.write(folder) == []
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_script_runs_through_to_a_bundle(name, tmp_path, recorder, execute):
+    entry, words = ENTRIES[name], words_for(ENTRIES[name], tmp_path)
+    script = FOLDER / entry.family / f"run_{entry.path.stem}.sh"
+    recorded = run(script, *words, cwd=tmp_path, **VARIABLES | {"CONTAINER": "me/image:1", "PYTHON": recorder})
+    assert recorded.returncode == 0, recorded.stderr
+    program, *arguments = recorded.stdout.split("\0")[:-1]
+    assert Path(program) == ROOT / "main.py"
+    assert execute(program, *arguments) == 0
+    (bundle,) = tmp_path.iterdir()
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    assert manifest["recipe"] == name
+    assert manifest["overrides"][-len(words) :] == words
+
+
+@pytest.mark.parametrize("script", [LLAMA_SCRIPT, FOLDER / "tiny" / "run_tiny_lm_cpu.sh"], ids=lambda s: s.stem)
+def test_a_script_runs_in_its_own_processes_from_any_folder(script, tmp_path):
+    entry = next(entry for entry in ENTRIES.values() if entry.path.stem == script.stem.removeprefix("run_"))
+    words = words_for(entry, tmp_path)
+    result = run(script, *words, cwd=tmp_path, **(VARIABLES if script == LLAMA_SCRIPT else {}))
+    assert result.returncode == 0, result.stderr
+    (bundle,) = tmp_path.iterdir()
+    assert json.loads((bundle / "bundle.json").read_text())["overrides"][-len(words) :] == words
+
+
+def test_unset_variables_are_named_all_at_once(tmp_path):
+    result = run(LLAMA_SCRIPT, cwd=tmp_path, TRAIN_DIR="/x", VAL_DIR="")
+    assert result.returncode == 2
+    assert "unset: TRAIN_DATA_NAME VAL_DATA_NAME VAL_DIR EXP_DIR" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recipe_without_weights_needs_them(tmp_path):
+    variables = {name: value for name, value in VARIABLES.items() if name != "MODEL_NAME_OR_PATH"}
+    result = run(GPT_OSS_SCRIPT, cwd=tmp_path, **variables)
+    assert result.returncode == 2
+    assert "unset: MODEL_NAME_OR_PATH;" in result.stderr
+    lacking = {name for name, entry in ENTRIES.items() if not entry.model_name_or_path}
+    assert {path for path, text in scripts.scripts().items() if "EXP_DIR MODEL_NAME_OR_PATH; do" in text} == {
+        Path(name.split("/")[-2], f"run_{name.split('/')[-1]}.sh") for name in lacking if "llmft" in name
+    }
+
+
+def test_variables_arrive_as_they_are(tmp_path, recorder, execute):
+    words = [f"base_results_dir={tmp_path}", "dry_run=true", "cluster=k8s"]
+    recorded = run(LLAMA_SCRIPT, *words, cwd="/", **VARIABLES | {"PYTHON": recorder})
+    assert execute(*recorded.stdout.split("\0")[:-1]) == 0
+    (bundle,) = tmp_path.iterdir()
+    tree = yamlio.load((bundle / "recipe.yaml").read_text())
+    training = tree["recipes"]["training_config"]
+    assert training["datasets"]["train_data"] == {"name": "123", "file_path": VARIABLES["TRAIN_DIR"], "limit": None}
+    assert training["training_args"]["training_dir"] == VARIABLES["EXP_DIR"]
+    assert training["model_config"]["model_name_or_path"] == VARIABLES["MODEL_NAME_OR_PATH"]
+    assert tree["container"] == VARIABLES["CONTAINER"]
+
+
+@pytest.mark.parametrize("name", ["it's mine", "$HOME `id` \\", 'quote"d', "ünï"])
+def test_arguments_are_passed_on_as_they_are(tmp_path, recorder, name):
+    recorded = run(
+        LLAMA_SCRIPT, f"recipes.run.name={name}", "a b", "", cwd=tmp_path, **VARIABLES | {"PYTHON": recorder}
+    )
+    assert recorded.stdout.split("\0")[-4:-1] == [f"recipes.run.name={name}", "a b", ""]
+
+
+def test_scripts_are_clean():
+    found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert found, "shellcheck is one of the test dependencies"
+    result = subprocess.run([found, *sorted(FOLDER.rglob("*.sh"))], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout
