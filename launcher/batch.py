@@ -1,5 +1,8 @@
 """Batch arithmetic: how the samples of one optimizer step fall on the data-parallel ranks. Pure functions."""
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
 from launcher.specs import BatchSplit
 
 # Source of every formula here: "Using elastic training in Amazon SageMaker HyperPod", sections "Scale Config"
@@ -32,3 +35,67 @@ def accumulation_steps(share: int, micro_batch_size: int) -> int | None:
 def largest_micro_batch(share: int, limit: int) -> int:
     """Return the largest divisor of `share` that is at most `limit` (both at least 1)."""
     return next(size for size in range(min(share, limit), 0, -1) if share % size == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How one size trains its samples.
+
+    Args:
+        split: Samples per data-parallel rank and optimizer step.
+        micro_batch_size: Most samples of a forward pass.
+        grad_accumulation: Forward passes per optimizer step, of the ranks with the larger share.
+    """
+
+    split: BatchSplit
+    micro_batch_size: int
+    grad_accumulation: int
+
+
+def fit(samples: int, data_parallel_size: int, max_micro_batch_size: int) -> Fit | None:
+    """Return how `samples` per optimizer step are trained best, or None when a rank would get none.
+
+    First the largest share is as small as it can be, so that ranks idle least; then the passes are as few as they
+    can be; then their micro batch is as small as it can be. Equal shares are cut into equal passes, because a trainer
+    that accumulates them knows one size of pass only.
+    """
+    split = nearest_split(samples, data_parallel_size)
+    if split is None:
+        return None
+    if split.is_even:
+        micro = largest_micro_batch(split.large, max_micro_batch_size)
+        return Fit(split, micro, split.large // micro)
+    return Fit(split, *passes(split.large, max_micro_batch_size))
+
+
+def passes(share: int, max_micro_batch_size: int) -> tuple[int, int]:
+    """Return micro batch and number of passes for an uneven `share`: the fewest passes, then the smallest batch."""
+    steps = -(-share // max_micro_batch_size)
+    return -(-share // steps), steps
+
+
+def balance(split: BatchSplit, data_parallel_size: int) -> float:
+    """Return `largest share · W ÷ samples`: 1 where no rank waits for another, 1.25 where a step takes 1.25 times as
+    long as it would with equal shares."""
+    return split.large * data_parallel_size / split.samples(data_parallel_size)
+
+
+def idle_fraction(split: BatchSplit, data_parallel_size: int) -> float:
+    """Return the part of all ranks' time, 0 to 1, that is spent waiting for the ranks with the largest share."""
+    return 1 - 1 / balance(split, data_parallel_size)
+
+
+def no_faster_than(shares: Iterable[float]) -> Iterator[int | None]:
+    """Yield for each size, smallest first, the index of the first smaller one that is as fast; None where none is.
+
+    Args:
+        shares: Largest share of each size, or that per sample where the sizes' batches differ. It decides the time of
+            a step: a size whose largest share is not smaller than that of fewer ranks wins nothing by its ranks.
+    """
+    fastest: tuple[float, int] | None = None
+    for index, share in enumerate(shares):
+        if fastest is None or share < fastest[0]:
+            fastest = share, index
+            yield None
+        else:
+            yield fastest[1]

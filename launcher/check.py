@@ -1,6 +1,5 @@
 """Composition to a typed recipe, or every fault in it."""
 
-import copy
 import dataclasses
 import functools
 import importlib
@@ -11,13 +10,13 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from launcher import families, instances
+from launcher import families, instances, planner
 from launcher.compose import Composition
 from launcher.instances import Instance
 from launcher.problems import Notice, Problem, ProblemsFound
-from launcher.recipe import Launch, RecipeBase
+from launcher.recipe import Launch, RecipeBase, UnevenBatch
 from launcher.rules import all_rules, related
-from launcher.scales import ScaleTree, drop, get, leaves, scale_trees, size_of, static_tree
+from launcher.scales import AUTO, ScaleTree, get, leaves, scale_trees, size_of, static_tree, without
 from launcher.typed import did_you_mean, is_field, type_problems
 
 _BACKENDS = {"local": "local", "k8s": "kubernetes", "slurm": "slurm", "sm_jobs": "sagemaker"}
@@ -62,6 +61,7 @@ class Draft:
         instance: What the chosen instance type has; None when unknown, or on this machine.
         scales: Every size the job may run at, ascending.
         notices: What the user should know.
+        size_plan: The planned sizes, where `scale_config` is `auto`.
     """
 
     composition: Composition
@@ -71,6 +71,7 @@ class Draft:
     instance: Instance | None
     scales: tuple[Scale, ...]
     notices: tuple[Notice, ...]
+    size_plan: planner.SizePlan | None = None
 
     @property
     def backend(self) -> str:
@@ -85,10 +86,13 @@ class Draft:
     @property
     def devices(self) -> int:
         """Processes a node: the recipe's, but no more than the instance can serve unless the user insists."""
-        wanted = self.recipe.trainer.devices
-        if self.instance and self.instance.processes and not self.is_explicit("recipes.trainer.devices"):
-            return min(wanted, self.instance.processes)
-        return wanted
+        return _devices(self.recipe, self.instance, self.composition)
+
+    @property
+    def entries(self) -> Mapping[str, Any]:
+        """What was written for single sizes: `scale_config`, or the overrides on top of planned ones."""
+        entries = self.recipe.scale_config
+        return entries if isinstance(entries, Mapping) else self.composition.corrections
 
     @property
     def sizes(self) -> tuple[Scale, ...]:
@@ -104,7 +108,7 @@ class Draft:
 
     def data_parallel_size(self, scale: Scale) -> int:
         """Return the ranks at `scale` divided by the ranks that share one sample, rounded down."""
-        return scale.nodes * self.devices // scale.args.ring_attn_size
+        return scale.nodes * self.devices // scale.args.ranks_per_sample
 
 
 def backend_module(cluster: str, part: str) -> ModuleType | None:
@@ -119,14 +123,23 @@ def check(composition: Composition) -> Draft:
     Raises:
         ProblemsFound: Every fault found, each with its origin.
     """
+    draft, problems = examine(composition)
+    if problems:
+        raise ProblemsFound(with_origin(composition, problems))
+    return draft
+
+
+def examine(composition: Composition) -> tuple[Draft | None, list[Problem]]:
+    """Type a composition and put it through every rule; return what it is, as far as it can be told, and its faults.
+
+    The faults are without their origins, which cost more than all rules together.
+    """
     draft, problems = _type(composition)
     faulty = frozenset(problem.path for problem in problems)
     for rule in all_rules():
         if draft and rule.applies(composition.backend, faulty):
             problems += rule.check(draft, functools.partial(Problem, rule.code))
-    if problems:
-        raise ProblemsFound(tuple(_with_origin(composition, problems)))
-    return draft
+    return draft, problems
 
 
 def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
@@ -141,15 +154,54 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
         return None, found
     recipe, recipe_problems = _type_recipe(family, recipe_tree)
     found += recipe_problems
-    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition)
-    found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     instance_type = instances.canonical(str(launch.instance_type))
     instance = None if composition.backend == "local" else instances.table().get(instance_type)
-    return Draft(composition, launch, settings, recipe, instance, scales, notices), found
+    draft = Draft(composition, launch, settings, recipe, instance, (), ())
+    if recipe.scale_config == AUTO:
+        return _plan_sizes(family, draft, found)
+    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.explicit)
+    found += [p for p in scale_problems if p.path not in {f.path for f in found}]
+    return dataclasses.replace(draft, scales=scales, notices=notices), found
+
+
+def _devices(recipe: Any, instance: Instance | None, composition: Composition) -> int:
+    wanted = recipe.trainer.devices
+    if instance and instance.processes and "recipes.trainer.devices" not in composition.explicit:
+        return min(wanted, instance.processes)
+    return wanted
+
+
+def _plan_sizes(family: type[RecipeBase], draft: Draft, found: list[Problem]) -> tuple[Draft, list[Problem]]:
+    """Plan the sizes and type the recipe at each; none while what they are derived from is faulty."""
+    if any(related(need, problem.path) for need in planner.NEEDS for problem in found):
+        return draft, found
+    recipe, composition = draft.recipe, draft.composition
+    given = planner.given(composition)
+    plan = planner.plan(recipe, draft.devices, given, is_elastic=draft.is_elastic)
+    entries = planner.corrected(plan, composition.corrections if draft.is_elastic else {})
+    tree = {**composition.tree["recipes"], "scale_config": entries}
+    micro = f"recipes.{planner.ARGS}.micro_train_batch_size"  # the planner's memory bound, not every size's value
+    explicit = {path: text for path, text in composition.explicit.items() if path != micro}
+    trees, notices = scale_trees(tree, explicit)
+    is_plain = not any("uneven_batch" in path for path in explicit)
+    known = {
+        entry.key: _at_size(recipe, entry)
+        for entry in trees
+        if is_plain and entries[entry.key] is plan.entries[entry.key]
+    }
+    scales, problems = _typed_scales(family, trees, entries, known)
+    if not draft.is_elastic:
+        static = [dataclasses.replace(scale, path="recipes") for scale in scales]
+        scales = tuple(static) or (_static(family, recipe, tree),)
+    draft = dataclasses.replace(draft, scales=scales, notices=(*planner.notices(plan), *notices), size_plan=plan)
+    return draft, [*found, *problems]
 
 
 def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Problem]]:
     known = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+    if "run" not in recipe:
+        remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
+        return None, [Problem("E103", "recipes.run", "is missing: a recipe says what trains it", remedy=remedy)]
     if not isinstance(get(recipe, "run"), Mapping):
         return None, [Problem("E102", "recipes.run", "should be a mapping", value=get(recipe, "run"))]
     name = get(recipe, "run.model_type")
@@ -168,39 +220,57 @@ def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Pr
 
 
 def _scales(
-    family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], composition: Composition
+    family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], explicit: Mapping[str, str]
 ) -> tuple[tuple[Scale, ...], list[Problem], tuple[Notice, ...]]:
     """Type the recipe at every size. The sizes of a static job are one: its own."""
-    trees, notices = scale_trees(tree, composition.explicit)
+    trees, notices = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
     is_elastic = policy is not None and policy.is_elastic is True
-    problems: list[Problem] = []
-    scales = []
-    for entry in trees:
-        typed, faults = _type_recipe(family, entry.tree)
-        own_faults = _faults_of_scale(entry, faults)
-        problems += own_faults
-        path = f"recipes.scale_config.{entry.key}"
-        is_faulty = bool(own_faults) or not isinstance(get(tree, f"scale_config.{entry.key}"), Mapping)
-        scales.append(Scale(size_of(entry.key), path, entry.own, entry.tree, typed, is_faulty=is_faulty))
+    scales, problems = _typed_scales(family, trees, get(tree, "scale_config"), {})
     if not is_elastic:
         return (_static(family, recipe, tree),), problems, ()
     bounds = (policy.min_nodes, policy.max_nodes, policy.replica_increment_step)
     if not trees and all(isinstance(bound, int) and bound > 0 for bound in bounds):
         sizes = range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step)
         return tuple(_static(family, recipe, tree, nodes) for nodes in sizes), problems, ()
-    return tuple(scales), problems, notices
+    return scales, problems, notices
+
+
+def _at_size(recipe: Any, entry: ScaleTree) -> Any:
+    """Return the typed base recipe with what a planned size sets; nothing of it can be faulty, nor need be typed."""
+    args = dict(get(entry.own, planner.ARGS) or {})
+    if "uneven_batch" in args:
+        args["uneven_batch"] = UnevenBatch.model_construct(**args["uneven_batch"])
+    training = recipe.training_config
+    training = training.model_copy(update={"training_args": training.training_args.model_copy(update=args)})
+    trainer = recipe.trainer.model_copy(update={"num_nodes": size_of(entry.key)})
+    return recipe.model_copy(update={"training_config": training, "trainer": trainer, "scale_config": None})
+
+
+def _typed_scales(
+    family: type[RecipeBase], trees: tuple[ScaleTree, ...], entries: Any, typed_already: Mapping[str, Any]
+) -> tuple[tuple[Scale, ...], list[Problem]]:
+    scales, problems = [], []
+    for entry in trees:
+        known = typed_already.get(entry.key)
+        typed, faults = (known, ()) if known else _type_recipe(family, entry.tree)
+        own_faults = _faults_of_scale(entry, faults)
+        problems += own_faults
+        path = f"recipes.scale_config.{entry.key}"
+        is_faulty = bool(own_faults) or not isinstance(entries[entry.key], Mapping)
+        scales.append(Scale(size_of(entry.key), path, entry.own, entry.tree, typed, is_faulty=is_faulty))
+    return tuple(scales), problems
 
 
 def _static(family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], nodes: int | None = None) -> Scale:
     nodes = nodes or (recipe.trainer.num_nodes if isinstance(recipe.trainer.num_nodes, int) else 1)
-    merged = static_tree(tree, nodes)
-    return Scale(nodes, "recipes", {}, merged, _type_recipe(family, merged)[0])
+    own = static_tree(tree, nodes)
+    return Scale(nodes, "recipes", {}, own, _type_recipe(family, own)[0])
 
 
 def _faults_of_scale(entry: ScaleTree, faults: tuple[Problem, ...]) -> list[Problem]:
     """Return the faults that the entry itself made, under the entry's own path."""
-    own = [path for path, _ in leaves(entry.own)]
+    own = [path for path, _ in leaves(entry.own)] if faults else []
     return [
         dataclasses.replace(fault, path=f"recipes.scale_config.{entry.key}.{fault.path.removeprefix('recipes.')}")
         for fault in faults
@@ -212,23 +282,27 @@ def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Any
     """Type a recipe without the keys it declares in `extra_keys`: those go to the container unchecked."""
     extra = tree.get("extra_keys")
     if isinstance(extra, list):
-        tree = copy.deepcopy(dict(tree))
         for path in (str(path) for path in extra if not is_field(family, str(path))):
-            drop(tree, path)
+            tree = without(tree, path)
     return type_problems(family, tree, "recipes")
 
 
-def _with_origin(composition: Composition, problems: list[Problem]) -> list[Problem]:
-    """Add where each faulty value came from, and where a key that is not here belongs."""
+def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
+    """Return faults with where each faulty value came from, and where a key that is not here belongs."""
     located = (p if p.where else dataclasses.replace(p, where=composition.origin(p.path)) for p in problems)
-    return [p if p.code != "E101" or p.remedy else _with_place(composition, p) for p in located]
+    known: dict[str, list[str]] = {}
+    for path, _ in leaves(composition.tree) if any(p.code == "E101" for p in problems) else ():
+        if "scale_config" not in path:
+            known.setdefault(path.rpartition(".")[2], []).append(path)
+    return tuple(p if p.code != "E101" or p.remedy else _with_place(known, p) for p in located)
 
 
-def _with_place(composition: Composition, problem: Problem) -> Problem:
+def _with_place(known: Mapping[str, list[str]], problem: Problem) -> Problem:
     """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
     name, unknown = problem.path.rpartition(".")[2], problem.path
-    places = [
-        path for path, _ in leaves(composition.tree) if path.endswith(f".{name}") and "scale_config" not in path
-    ]
-    places = [path for path in places if path != unknown and not path.startswith(f"{unknown}.")]
-    return dataclasses.replace(problem, remedy=f"did you mean {' or '.join(places[:3])}?") if places else problem
+    places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
+    if places:
+        return dataclasses.replace(problem, remedy=f"did you mean {' or '.join(places[:3])}?")
+    inside = unknown.removeprefix("recipes.")
+    remedy = f"recipes.extra_keys=[{inside}] if your training code reads it" if inside != unknown else None
+    return dataclasses.replace(problem, remedy=remedy)

@@ -1,26 +1,29 @@
 """A checked recipe and a context to the job: every size, one resolved configuration each."""
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher import batch
-from launcher.check import Draft, Scale
+from launcher.check import Draft, Scale, backend_module
 from launcher.context import LaunchContext
+from launcher.families import interface
 from launcher.instances import canonical
 from launcher.problems import Notice
 from launcher.recipe import Mlflow
 from launcher.rules.batches import is_uneven
+from launcher.rules.custom import is_script, is_unstated
 from launcher.rules.elasticity import bounds_moved
-from launcher.scales import get, put
+from launcher.scales import get, replaced
 from launcher.specs import BatchSplit, ElasticPolicy, JobSpec, Preemption, Resources, ScalePoint
 
 _NAME_LENGTH = 34
 """Characters of run.name kept in a job name. Source: the published launcher's job names."""
 
 _ARGS = "training_config.training_args"
+_LAUNCHER_KEYS = ("extra_keys", "planner")
+"""Keys of a recipe that only the launcher reads."""
 
 
 def plan(draft: Draft, context: LaunchContext) -> JobSpec:
@@ -32,7 +35,7 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
     sizes = tuple(_scale_point(draft, scale) for scale in draft.sizes)
     policy = draft.recipe.elastic_policy
     name = f"{draft.recipe.run.name[:_NAME_LENGTH].rstrip('-')}-{context.suffix}"
-    return JobSpec(
+    job = JobSpec(
         name=name,
         backend=draft.backend,
         recipe=draft.composition.recipe,
@@ -50,6 +53,8 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         notices=(*draft.notices, *_notices(draft, sizes)),
         cwd=context.cwd,
     )
+    security = backend_module(draft.backend, "security")
+    return dataclasses.replace(job, notices=(*job.notices, *security.notices(job))) if security else job
 
 
 def tracking(job: JobSpec) -> Mlflow:
@@ -60,10 +65,9 @@ def tracking(job: JobSpec) -> Mlflow:
 def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
     """Return the job with its MLflow settings written into the configuration of every size."""
 
-    def written(tree: Mapping[str, Any], path: str) -> dict[str, Any]:
-        tree = copy.deepcopy(dict(tree))
+    def written(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         for key, value in mlflow.items():
-            put(tree, f"{path}.{key}", value)
+            tree = replaced(tree, f"{path}.{key}", value)
         return tree
 
     return dataclasses.replace(
@@ -84,7 +88,7 @@ def _scale_point(draft: Draft, scale: Scale) -> ScalePoint:
             uneven.large_local_batch_size,
             uneven.num_dp_groups_with_small_batch_size,
         )
-        micro, steps = split.large, 1
+        micro, steps = batch.passes(split.large, _micro_of_uneven(draft, scale) or split.large)
     else:
         split = batch.even_split(args.train_batch_size, size)
         micro = args.micro_train_batch_size
@@ -101,22 +105,33 @@ def _scale_point(draft: Draft, scale: Scale) -> ScalePoint:
     )
 
 
-def _container_config(draft: Draft, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe as the container reads it: real devices, no reference to a secret, no launcher keys."""
-    config = copy.deepcopy(dict(tree))
-    config.pop("extra_keys", None)
-    put(config, "trainer.devices", draft.devices)
-    put(config, "run.hf_access_token", None)
-    mlflow = get(config, "training_config.mlflow")
-    if mlflow.pop("enabled", None) is False:
-        mlflow |= {"tracking_uri": "", "run_id": ""}
-    return config
+def _micro_of_uneven(draft: Draft, scale: Scale) -> int | None:
+    """Return the largest pass of a size with uneven shares, None where a share is one pass.
+
+    Source: the published elastic recipes, whose uneven sizes set no micro batch beside a base of 1.
+    """
+    is_own = get(scale.own, f"{_ARGS}.micro_train_batch_size") is not None
+    is_cut = is_own or interface(draft.recipe.run.model_type).cuts_uneven_shares
+    return scale.args.micro_train_batch_size if is_cut else None
 
 
-def _whole_config(draft: Draft) -> dict[str, Any]:
-    config = copy.deepcopy(dict(draft.composition.tree))
-    put(config, "instance_type", canonical(draft.launch.instance_type))
-    return config
+def _container_config(draft: Draft, tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the recipe as the container reads it: real devices, no reference to a secret, no launcher keys.
+
+    It shares what is the same at every size; nobody changes it.
+    """
+    mlflow = get(tree, "training_config.mlflow")
+    kept = {key: value for key, value in mlflow.items() if key != "enabled"}
+    if mlflow.get("enabled") is False:
+        kept |= {"tracking_uri": "", "run_id": ""}
+    config = {key: value for key, value in tree.items() if key not in _LAUNCHER_KEYS}
+    config = replaced(config, "trainer.devices", draft.devices)
+    config = replaced(config, "run.hf_access_token", None)
+    return replaced(config, "training_config.mlflow", kept)
+
+
+def _whole_config(draft: Draft) -> Mapping[str, Any]:
+    return replaced(draft.composition.tree, "instance_type", canonical(draft.launch.instance_type))
 
 
 def _initial_nodes(draft: Draft) -> int:
@@ -151,7 +166,8 @@ def _resources(draft: Draft) -> Resources:
 
 def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
     notices = []
-    dropped = [s.nodes for s in draft.scales if s.nodes not in {point.nodes for point in sizes}]
+    kept = {point.nodes for point in sizes}
+    dropped = [scale.nodes for scale in draft.scales if scale.nodes not in kept]
     if dropped and bounds_moved(draft):
         notices.append(Notice("N101", f"sizes {_listed(dropped)} lie outside the bounds you set and are left out"))
     largest = sizes[-1].nodes
@@ -170,7 +186,12 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
                 f" {draft.recipe.trainer.devices}",
             )
         )
+    if draft.recipe.planner and draft.size_plan is None:
+        notices.append(Notice("N115", "recipes.planner has no effect: scale_config is not auto"))
     notices += _changed_by_elasticity(draft, sizes)
+    if is_script(draft) and is_unstated(draft, f"recipes.{_ARGS}.train_batch_size"):
+        words = "the recipe states no batch of your script: one sample a rank and a learning rate of 1 stand for it"
+        notices.append(Notice("N116", words))
     if len({point.samples_per_step for point in sizes}) > 1:
         notices.append(
             Notice(

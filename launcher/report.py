@@ -1,10 +1,16 @@
 """The plan, for people and for programs."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from launcher import batch
 from launcher.specs import JobSpec, ScalePoint
 
 COLUMNS = ("nodes", "ranks", "samples per rank", "micro x steps", "learning rate", "")
+BALANCE = "balance"
+_MOST_BARS = 40
+_LEAST_BAR = 10
+"""Columns a bar has on the narrowest terminal."""
 
 
 def row(point: ScalePoint) -> tuple[str, ...]:
@@ -19,18 +25,102 @@ def row(point: ScalePoint) -> tuple[str, ...]:
     )
 
 
-def table(job: JobSpec) -> list[str]:
-    """Return the plan as aligned lines, the head first."""
-    rows = [COLUMNS, *(row(point) for point in job.scales)]
-    widths = [max(len(cells[i]) for cells in rows) for i in range(len(COLUMNS))]
-    numbers = 2  # columns aligned to the right
+def table(job: JobSpec, *, with_balance: bool = False) -> list[str]:
+    """Return the plan as aligned lines, the head first.
+
+    Args:
+        job: The planned job.
+        with_balance: Whether each size's balance is a column of its own.
+    """
+    head = list(COLUMNS)
+    rows = [[*row(point)[:-1], words] for point, words in zip(job.scales, _split(job), strict=True)]
+    if with_balance:
+        head.insert(-1, BALANCE)
+        for point, cells in zip(job.scales, rows, strict=True):
+            cells.insert(-1, f"{point_balance(point):.2f}")
+    return aligned([head, *rows], num_right=2)
+
+
+def aligned(rows: Sequence[Sequence[str]], num_right: int) -> list[str]:
+    """Return rows as lines of aligned columns, the first `num_right` of them to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         " "
         + "  ".join(
-            c.rjust(w) if i < numbers else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+            c.rjust(w) if i < num_right else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
         ).rstrip()
         for cells in rows
     ]
+
+
+def point_balance(point: ScalePoint) -> float:
+    """Return how many times as long a step takes as it would with equal shares."""
+    return batch.balance(point.split, point.data_parallel_size)
+
+
+def point_idle(point: ScalePoint) -> float:
+    """Return the part of all ranks' time, 0 to 1, that is spent waiting for the largest share."""
+    return batch.idle_fraction(point.split, point.data_parallel_size)
+
+
+def as_fast_as(job: JobSpec) -> list[int | None]:
+    """Return for each size the nodes of the smallest one that is as fast, None where none is."""
+    shares = [point.split.large / point.samples_per_step for point in job.scales]
+    return [None if i is None else job.scales[i].nodes for i in batch.no_faster_than(shares)]
+
+
+def _split(job: JobSpec) -> list[str]:
+    """Return what is to be said of each size: nothing, where its shares are equal."""
+    words = []
+    for point, other in zip(job.scales, as_fast_as(job), strict=True):
+        parts = [] if point.split.is_even else ["uneven"]
+        words.append(", ".join(parts if other is None else [*parts, f"no faster than {other}"]))
+    return words
+
+
+def ranking(job: JobSpec) -> list[str]:
+    """Return the sizes from least to most idle as aligned lines, the head first, with what each is worth.
+
+    A step takes as long as the largest share; `speed` is that of the smallest size divided by this one's.
+    """
+    first = job.scales[0]
+    slowest = first.split.large / first.samples_per_step
+    ranked = sorted(zip(job.scales, as_fast_as(job), strict=True), key=lambda r: (point_idle(r[0]), r[0].nodes))
+    rows = [
+        (
+            str(point.nodes),
+            str(point.split.large),
+            f"{point_balance(point):.2f}",
+            f"{100 * point_idle(point):.1f} %",
+            f"{slowest * point.samples_per_step / point.split.large:.2f}",
+            "yes" if other is None else f"no: {other} nodes are as fast",
+        )
+        for point, other in ranked
+    ]
+    return aligned([("nodes", "largest share", BALANCE, "idle", "speed", "worth allowing"), *rows], num_right=5)
+
+
+def chart(job: JobSpec, width: int = 80) -> list[str]:
+    """Return bars of each size's largest share, its idle part hatched, for a terminal of `width` columns.
+
+    Where there are many sizes, the first and last of them are shown.
+    """
+    points = list(job.scales)
+    gap = len(points) > _MOST_BARS
+    shown = [*points[: _MOST_BARS // 2], *points[-_MOST_BARS // 2 :]] if gap else points
+    largest = max(point.split.large for point in shown)
+    labels = [str(point.nodes) for point in shown]
+    values = [f"{point.split.large}  {point_balance(point):.2f}  {point.learning_rate:g}" for point in shown]
+    pad = max(len("nodes"), *map(len, labels))
+    room = max(_LEAST_BAR, width - pad - max(map(len, values)) - 5)
+    lines = [f" {'nodes'.rjust(pad)}  largest share of a step; hatched: what equal shares would save"]
+    for point, label, value in zip(shown, labels, values, strict=True):
+        bar = max(1, round(room * point.split.large / largest))
+        busy = max(1, round(bar / point_balance(point)))
+        lines.append(f" {label.rjust(pad)}  {'█' * busy}{'░' * (bar - busy)} {value}")
+    if gap:
+        lines.insert(1 + _MOST_BARS // 2, f" {'…'.rjust(pad)}")
+    return [*lines, f" {' ' * pad}  numbers: largest share, balance, learning rate"]
 
 
 def _samples(job: JobSpec) -> str:
@@ -49,6 +139,8 @@ def samples_per_rank(point: ScalePoint) -> str:
 def kind(job: JobSpec) -> str:
     """Return what the job is and how far it scales, in a few words."""
     what = {"local": "local processes", "k8s": "HyperPodPyTorchJob"}.get(job.backend, job.backend)
+    if getattr(job.settings, "use_hyperpod_pytorch_job", None) is False:
+        what = "Kubeflow PyTorchJob"
     where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""
     first, last = job.scales[0].nodes, job.scales[-1].nodes
     size = f"{first} to {last} nodes" if last > first else f"{first} node{'s' if first > 1 else ''}"
@@ -78,12 +170,12 @@ def plan_json(job: JobSpec) -> dict[str, Any]:
             "faulty_timeout_s": elastic.faulty_timeout_s,
             "scale_up_snooze_s": elastic.scale_up_snooze_s,
         },
-        "scales": [_scale_json(point) for point in job.scales],
+        "scales": [_scale_json(point, other) for point, other in zip(job.scales, as_fast_as(job), strict=True)],
         "notices": [{"code": notice.code, "message": notice.message} for notice in job.notices],
     }
 
 
-def _scale_json(point: ScalePoint) -> dict[str, Any]:
+def _scale_json(point: ScalePoint, as_fast: int | None) -> dict[str, Any]:
     split = point.split
     return {
         "nodes": point.nodes,
@@ -98,15 +190,19 @@ def _scale_json(point: ScalePoint) -> dict[str, Any]:
         "micro_batch_size": point.micro_batch_size,
         "grad_accumulation": point.grad_accumulation,
         "learning_rate": point.learning_rate,
+        "balance": round(point_balance(point), 4),
+        "idle_fraction": round(point_idle(point), 4),
+        "as_fast_as_nodes": as_fast,
     }
 
 
 def plan_markdown(job: JobSpec) -> str:
     """Return the plan as a Markdown page."""
-    head = [name or "split" for name in COLUMNS]
+    head = [*COLUMNS[:-1], BALANCE, "split"]
     lines = [f"# {job.name}", "", f"{kind(job)}. Recipe `{job.recipe}`.", ""]
     lines += [f"| {' | '.join(head)} |", "|" + " ---: |" * len(head)]
-    lines += [f"| {' | '.join((*row(point)[:-1], row(point)[-1] or 'even'))} |" for point in job.scales]
+    for point, words in zip(job.scales, _split(job), strict=True):
+        lines.append(f"| {' | '.join((*row(point)[:-1], f'{point_balance(point):.2f}', words or 'even'))} |")
     lines += [
         "",
         f"{_samples(job)} samples per optimizer step; starts on {job.initial_nodes}"

@@ -4,7 +4,6 @@ Precedence, lowest first: base recipe, `scale_config[N]`, the user's override of
 and it says so), the user's override of that size's key.
 """
 
-import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any
 
 from launcher.problems import Notice
 
+AUTO = "auto"
+"""What `scale_config` says where its sizes are planned."""
 _SIZE = "trainer.num_nodes"
 
 
@@ -27,7 +28,7 @@ class ScaleTree:
 
     key: str
     own: Mapping[str, Any]
-    tree: dict[str, Any]
+    tree: Mapping[str, Any]
 
 
 def size_of(key: str) -> int:
@@ -35,11 +36,9 @@ def size_of(key: str) -> int:
     return int(key) if re.fullmatch("[1-9][0-9]*", key) else 0
 
 
-def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
-    """Return the recipe at a size that has no `scale_config` entry."""
-    tree = {key: copy.deepcopy(value) for key, value in recipe.items() if key != "scale_config"}
-    put(tree, _SIZE, num_nodes)
-    return tree
+def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:
+    """Return the recipe at a size that has no `scale_config` entry. It shares with `recipe` what is the same."""
+    return replaced({key: value for key, value in recipe.items() if key != "scale_config"}, _SIZE, num_nodes)
 
 
 def scale_trees(
@@ -57,20 +56,19 @@ def scale_trees(
     entries = recipe.get("scale_config")
     if not isinstance(entries, Mapping):
         return (), ()
-    base_overrides = [p.removeprefix("recipes.") for p in explicit if _is_base(p)]
+    base_overrides = [p.removeprefix("recipes.") for p in explicit if is_base(p)]
     scales, shadowed = [], dict.fromkeys(base_overrides, 0)
     for key in sorted(entries, key=size_of):
-        own = copy.deepcopy(dict(entries[key])) if isinstance(entries[key], Mapping) else {}
-        tree = static_tree(recipe, size_of(key))
-        merge(tree, own)
+        own = entries[key] if isinstance(entries[key], Mapping) else {}
+        tree = merged(static_tree(recipe, size_of(key)), own)
         for path in base_overrides:
             if f"recipes.scale_config.{key}.{path}" in explicit:
                 continue
             value, before = get(recipe, path), get(own, path)
             if before is not None and before != value:
                 shadowed[path] += 1
-            put(tree, path, copy.deepcopy(value))
-            drop(own, path)
+            tree = replaced(tree, path, value)
+            own = without(own, path)
         scales.append(ScaleTree(key, own, tree))
     return tuple(scales), tuple(
         Notice(
@@ -83,7 +81,7 @@ def scale_trees(
     )
 
 
-def _is_base(path: str) -> bool:
+def is_base(path: str) -> bool:
     """Tell an override of the base recipe, whose value holds at every size.
 
     `trainer.num_nodes` is the size a job starts with, and bounds and steps belong to the job as a whole.
@@ -93,13 +91,26 @@ def _is_base(path: str) -> bool:
     )
 
 
-def merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
-    """Merge `other` over `into`, mapping by mapping; anything else replaces."""
-    for key, value in other.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            merge(into[key], value)
-        else:
-            into[key] = copy.deepcopy(value)
+def merged(tree: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `tree` with `other` over it, mapping by mapping; anything else replaces. Both are left as they are."""
+    return {
+        **tree,
+        **{
+            key: merged(tree[key], value)
+            if isinstance(value, Mapping) and isinstance(tree.get(key), Mapping)
+            else value
+            for key, value in other.items()
+        },
+    }
+
+
+def replaced(tree: Mapping[str, Any], path: str, value: Any) -> Mapping[str, Any]:
+    """Return `tree` with another value at a dotted path; the mappings on the way are new, the rest is shared."""
+    key, _, rest = path.partition(".")
+    if rest:
+        inner = tree.get(key)
+        value = replaced(inner if isinstance(inner, Mapping) else {}, rest, value)
+    return {**tree, key: value}
 
 
 def get(tree: Any, path: str) -> Any:
@@ -109,22 +120,13 @@ def get(tree: Any, path: str) -> Any:
     return tree
 
 
-def put(tree: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a dotted path, making the mappings on the way."""
-    *parents, last = path.split(".")
-    for key in parents:
-        if not isinstance(tree.get(key), dict):
-            tree[key] = {}
-        tree = tree[key]
-    tree[last] = value
-
-
-def drop(tree: dict[str, Any], path: str) -> None:
-    """Remove the value at a dotted path, if there is one."""
-    parent, _, last = path.rpartition(".")
-    holder = get(tree, parent) if parent else tree
-    if isinstance(holder, dict):
-        holder.pop(last, None)
+def without(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return `tree` without the value at a dotted path; itself, if there is none."""
+    key, _, rest = path.partition(".")
+    inner = tree.get(key)
+    if not rest:
+        return {name: value for name, value in tree.items() if name != key}
+    return {**tree, key: without(inner, rest)} if isinstance(inner, Mapping) else tree
 
 
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

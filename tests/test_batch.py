@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,3 +41,37 @@ def test_even_split_exists_only_where_it_divides():
     assert batch.even_split(128, 32) == batch.BatchSplit(4, 4, 32)
     assert batch.even_split(128, 24) is None
     assert batch.even_split(4, 8) is None
+
+
+@given(samples=st.integers(1, 20_000), ranks=st.integers(1, 2000), limit=st.integers(1, 64))
+def test_a_fit_deals_out_every_sample_in_passes_that_fit(samples, ranks, limit):
+    fit = batch.fit(samples, ranks, limit)
+    assert (fit is None) == (samples < ranks)
+    if fit is None:
+        return
+    passes = fit.micro_batch_size * fit.grad_accumulation
+    assert fit.split.samples(ranks) == samples and 1 <= fit.micro_batch_size <= limit
+    assert passes == fit.split.large if fit.split.is_even else passes >= fit.split.large
+
+
+@given(share=st.integers(1, 5000), limit=st.integers(1, 100))
+def test_passes_are_the_fewest_and_their_batch_the_smallest(share, limit):
+    micro, steps = batch.passes(share, limit)
+    assert micro <= limit and (steps - 1) * micro < share <= steps * micro
+    assert (steps - 1) * limit < share, "fewer passes would exceed the limit"
+    assert steps * (micro - 1) < share, "a smaller batch would need another pass"
+
+
+@given(samples=st.integers(1, 5000), ranks=st.integers(1, 500))
+def test_idle_time_is_what_equal_shares_would_save(samples, ranks):
+    split = batch.nearest_split(samples, ranks)
+    if split is None:
+        return
+    idle = sum(split.large - share for share in [split.small] * split.num_small)
+    assert batch.idle_fraction(split, ranks) == pytest.approx(idle / (split.large * ranks))
+    assert batch.balance(split, ranks) >= 1 and (batch.balance(split, ranks) == 1) == split.is_even
+
+
+def test_a_size_is_as_fast_as_the_first_that_has_its_share():
+    assert list(batch.no_faster_than([16, 8, 6, 4, 4, 3, 3, 2, 2])) == [None, None, None, None, 3, None, 5, None, 7]
+    assert list(batch.no_faster_than([4, 6, 4, 3])) == [None, 0, 0, None]

@@ -165,8 +165,8 @@ FAULTS = [
     (("git.repo_url_or_path=https://u:abc123@host/r",), "E603", "git.repo_url_or_path", "credentials"),
     (("+env_vars.A-B=1",), "E604", "env_vars.A-B", "environment variable"),
     (("git.token={env: TOKEN}",), "E605", "git.token", "pod"),
-    (("training_cfg={entry_script: a.py}",), "E902", "training_cfg", "not yet"),
-    (("recipes.scale_config=auto",), "E902", "recipes.scale_config", "not yet"),
+    (("training_cfg={entry_script: a.py}",), "E105", "recipes.training_cfg", "no script of yours"),
+    (("++recipes.checkpointless=true",), "E902", "recipes.checkpointless", "not yet"),
     (("cluster.use_hyperpod_pytorch_job=false",), "E903", "cluster.use_hyperpod_pytorch_job", "not yet"),
 ]
 

@@ -2,6 +2,9 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S
 
 from launcher import report
+from launcher.plan import with_run
+from launcher.runtime.settings import shares_of
+from launcher.runtime.shares import micro_batches
 
 LR = "recipes.training_config.training_args.learning_rate"
 SCALE_LR = "recipes.scale_config.4.training_config.training_args.learning_rate"
@@ -100,3 +103,75 @@ def test_the_tiny_recipe_keeps_its_batch_at_every_size(prepare, max_nodes):
 def test_long_run_names_are_cut(prepare):
     name = prepare(*LLAMA_K8S, f"recipes.run.name={'a' * 60}").name
     assert name == "a" * 34 + "-x068q"
+
+
+def test_the_table_says_balance_and_what_wins_nothing(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=5")
+    assert report.table(job)[-1].endswith("0.0004         uneven, no faster than 4")
+    head, *rows = report.table(job, with_balance=True)
+    assert head.split()[-1] == "balance"
+    assert [row.split("0.0004")[1].split()[0] for row in rows] == ["1.00", "1.00", "1.12", "1.00", "1.25"]
+    assert (
+        report.plan_json(job)["scales"][4] | {"balance": 1.25, "idle_fraction": 0.2, "as_fast_as_nodes": 4}
+        == (report.plan_json(job)["scales"][4])
+    )
+    assert "| 1.25 | uneven, no faster than 4 |" in report.plan_markdown(job)
+
+
+def test_sizes_are_ranked_by_idle_time(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto")
+    _, *rows = report.ranking(job)
+    idle = [float(row.split()[3]) for row in rows]
+    assert idle == sorted(idle) and idle[0] == 0.0
+    assert rows[-1].split()[0] == "15" and rows[-1].endswith("no: 8 nodes are as fast")
+    speeds = [float(row.split()[5]) for row in rows if row.endswith("yes")]
+    assert speeds == [1, 2, 4, 8, 16, 2.67, 5.33]
+
+
+@pytest.mark.parametrize("width", [20, 80, 160])
+def test_the_chart_fits_its_terminal(prepare, width):
+    job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto")
+    head, *bars, _ = report.chart(job, width)
+    assert len(bars) == 16 and all("█" in bar for bar in bars)
+    assert max(map(len, bars)) <= max(width, 40)
+
+
+def test_the_chart_marks_idle_time(prepare):
+    _, *bars, _ = report.chart(prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto"))
+    assert [("░" in bar) for bar in bars[:6]] == [False, False, True, False, True, True]
+
+
+def test_a_long_chart_shows_both_ends(prepare):
+    overrides = (
+        "recipes.elastic_policy.max_nodes=500",
+        "recipes.training_config.training_args.train_batch_size=4096",
+    )
+    job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", *overrides)
+    lines = report.chart(job)
+    assert len(lines) < 50 and any(line.strip() == "…" for line in lines)
+    assert lines[1].split()[0] == "1" and lines[-2].split()[0] == "500"
+
+
+def test_a_job_s_sizes_are_not_changed_by_its_run(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC)
+    before = [point.config["training_config"]["mlflow"]["run_id"] for point in job.scales]
+    written = with_run(job, run_id="abc")
+    assert {point.config["training_config"]["mlflow"]["run_id"] for point in written.scales} == {"abc"}
+    assert written.config["recipes"]["training_config"]["mlflow"]["run_id"] == "abc"
+    assert [point.config["training_config"]["mlflow"]["run_id"] for point in job.scales] == before
+
+
+@pytest.mark.parametrize("micro", [1, 2, 4, 16])
+@pytest.mark.parametrize(
+    "sizes", [(), ("recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=7")], ids=["own", "auto"]
+)
+def test_the_trainer_of_this_package_takes_the_passes_of_the_plan(prepare, sizes, micro):
+    args = "recipes.training_config.training_args"
+    own = [
+        f"recipes.scale_config.{n}.{args.removeprefix('recipes.')}.micro_train_batch_size={micro}" for n in (1, 2, 4)
+    ]
+    overrides = [f"{args}.micro_train_batch_size={micro}"] if sizes else own if micro <= 4 else []
+    for point in prepare(*sizes, *overrides).scales:
+        shares = shares_of(point.config["training_config"]["training_args"], point.ranks)
+        passes = len(list(micro_batches(range(point.split.large), point.split.large, shares.micro)))
+        assert (shares.micro, passes) == (point.micro_batch_size, point.grad_accumulation), point.nodes

@@ -7,7 +7,11 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from launcher.contract import CONFIG_DIR
 from launcher.specs import JobSpec
+
+BUNDLE_CONFIGS = f"bundle:{CONFIG_DIR}"
+"""A word of a program that stands for the folder of the configurations, wherever the job runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +19,23 @@ class Interface:
     """How a family's training program is started.
 
     Args:
-        program: Words for `hyperpodrun`: a script, or `-m` and a module; the configuration folder follows.
+        program: Words for `hyperpodrun`, for a job: a script, or `-m` and a module, and its own arguments.
         image_command: The start command of a job's image; empty when the user must give one.
         image_env: The variables that the image reads, for a job.
+        worker_env: Variables of every worker, wherever the job runs.
+        takes_config_path: Whether the program is told the configuration folder with `--config-path`.
+        cuts_uneven_shares: Whether the program cuts an uneven share by `micro_train_batch_size`, rather than taking
+            it in one pass unless its size sets that key.
+        runs_as_root: Whether the program of the family's published image runs as root.
     """
 
-    program: tuple[str, ...]
+    program: Callable[[JobSpec], tuple[str, ...]]
     image_command: Callable[[JobSpec], tuple[str, ...]]
     image_env: Callable[[JobSpec], dict[str, str]]
+    worker_env: Callable[[JobSpec], dict[str, str]] = lambda job: {}
+    takes_config_path: bool = True
+    cuts_uneven_shares: bool = False
+    runs_as_root: bool = False
 
 
 def interface(model_type: str) -> Interface:

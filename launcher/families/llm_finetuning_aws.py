@@ -17,143 +17,265 @@ class GenerationCfg(Model):
     """How the model answers when it is evaluated."""
 
     do_sample: bool
+    """true draws each token at random by temperature and top_p; false always takes the likeliest."""
     max_new_tokens: PositiveInt
+    """Longest answer, in tokens."""
     num_parallel_jobs: NonNegativeInt
+    """Generation jobs at a time; the published recipes use 0 to 2."""
     num_return_sequences: PositiveInt
+    """Answers per prompt."""
     temperature: float
+    """Spread of the sampling: towards 0 the likeliest tokens only, 1 the model's own distribution."""
     tensor_parallel_size: PositiveInt | None = None
+    """Devices that share the model while it answers. Raise it when the model does not fit on one."""
     top_p: float
+    """Sample from the smallest set of tokens whose probabilities add up to this, 0 to 1."""
 
 
 class PeftConfig(Model):
     """Adapters in place of full fine-tuning."""
 
     peft_type: Literal["lora"]
+    """Kind of adapter; the image knows lora."""
     task_type: str
+    """PEFT's name of the task: CAUSAL_LM for a language model."""
     r: PositiveInt
+    """Rank of the adapters. Higher learns more, and needs more memory for states and larger adapter files."""
     lora_alpha: PositiveInt
+    """Strength of the adapters: their output is scaled by lora_alpha ÷ r. Change it along with r."""
     lora_dropout: float
+    """Dropout in front of each adapter, 0 to 1; against overfitting on little data."""
     bias: Literal["none", "all", "lora_only"]
+    """Which bias terms are trained as well: none, all, or those beside an adapter."""
     target_modules: str | list[str]
+    """Layers that get an adapter: all-linear, or a list of module names."""
     target_parameters: list[str] | None = None
+    """Parameters that get an adapter although no linear layer holds them, such as the experts of a mixture-of-experts
+    model."""
     exclude_modules: list[str] | None = None
+    """Module names that target_modules would match and that get no adapter, such as routers."""
     use_dora: bool
+    """true also learns each weight's magnitude (DoRA): often better at low rank, and slower."""
 
 
 class ModelConfig(Model):
     """The model and how it is loaded."""
 
     apply_chat_template: bool | None = None
+    """Whether the image formats messages by the model's chat template while loading. The published recipes leave it
+    false: their preprocessors do it."""
     attn_implementation: str
+    """Attention kernel, by transformers' name: sdpa runs everywhere, others need their package and a GPU that
+    supports it."""
     chat_template_key: str | None = None
+    """The image's name of a chat template; null takes the tokenizer's own."""
     device_map: str | None
+    """transformers' placement of layers on devices. null: FSDP places them."""
     generation_cfg: GenerationCfg
+    """How the model answers when it is evaluated."""
     lora_checkpoint_file_path: str | None
+    """Adapters to start from, as the container sees them; null starts from fresh ones."""
     model_name_or_path: str
+    """Hugging Face id, or a folder as the container sees it. A gated id needs run.hf_access_token."""
     model_save_name: str
+    """Name under which the trained model is saved."""
     multimodal: bool
+    """true loads a model with image inputs."""
     peft_config: PeftConfig | None
+    """Adapters in place of full fine-tuning; null trains all weights."""
 
 
 class Data(Model):
     """One data set; `limit` in samples."""
 
     name: str
+    """Name of the data set in the image's logs."""
     file_path: str
+    """File or folder of samples, as the container sees it. Empty: the container's own default applies, with a notice.
+    """
     limit: NonNegativeInt | None
+    """Use only so many samples; null for all. A small number makes a trial run."""
 
 
 class Datasets(Model):
     """Training and validation data, and how samples are made of them."""
 
     data_dir: str | None = None
+    """Folder for processed data, as the container sees it; null leaves the choice to the image."""
     preprocessor_cfgs: list[dict[str, Any]]
+    """Steps from raw to tokenized samples, in order: `type` names the image's preprocessor, the other keys are its
+    arguments. Follows the technique and the model's chat format."""
     save_intermediate_processing_steps: bool
+    """true keeps what each preprocessor made, for finding out where a sample goes wrong. Takes disk space."""
     train_data: Data
+    """Samples to train on."""
     val_data: Data
+    """Samples to validate on. Without a file, train_val_split_ratio takes a part of the training data."""
     train_val_split_ratio: float
+    """Part of the samples that is trained on where val_data has none of its own, 0 to 1."""
     train_val_split_seed: int
+    """Seed of that split. Keep it, or a resumed run trains on what it validated on."""
 
 
 class FsdpConfig(Model):
     """PyTorch FSDP, in its own words."""
 
     activation_checkpointing: bool | None = None
+    """FSDP's recomputation of activations in the backward pass: less memory, more time. The published recipes set it
+    with CPU offload."""
     auto_wrap_policy: str
+    """Which modules are sharded as one unit: TRANSFORMER_BASED_WRAP takes each transformer block."""
     backward_prefetch: str | None
+    """When the next block is gathered in the backward pass: BACKWARD_PRE overlaps most and needs most memory,
+    BACKWARD_POST less, null not at all."""
     cpu_offload: bool
+    """true keeps parameters and gradients in main memory between uses. For models that do not fit; far slower."""
     cpu_ram_efficient_loading: bool
+    """true has one rank of a node read the weights and the others receive them, so that main memory holds one copy.
+    Needs sync_module_states."""
     forward_prefetch: bool
+    """true gathers the next block during the forward pass. Helps models limited by the CPU."""
     sharding_strategy: str
+    """FULL_SHARD spreads states over all ranks: least memory, traffic between nodes. HYBRID_SHARD spreads them within
+    a node and replicates across nodes: faster where one node can hold them."""
     state_dict_type: str
+    """Form of checkpoints: SHARDED_STATE_DICT is written by all ranks, FULL_STATE_DICT gathered on one, which must
+    have the memory."""
     sync_module_states: bool
+    """true sends rank 0's weights to the others at the start. Needed with cpu_ram_efficient_loading."""
     use_orig_params: bool
+    """true keeps the model's own parameters visible. Needed where only some are trained, as with LoRA."""
 
 
 class Strategy(Model):
     """How weights and states are spread over ranks."""
 
     fsdp_config: FsdpConfig
+    """How PyTorch FSDP shards weights and states."""
 
 
 class TrainingArgs(BatchArgs):
     """Optimizer, lengths, checkpoints and logging. Lengths in tokens, batch sizes in samples."""
 
     trainer_type: Literal["sft", "dpo"]
+    """Technique: sft, supervised fine-tuning, or dpo, direct preference optimisation. It goes with the form of the
+    data."""
     strategy: Strategy
+    """How weights and states are spread over ranks."""
     adam_betas: list[float]
+    """Adam's two decay rates of the running means, of gradients and of their squares."""
     aux_loss_coef: float
+    """Weight of the load-balancing loss of a mixture-of-experts model; 0 turns it off."""
     disable_ds_ckpt: bool
+    """true skips the checkpoints of the training state, so that nothing can be resumed; only weights are saved. Not
+    for elastic jobs."""
     disable_fast_tokenizer: bool
+    """true takes the tokenizer written in Python. For models without a fast one."""
     eval_steps: int
+    """Optimizer steps between two evaluations. The published recipes use 0 (SFT) and -1 (DPO), which leave it to the
+    image."""
     grad_accum_dtype: str | None
+    """Number format in which gradients are accumulated, such as fp32; null for the image's choice."""
     gradient_checkpointing: bool
+    """true recomputes activations in the backward pass: far less memory, about a third more time. false when memory
+    is plentiful."""
     gradient_checkpointing_use_reentrant: bool
+    """PyTorch's older way to recompute. Leave false; the published recipes with CPU offload set it."""
     gradient_clipping: bool
+    """Whether gradients are clipped at gradient_clipping_threshold."""
     gradient_clipping_threshold: float
+    """Norm at which gradients are clipped. Lower it when the loss jumps."""
     l2: float
+    """Weight decay as trainers of this lineage name it. Use weight_decay; leave this at 0."""
     load_checkpoint: bool
+    """true resumes from a checkpoint in training_dir. An elastic job needs it; false trains from the start after
+    every restart."""
     log_gpu_memory: bool | None = None
+    """true adds device memory to the logs. For finding the largest micro batch."""
     log_run_time: bool | None = None
+    """true adds the time of each phase to the logs."""
     logging_steps: PositiveInt
+    """Optimizer steps between two logged values."""
     lr_scheduler: str
+    """Shape of the learning rate after warm-up, by its transformers name."""
     lr_warmup_ratio: float
+    """Part of all optimizer steps over which the learning rate rises to its peak, 0 to 1."""
     max_ckpt_mem: float
+    """Most disk space for checkpoints, in GB; the oldest are removed. 1e8 means no bound."""
     max_ckpt_num: PositiveInt
+    """Checkpoints kept; the oldest are removed."""
     max_epochs: PositiveInt
+    """Passes over the training data."""
     max_len: PositiveInt
+    """Longest sample in tokens; longer ones are cut. Memory grows with it: lower the micro batch when you raise it.
+    """
     max_norm: float
+    """Norm at which the optimizer clips gradients; 0 or less turns it off in trainers of this lineage."""
     max_samples: float
+    """Use at most so many samples of the training data. 1e8 means all."""
     merge_weights: bool | None = None
+    """true saves the model with the adapters merged into it, ready to serve; false the adapters alone."""
     packing_samples: bool
+    """true packs several short samples into one sequence of max_len: faster on short ones. Needs an attention kernel
+    that keeps them apart."""
     pretrain_mode: bool
+    """true takes the loss over every token, as in pre-training; false over the answers only."""
     resume_checkpoint_path: str
+    """A checkpoint to resume from, other than training_dir's newest. Leave empty for an elastic job."""
     ring_head_stride: PositiveInt
+    """Attention heads that ring attention handles at a time, a divisor of their number. More is faster and takes more
+    memory; no effect with ring_attn_size 1."""
     save_hf_ckpt: bool
+    """true also saves each checkpoint in the Hugging Face format, ready to load elsewhere. Takes time and disk space.
+    """
     save_steps: int
+    """Optimizer steps between two checkpoints; 0: once an epoch. A fault loses what is not saved; a graceful scale
+    event saves first."""
     seed: int
+    """Seed of sample order and dropout."""
     trainer_callbacks: list[dict[str, Any]]
+    """Callbacks of the image, in Hydra's form: `_target_` names the class, the other keys are its arguments. The
+    published one meters usage."""
     ulysses_sequence_parallel_size: PositiveInt | None = None
+    """Ranks that share a sample's sequence by attention heads. It multiplies with ring_attn_size: both leave fewer
+    ranks to deal samples to. The published recipes use 1."""
     use_tensorboard: str | None
+    """Folder of TensorBoard's logs; null writes none."""
     use_wandb: str | None
+    """null logs nothing to Weights & Biases. An API key does not belong here: it would be written into the bundle.
+    Give WANDB_API_KEY by env_vars."""
     weight_decay: float
+    """Decoupled weight decay of the optimizer; 0 turns it off."""
     # preference optimisation (trainer_type: dpo)
     M: int | None = None
+    """DPO only. A sampling number of the image's trainer; every published recipe has 1."""
     beta: float | None = None
+    """DPO only. How strongly the model is held to the reference: higher stays closer, lower follows the preferences
+    further."""
     label_smoothing: float | None = None
+    """DPO only. Assumed part of preference pairs that are labelled the wrong way round, 0 to below 0.5."""
     loss_type: str | None = None
+    """DPO only. Form of the loss; sigmoid is that of the original paper."""
     nll_loss_coef: float | None = None
+    """DPO only. Weight of the likelihood loss on the chosen answers, against both answers becoming unlikely; 0 turns
+    it off."""
     ref_offload: bool | None = None
+    """DPO only. true keeps the reference model in main memory: less device memory, slower."""
     reference_free: bool | None = None
+    """DPO only. true compares with a uniform reference in place of a second model, which saves its memory."""
     sampling_method: str | None = None
+    """DPO only. A choice of the image's trainer; every published recipe has mc."""
 
 
 class TrainingConfig(TrainingBase):
     """`training_config` as the image reads it."""
 
     model_settings: ModelConfig = Field(alias="model_config")
+    """The model, its adapters, and how it is loaded."""
     datasets: Datasets
+    """Data, and how samples are made of it."""
     training_args: TrainingArgs
+    """Optimizer, batch, checkpoints, logging."""
 
 
 class Recipe(RecipeBase):
@@ -185,7 +307,7 @@ def _image_env(job: JobSpec) -> dict[str, str]:
         "SCRIPT_ARGS": script_args,
         "PRE_SCRIPT_COMMANDS": ";".join(get(job.config, "recipes.pre_script") or ()),
         "POST_SCRIPT_COMMANDS": ";".join(get(job.config, "recipes.post_script") or ()),
-        "USE_HYPERPODRUN": "true",
+        "USE_HYPERPODRUN": str(getattr(job.settings, "use_hyperpod_pytorch_job", True)).lower(),
         "INSTANCE_TYPE": job.resources.instance_type or "",
     }
     if not getattr(job.settings, "queue_name", None):  # a Kueue queue names the job itself
@@ -201,4 +323,9 @@ def _repository(git: dict[str, Any]) -> str:
     return url
 
 
-INTERFACE = Interface(program=("-m", _MODULE), image_command=lambda job: _COMMAND, image_env=_image_env)
+INTERFACE = Interface(
+    program=lambda job: ("-m", _MODULE),
+    image_command=lambda job: _COMMAND,
+    image_env=_image_env,
+    runs_as_root=True,
+)

@@ -16,52 +16,81 @@ class ModelConfig(Model):
     """A causal transformer; sizes in features, one token a byte."""
 
     vocab_size: PositiveInt
+    """Distinct tokens. 256 covers every byte; the tokens of the data are bytes."""
     hidden_size: PositiveInt
+    """Features per token; a multiple of num_heads. Parameters and time grow with its square."""
     num_layers: PositiveInt
+    """Transformer blocks."""
     num_heads: PositiveInt
+    """Attention heads of each block; a divisor of hidden_size."""
     dropout: Fraction
+    """Part of the activations set to zero in training, 0 to below 1."""
 
 
 class Data(Model):
     """A text file; `builtin:` ones ship with the runtime. `limit` in samples."""
 
     name: str
+    """A label; nothing reads it."""
     file_path: Annotated[str, Field(min_length=1)]
+    """Text file on this machine, or builtin:NAME for one that ships with the runtime."""
     limit: PositiveInt | None
+    """Use only the first so many samples, of max_len bytes each; null for all."""
 
 
 class Datasets(Model):
     """What is trained on."""
 
     train_data: Data
+    """The text that is trained on."""
 
 
 class TrainingArgs(BatchArgs):
     """Optimizer, lengths and checkpoints. `max_len` in tokens, `save_steps` in optimizer steps."""
 
     ring_attn_size: Literal[1]  # this trainer keeps a sample on one rank
+    """Always 1: this trainer keeps a sample on one rank."""
     adam_betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
+    """AdamW's two decay rates of the running means, of gradients and of their squares."""
     load_checkpoint: bool
+    """true goes on from a checkpoint in training_dir. false removes it and starts anew; restarts within the job still
+    resume."""
     logging_steps: PositiveInt
+    """Optimizer steps between two printed lines. metrics.jsonl and MLflow have every step."""
     log_samples: bool
+    """true writes down which samples each rank trained on, under run/samples/. For checking data order."""
     lr_scheduler: Literal["cosine", "constant"]
+    """Shape of the learning rate after warm-up: cosine falls to zero at the end, constant stays."""
     lr_warmup_ratio: Fraction
+    """Part of all samples over which the learning rate rises from zero to its peak, 0 to below 1."""
     max_ckpt_num: PositiveInt
+    """Checkpoints kept; older ones are removed."""
     max_epochs: PositiveInt
+    """Passes over the data; a scale event in the middle of one repeats and skips nothing."""
     max_len: PositiveInt
+    """Tokens per sample, which are bytes. Memory and time grow with it."""
     max_norm: Annotated[float, Field(gt=0)]
+    """Gradients with a larger norm are scaled down to it, against jumps in the loss."""
     save_steps: NonNegativeInt
+    """Optimizer steps between two checkpoints; 0 saves at the end only. A fault loses at most so many."""
     seed: int
+    """Seed of weights, sample order and dropout. The same seed and batch give the same sample order at any size."""
     strategy: Literal["ddp", "fsdp2"]
+    """ddp keeps all parameters on each rank; fsdp2 shards parameters, gradients and optimizer state over all ranks,
+    for models that do not fit."""
     weight_decay: Annotated[float, Field(ge=0)]
+    """AdamW's decoupled weight decay; 0 turns it off."""
 
 
 class TrainingConfig(TrainingBase):
     """`training_config` as `launcher.runtime` reads it."""
 
     model_settings: ModelConfig = Field(alias="model_config")
+    """The transformer's size."""
     datasets: Datasets
+    """The text that is trained on."""
     training_args: TrainingArgs
+    """Optimizer, batch, checkpoints, logging."""
 
 
 class Recipe(RecipeBase):
@@ -80,5 +109,8 @@ def _image_command(job: JobSpec) -> tuple[str, ...]:
 
 
 INTERFACE = Interface(
-    program=_PROGRAM, image_command=_image_command, image_env=lambda job: {"NNODES": str(job.initial_nodes)}
+    program=lambda job: _PROGRAM,
+    image_command=_image_command,
+    image_env=lambda job: {"NNODES": str(job.initial_nodes)},
+    cuts_uneven_shares=True,
 )

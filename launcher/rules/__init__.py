@@ -41,6 +41,11 @@ class Rule:
     check: Check
     backend: str | None = None
 
+    @property
+    def reason(self) -> str:
+        """Why it is a rule, in a sentence or two."""
+        return " ".join((self.check.__doc__ or "").split())
+
     def applies(self, backend: str, faulty: frozenset[str]) -> bool:
         """Tell whether it is about this cluster and none of the keys it needs is faulty."""
         return self.backend in (None, backend) and not any(

@@ -5,13 +5,21 @@ from collections.abc import Callable, Iterator
 
 from launcher import batch
 from launcher.check import Draft, Scale
+from launcher.planner import spans
 from launcher.problems import Problem
 from launcher.rules import SIZES, rule
-from launcher.scales import get
+from launcher.scales import AUTO, get, size_of
 
 _ARGS = "training_config.training_args"
-_BATCH_KEYS = ("train_batch_size", "micro_train_batch_size", "ring_attn_size", "uneven_batch")
+_BATCH_KEYS = (
+    "train_batch_size",
+    "micro_train_batch_size",
+    "ring_attn_size",
+    "ulysses_sequence_parallel_size",
+    "uneven_batch",
+)
 _NEEDS = (*(f"recipes.{_ARGS}.{key}" for key in _BATCH_KEYS), "recipes.trainer", "instance_type", *SIZES)
+_PLANNER = "docs/decisions.md, The planner"
 _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batch Size"
 
 
@@ -28,7 +36,7 @@ def divided(draft: Draft) -> tuple[Scale, ...]:
 
 
 def _undivided(draft: Draft) -> list[Scale]:
-    return [s for s in planned(draft) if s.nodes * draft.devices % s.args.ring_attn_size]
+    return [s for s in planned(draft) if s.nodes * draft.devices % s.args.ranks_per_sample]
 
 
 def is_uneven(scale: Scale) -> bool:
@@ -40,7 +48,7 @@ def is_uneven(scale: Scale) -> bool:
 def ranks_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Ranks that share a sample's sequence come in whole groups."""
     for scale in _undivided(draft)[:1]:
-        ranks, group = scale.nodes * draft.devices, scale.args.ring_attn_size
+        ranks, group = scale.nodes * draft.devices, scale.args.ranks_per_sample
         common = math.gcd(*(s.nodes * draft.devices for s in planned(draft)))
         yield problem(
             _path(scale, "ring_attn_size"),
@@ -63,7 +71,7 @@ def even_batches_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterat
             f"{total} samples a step are no multiple of {size} data-parallel ranks × micro batch {micro}"
             f" at {_where(draft, scale)}",
             value=total,
-            remedy=_remedy(total, size, micro),
+            remedy=_remedy(draft, total, size, micro),
         )
 
 
@@ -78,7 +86,7 @@ def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -
             yield problem(
                 _path(scale, "uneven_batch"),
                 f"lacks {', '.join(missing)}",
-                remedy=_uneven_remedy(scale, size),
+                remedy=_uneven_remedy(draft, scale, size),
             )
             continue
         if not 0 < num_small < size:
@@ -87,7 +95,7 @@ def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -
                 f"{num_small} of {size} ranks cannot take the small share at {_where(draft, scale)}",
                 value=num_small,
                 allowed=f"1 to {size - 1}",
-                remedy=_uneven_remedy(scale, size),
+                remedy=_uneven_remedy(draft, scale, size),
             )
         if not 1 <= small <= large:
             yield problem(
@@ -95,7 +103,7 @@ def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -
                 f"small {small} and large {large} are not in order",
                 value=small,
                 allowed=f"1 to {large}",
-                remedy=_uneven_remedy(scale, size),
+                remedy=_uneven_remedy(draft, scale, size),
             )
 
 
@@ -113,7 +121,70 @@ def uneven_batches_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iter
                 _path(scale, "uneven_batch"),
                 f"{num_small}·{small} + {num_large}·{large} = {found}, but train_batch_size is {total}"
                 f" at {_where(draft, scale)}",
-                remedy=_uneven_remedy(scale, size),
+                remedy=_uneven_remedy(draft, scale, size),
+            )
+
+
+@rule("E224", *_NEEDS, source=_PLANNER)
+def some_size_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A planned job has at least one size at which each rank gets a sample."""
+    if draft.size_plan is None or not draft.is_elastic or draft.sizes:
+        return
+    if draft.size_plan.entries:
+        yield problem("recipes.scale_config", "every planned size is removed", value="auto")
+        return
+    policy, samples = draft.recipe.elastic_policy, draft.size_plan.basis.samples
+    if policy.min_nodes > policy.max_nodes:
+        return
+    group = draft.recipe.training_config.training_args.ranks_per_sample
+    needed = -(-policy.min_nodes * draft.devices // group)
+    yield problem(
+        "recipes.scale_config",
+        f"no size from {policy.min_nodes} to {policy.max_nodes} nodes × {draft.devices} devices can be planned:"
+        f" {needed} data-parallel ranks at least, each of {group} device{'s' if group > 1 else ''},"
+        f" {samples} samples a step",
+        value="auto",
+        remedy=f"recipes.{_ARGS}.train_batch_size={needed} or more"
+        if needed > samples
+        else "a max_nodes whose devices are a multiple of the sequence-parallel group",
+    )
+
+
+@rule("E225", *_NEEDS, source=_PLANNER)
+def every_step_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The operator takes any size that a step leads to, so none can be left out."""
+    step = draft.is_elastic and draft.recipe.elastic_policy.replica_increment_step
+    if not step or draft.size_plan is None or not draft.size_plan.entries:
+        return
+    plan, path = draft.size_plan, "recipes.elastic_policy.replica_increment_step"
+    asked = [key for key, value in draft.entries.items() if value is None]
+    if missing := (*plan.starved, *plan.undivided):
+        last = list(plan.entries)[-1]
+        remedy = f"recipes.elastic_policy.max_nodes={last}" if not plan.undivided else "leave out the step"
+        yield problem(
+            path, f"leads to sizes that cannot be planned: {spans(sorted(missing))}", value=step, remedy=remedy
+        )
+    if plan.slower or asked:
+        yield problem(
+            path,
+            "takes every size from min_nodes on, so none can be left out",
+            value=step,
+            remedy="leave out the step" if plan.slower else f"keep size {', '.join(asked)}",
+        )
+
+
+@rule("E226", *_NEEDS, source=_PLANNER)
+def corrected_sizes_are_planned(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """What is typed for a single size changes a planned one."""
+    if draft.size_plan is None or not draft.is_elastic:
+        return
+    for key in draft.entries:
+        if size_of(key) and key not in draft.size_plan.entries:
+            yield problem(
+                f"recipes.scale_config.{key}",
+                "is not among the planned sizes",
+                value=key,
+                allowed=spans(map(int, draft.size_plan.entries)),
             )
 
 
@@ -137,24 +208,31 @@ def _path(scale: Scale, key: str) -> str:
     return f"{scale.path}.{rel}" if get(scale.own, rel) is not None else f"recipes.{rel}"
 
 
-def _remedy(total: int, size: int, micro: int) -> str:
+def _auto(draft: Draft, total: int, size: int) -> str:
+    """Return the remedy that plans the sizes, where it would help."""
+    if total < size or draft.recipe.scale_config == AUTO:
+        return ""
+    return "; or ++recipes.scale_config=auto plans it"
+
+
+def _remedy(draft: Draft, total: int, size: int, micro: int) -> str:
     if even := batch.even_split(total, size):
-        return f"micro_train_batch_size={batch.largest_micro_batch(even.large, micro)}"
+        return f"micro_train_batch_size={batch.largest_micro_batch(even.large, micro)}{_auto(draft, total, size)}"
     below = total // (size * micro) * size * micro
     sizes = " or ".join(str(n) for n in (below, below + size * micro) if n)
     split = batch.nearest_split(total, size)
     uneven = f", or {_split_text(split)}" if split else ""
-    return f"train_batch_size={sizes}{uneven}"
+    return f"train_batch_size={sizes}{uneven}{_auto(draft, total, size)}"
 
 
-def _uneven_remedy(scale: Scale, size: int) -> str:
+def _uneven_remedy(draft: Draft, scale: Scale, size: int) -> str:
     total = scale.args.train_batch_size
     split = batch.nearest_split(total, size)
     if split is None:
         return f"train_batch_size of at least {size}: every rank needs a sample"
     if split.is_even:
         return f"use_uneven_batch=false: {total} divides evenly over {size} ranks"
-    return f"{_split_text(split)} gives {total}"
+    return f"{_split_text(split)} gives {total}{_auto(draft, total, size)}"
 
 
 def _split_text(split: batch.BatchSplit) -> str:

@@ -1,12 +1,11 @@
 """When a job may be elastic, and which sizes it may take."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from launcher.check import Draft
 from launcher.problems import Problem
 from launcher.rules import SIZES, rule
-from launcher.scales import get, leaves, size_of
+from launcher.scales import AUTO, get, leaves, size_of
 
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 _LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
@@ -46,41 +45,36 @@ def step_or_scales(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
     if not draft.is_elastic:
         return
     step, scales = draft.recipe.elastic_policy.replica_increment_step, draft.recipe.scale_config
-    if step and scales:
+    if step and scales and scales != AUTO:
         yield problem(
             f"{_POLICY}.replica_increment_step",
             "is given together with scale_config",
             value=step,
             allowed="one of the two",
-            remedy="~recipes.scale_config keeps the step; leave out the step to keep the scales",
+            remedy="recipes.scale_config=auto plans the step's sizes; leave out the step to keep the scales",
         )
     if not step and not scales:
         yield problem(
             "recipes.scale_config",
             "an elastic job needs sizes, and neither scale_config nor replica_increment_step gives any",
-            remedy=f"++{_POLICY}.replica_increment_step=1",
+            remedy="++recipes.scale_config=auto plans every size",
         )
 
 
 @rule("E203", source=f"{_PAGE}, Scale Config")
 def scale_keys_are_sizes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key of scale_config is a number of nodes, its value what changes there."""
-    for key, own in _entries(draft).items():
-        if not isinstance(own, Mapping):
+    for key, own in draft.entries.items():
+        if not isinstance(own, Mapping) and not (own is None and draft.size_plan):
             yield problem(f"recipes.scale_config.{key}", "is no mapping of keys", value=own)
         if not size_of(key):
             yield problem(f"recipes.scale_config.{key}", "is no number of nodes", value=key, allowed="1, 2, 3, …")
 
 
-def _entries(draft: Draft) -> Mapping[str, Any]:
-    entries = draft.recipe.scale_config
-    return entries if isinstance(entries, Mapping) else {}
-
-
 @rule("E214", source=f"{_PAGE}, Scale Config")
 def scales_change_training_only(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What a size may change is how it trains; the job's name, devices and bounds are the same at every size."""
-    for key, own in _entries(draft).items():
+    for key, own in draft.entries.items():
         for path, value in leaves(own if isinstance(own, Mapping) else {}):
             if path and path != "trainer.num_nodes" and not path.startswith("training_config."):
                 yield problem(
@@ -94,7 +88,7 @@ def scales_change_training_only(draft: Draft, problem: Callable[..., Problem]) -
 @rule("E204", source=f"{_PAGE}, Scale Config")
 def scale_key_is_num_nodes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The entry for N nodes describes N nodes."""
-    for key, own in _entries(draft).items():
+    for key, own in draft.entries.items():
         nodes = get(own, "trainer.num_nodes")
         if nodes is not None and size_of(key) and str(nodes) != key:
             yield problem(
@@ -108,7 +102,7 @@ def scale_key_is_num_nodes(draft: Draft, problem: Callable[..., Problem]) -> Ite
 @rule("E205", *SIZES, source=f"{_PAGE}, Scale Config")
 def scales_within_bounds(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A size outside [min_nodes, max_nodes] would never be used; where the user moved a bound it is dropped."""
-    if not draft.is_elastic or not _entries(draft):
+    if not draft.is_elastic or not isinstance(draft.recipe.scale_config, Mapping):
         return
     policy = draft.recipe.elastic_policy
     outside = [s for s in draft.scales if s.nodes and not policy.min_nodes <= s.nodes <= policy.max_nodes]

@@ -52,4 +52,5 @@ def devices_exist(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pro
 
 
 def _allowed(draft: Draft) -> list[str]:
-    return [instances.canonical(name) for name in draft.recipe.instance_types]
+    """Return the instance types a recipe may run on; one that lists none may run on any."""
+    return [instances.canonical(name) for name in draft.recipe.instance_types] or list(instances.table())

@@ -21,18 +21,9 @@ def backend_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
         )
 
 
-@rule("E902", "recipes.scale_config", "training_cfg", source=_ROADMAP)
+@rule("E902", "recipes.checkpointless", "recipes.tiered_checkpointing", source=_ROADMAP)
 def feature_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key that asks for something still to come."""
-    if draft.recipe.scale_config == "auto":
-        yield problem(
-            "recipes.scale_config",
-            "auto is not yet supported",
-            value="auto",
-            remedy="write the sizes by hand",
-        )
-    if draft.launch.training_cfg is not None:
-        yield problem("training_cfg", "custom scripts are not yet supported", remedy="~training_cfg")
     for key in ("checkpointless", "tiered_checkpointing"):
         if getattr(draft.recipe, key) and not draft.is_elastic:
             yield problem(f"recipes.{key}", "is not yet supported", value=True, remedy=f"recipes.{key}=false")

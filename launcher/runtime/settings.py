@@ -88,7 +88,9 @@ def shares_of(training_args: Mapping[str, Any], world_size: int) -> Shares:
         per_rank = (small,) * num_small + (large,) * (world_size - num_small)
         if len(per_rank) != world_size or sum(per_rank) != total:
             raise SharesMismatch(f"{per_rank} on {world_size} ranks is not train_batch_size={total}")
-        return Shares(per_rank, micro=large)
+        # The fewest passes, then the smallest: what the plan says.
+        passes = -(-large // int(training_args.get("micro_train_batch_size") or large))
+        return Shares(per_rank, micro=-(-large // passes))
     local, rest = divmod(total, world_size)
     if rest:
         raise SharesMismatch(f"train_batch_size={total} does not divide over {world_size} ranks")

@@ -1,0 +1,62 @@
+"""What planning many sizes costs."""
+
+import statistics
+import subprocess
+import sys
+import time
+
+from conftest import ELASTIC
+
+from launcher import batch
+
+NODES, DEVICES, SAMPLES = 4096, 8, 65_536
+LARGEST = (
+    *ELASTIC,
+    "recipes.scale_config=auto",
+    f"recipes.elastic_policy.max_nodes={NODES}",
+    f"recipes.training_config.training_args.train_batch_size={SAMPLES}",
+)
+COLD = """
+import re, sys
+from pathlib import Path
+from launcher import pipeline
+from launcher.context import LaunchContext
+pipeline.prepare(sys.argv[1:], LaunchContext.read())
+print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
+"""
+ROUNDS = 5
+
+
+def floor_s() -> float:
+    """Return the seconds of the arithmetic alone: one division and one search for a divisor a size."""
+    began = time.perf_counter()
+    for nodes in range(1, NODES + 1):
+        batch.fit(SAMPLES, nodes * DEVICES, 8)
+    return time.perf_counter() - began
+
+
+def test_every_size_to_4096_nodes(tmp_path, report):
+    """Target: at most 1 s for 1 to 4,096 nodes of 8 devices: composed, typed, checked and planned, as a table."""
+    from launcher import pipeline
+    from launcher import report as reports
+    from launcher.context import LaunchContext
+
+    context = LaunchContext.read()
+
+    def plan_all() -> float:
+        began = time.perf_counter()
+        job = pipeline.prepare(LARGEST, context)
+        assert len(reports.table(job, with_balance=True)) == 1 + NODES
+        return time.perf_counter() - began
+
+    plan_all()
+    ours = statistics.median(plan_all() for _ in range(ROUNDS))
+    bare = statistics.median(floor_s() for _ in range(ROUNDS))
+    began = time.perf_counter()
+    command = [sys.executable, "-c", COLD, *LARGEST]
+    peak_mib = float(subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout)
+    cold_s = time.perf_counter() - began
+    report(
+        f"plan of {NODES} sizes: {ours:.2f} s (the arithmetic alone {bare:.3f} s); in a process of its own"
+        f" {cold_s:.2f} s, peak {peak_mib:.0f} MiB"
+    )

@@ -1,0 +1,73 @@
+"""A script of your own: the launcher starts it on every rank and leaves the training to it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher.families import BUNDLE_CONFIGS, Interface
+from launcher.recipe import BatchArgs, CustomTraining, RecipeBase, TrainingBase
+from launcher.scales import get
+from launcher.specs import JobSpec
+
+_CONFIG_MOUNT = "/config"
+_MLFLOW = {"MLFLOW_TRACKING_URI": "tracking_uri", "MLFLOW_RUN_ID": "run_id"}
+"""Variable to key of `mlflow`. Source: MLflow, Environment variables: a script's own calls go to the job's run."""
+
+
+class TrainingConfig(TrainingBase):
+    """What the launcher plans with; further keys that the script reads are declared in `extra_keys`."""
+
+    training_args: BatchArgs
+    """Batch, learning rate and folder of the checkpoints."""
+
+
+class Recipe(RecipeBase):
+    """A recipe that runs a script of its user."""
+
+    training_config: TrainingConfig
+    """What the launcher plans with, and what the script reads of it."""
+    training_cfg: CustomTraining
+    """The script, its arguments, and the job's name and size."""
+
+
+def _program(job: JobSpec) -> tuple[str, ...]:
+    """Return script or module and its arguments. A script on this machine is found from any folder."""
+    training = get(job.config, "recipes.training_cfg")
+    if training["entry_module"]:
+        entry = ("-m", training["entry_module"])
+    elif job.backend == "local":
+        entry = (str(Path(job.cwd, Path(training["entry_script"]).expanduser())),)
+    else:
+        entry = (training["entry_script"],)
+    return (*entry, *(word for argument in training["script_args"] or () for word in _words(argument)))
+
+
+def _words(argument: dict[str, Any]) -> Iterator[str]:
+    """Yield the words of one argument: its name, and its value unless that is null; a list is several values."""
+    for name, value in argument.items():
+        yield name
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None:
+                yield str(each).lower() if isinstance(each, bool) else str(each)
+
+
+def _image_command(job: JobSpec) -> tuple[str, ...]:
+    """Return the agent as process 1; the operator tells it the real size."""
+    agent = ("hyperpodrun", "--nnodes=1", f"--nproc-per-node={job.nproc_per_node}", "--rdzv-backend=hyperpod")
+    return (*agent, *(_CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in _program(job)))
+
+
+def _worker_env(job: JobSpec) -> dict[str, str]:
+    mlflow = get(job.config, "recipes.training_config.mlflow")
+    if mlflow.get("enabled") is False or not mlflow["run_id"]:
+        return {}
+    return {variable: mlflow[key] for variable, key in _MLFLOW.items()}
+
+
+INTERFACE = Interface(
+    program=_program,
+    image_command=_image_command,
+    image_env=lambda job: {"NNODES": str(job.initial_nodes)},
+    worker_env=_worker_env,
+    takes_config_path=False,
+)

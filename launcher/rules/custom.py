@@ -1,0 +1,140 @@
+"""A script of the user's own: what starts it, and what only other recipes read."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from launcher.check import Draft
+from launcher.families import BUNDLE_CONFIGS
+from launcher.problems import Problem
+from launcher.rules import SIZES, rule
+
+FAMILY = "custom"
+_PART = "base/custom/"
+"""Where the values stand that hold until a recipe or an override states its own."""
+
+_SCRIPT = "recipes.training_cfg"
+_BATCH = "recipes.training_config.training_args.train_batch_size"
+_PROCESSES = (f"{_SCRIPT}.run.ntasks_per_node", "recipes.trainer.devices")
+_KEYS = "docs/decisions.md, A script of your own"
+_UNREAD = {
+    "git": ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token"),
+    "recipes": ("pre_script", "post_script"),
+}
+"""Keys that the image of other recipes reads, and no script of one's own."""
+
+
+def is_script(draft: Draft) -> bool:
+    """Tell whether the job runs a script of the user's own."""
+    return draft.recipe.run.model_type == FAMILY
+
+
+def is_unstated(draft: Draft, path: str) -> bool:
+    """Tell whether nobody has stated a value, so that the part's own stands in."""
+    return (draft.composition.origin(path) or "").startswith(_PART)
+
+
+@rule("E105", _SCRIPT, "recipes.run.model_type", source=_KEYS)
+def only_scripts_have_training_cfg(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A recipe with a trainer of its own would not start the script."""
+    if draft.recipe.training_cfg is not None and not is_script(draft):
+        yield problem(
+            _SCRIPT,
+            f"this recipe trains with {draft.recipe.run.model_type}, which runs no script of yours",
+            remedy="recipes=training/custom/script, or leave out training_cfg",
+        )
+
+
+@rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", source=_KEYS)
+def one_entry(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Every rank starts one program."""
+    if not is_script(draft):
+        return
+    given = [
+        value for value in (draft.recipe.training_cfg.entry_script, draft.recipe.training_cfg.entry_module) if value
+    ]
+    if len(given) != 1:
+        yield problem(
+            f"{_SCRIPT}.entry_script",
+            "both a script and a module are given" if given else "there is no script to run",
+            value=" and ".join(given) or None,
+            allowed="one of entry_script and entry_module",
+            remedy=f"{_SCRIPT}.entry_module=null" if given else "training_cfg.entry_script=train.py",
+        )
+
+
+@rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
+def arguments_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """An argument is a name and a value, in the order they are given."""
+    arguments = draft.recipe.training_cfg.script_args if is_script(draft) else None
+    for i, argument in enumerate(arguments or ()):
+        path = f"{_SCRIPT}.script_args.{i}"
+        if len(argument) != 1:
+            yield problem(path, "is not one argument", value=argument, allowed="one name and its value: {--lr: 0.1}")
+        for name, value in argument.items():
+            if not _is_value(value):
+                yield problem(f"{path}.{name}", "is no value of an argument", value=value, allowed=_VALUES)
+            elif draft.backend == "k8s" and str(value).startswith("bundle:") and value != BUNDLE_CONFIGS:
+                message = "a pod has the bundle's configurations only"
+                yield problem(f"{path}.{name}", message, value=value, allowed=BUNDLE_CONFIGS)
+
+
+_VALUES = "a text, a number, true, false, null (the name alone) or a list of these"
+
+
+def _is_value(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return all(each is None or isinstance(each, str | int | float) for each in values)
+
+
+@rule("E108", "git", "recipes.pre_script", "recipes.post_script", source=_KEYS)
+def nothing_is_unread(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """What the launcher's own images read would do nothing for a script of yours."""
+    for section, names in _UNREAD.items() if is_script(draft) else ():
+        holder = draft.launch.git if section == "git" else draft.recipe
+        for name in names:
+            if (value := getattr(holder, name)) is not None:
+                yield problem(
+                    f"{section}.{name}",
+                    "is read by the LLMFT image only, not by a script of yours",
+                    value=None if name == "token" else value,
+                    remedy=f"training_cfg.{name}={value}" if name.startswith("entry_") else f"{section}.{name}=null",
+                )
+
+
+@rule("E109", *_PROCESSES, "instance_type", source="launcher/instances.yaml")
+def processes_are_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """One process a node leaves all devices but one idle, and they are paid for."""
+    if not is_script(draft) or draft.instance is None or draft.recipe.trainer.devices >= draft.instance.processes:
+        return
+    if all(is_unstated(draft, path) for path in _PROCESSES):
+        most = draft.instance.processes
+        yield problem(
+            _PROCESSES[0],
+            f"say how many processes a node runs: {draft.instance.name} has devices for {most}",
+            value=draft.recipe.trainer.devices,
+            remedy=f"training_cfg.run.ntasks_per_node={most}",
+        )
+
+
+@rule("E110", *SIZES, _BATCH, source="docs/concepts.md, Sizes and precedence")
+def elastic_batch_is_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The samples of a step stay the same at every size; what is not stated cannot be kept."""
+    if is_script(draft) and draft.is_elastic and is_unstated(draft, _BATCH):
+        yield problem(
+            _BATCH,
+            "an elastic script states how many samples it takes per optimizer step, over all ranks",
+            remedy=f"{_BATCH}=…, which your script reads from the configuration of its size",
+        )
+
+
+@rule("E111", "recipes.trainer", f"{_SCRIPT}.run", source=_KEYS)
+def sizes_agree(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """`training_cfg.run` and `trainer` name the same numbers; where both are given, they agree."""
+    if not is_script(draft) or (run := draft.recipe.training_cfg.run) is None:
+        return
+    for path, value, name, other in (
+        ("recipes.trainer.num_nodes", draft.recipe.trainer.num_nodes, "nodes", run.nodes),
+        ("recipes.trainer.devices", draft.recipe.trainer.devices, "ntasks_per_node", run.ntasks_per_node),
+    ):
+        if value != other and draft.is_explicit(path) and draft.is_explicit(f"{_SCRIPT}.run.{name}"):
+            yield problem(path, f"training_cfg.run.{name} says {other}", value=value, remedy=f"leave out {path}")
