@@ -1,35 +1,33 @@
 """Overrides to one resolved tree, with the origin of every value.
 
-With `sources` and `flags`, all there is of Hydra.
+With `chosen`, `sources` and `flags`, all there is of Hydra.
 """
 
 import copy
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.defaults_list import create_defaults_list
-from hydra._internal.utils import create_config_search_path
-from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import provenance
-from launcher.paths import COLLECTION
+from launcher import provenance, references
+from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.problems import Problem, ProblemsFound, fail, shown
-from launcher.scales import leaves
-from launcher.sources import USER_RECIPE, RecipeFiles, UserRecipe, locate, register
+from launcher.provenance import Setting
+from launcher.scales import AUTO, leaves
+from launcher.sources import USER_RECIPE, UserRecipe, locate
+from launcher.typed import did_you_mean
 
-CONFIG = "config"
-_GROUPS = ("recipes", "cluster")
+_SCRIPT_RECIPE = "training/custom/script"
+"""Recipe of a launch that names a script and no recipe."""
+_SCALES = "recipes.scale_config"
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,7 @@ class Composition:
         backend: The chosen cluster.
         overrides: As typed.
         explicit: Dotted path of every leaf an override sets, to that override.
+        corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
     """
 
     tree: Mapping[str, Any]
@@ -49,6 +48,7 @@ class Composition:
     backend: str
     overrides: tuple[str, ...]
     explicit: Mapping[str, str]
+    corrections: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
     _layers: tuple[tuple[str, str], ...] = field(repr=False, compare=False)
     _search: tuple[str, ...] = field(repr=False, compare=False)
 
@@ -62,9 +62,32 @@ class Composition:
     @cached_property
     def origins(self) -> dict[str, str]:
         """The origin of every leaf, dotted path to `file:line` or override."""
-        chosen = {text.partition("=")[0]: text for text in self.overrides if text.partition("=")[0] in _GROUPS}
+        chosen = {text.partition("=")[0]: text for text in self.overrides if text.partition("=")[0] in GROUPS}
         files = provenance.leaf_origins(locate(self._layers, self._search))
         return provenance.overridden(files, self.explicit) | chosen
+
+    def settings(self, path: str) -> tuple[Setting, ...]:
+        """Return every place that sets the leaf `path`, lowest precedence first: files, then overrides as typed."""
+        layers, typed = self._places
+        return (*provenance.settings(layers, path), *filter(None, (_setting(o, path) for o in typed)))
+
+    @cached_property
+    def _places(self) -> tuple[tuple[tuple[Path, str], ...], tuple[Override, ...]]:
+        """The layers of files, and the overrides of values; finding and parsing them takes longer than asking."""
+        typed = tuple(override for override in _parse(self.overrides) if not _is_choice(override))
+        return tuple(locate(self._layers, self._search)), typed
+
+    def refers_to(self, *names: str) -> bool:
+        """Tell whether a file may refer to a key of one of these names, as `${name}` does."""
+        files = (file.read_text(encoding="utf-8") for file, _ in locate(self._layers, self._search))
+        lines = (line for text in files if "${" in text for line in text.splitlines() if "${" in line)
+        return any(name in line for line in lines for name in names)
+
+    def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
+        """Return number and value of each layer of files that sets `path`, lowest precedence first."""
+        numbered = enumerate(locate(self._layers, self._search))
+        found = ((i, setting) for i, layer in numbered for setting in provenance.settings([layer], path))
+        return tuple((i, setting.value) for i, setting in found if setting.path == path)
 
 
 def compose(overrides: Sequence[str], cwd: Path) -> Composition:
@@ -83,10 +106,15 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     """
     parsed = _parse(overrides)
     choices = _choices(parsed, cwd)
-    files = _compose_files(choices)
+    files = compose_files(choices)
     config = copy.deepcopy(files.config)
     values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
-    if problems := tuple(filter(None, (_set(config, override) for override in values))):
+    corrections = _corrections(config, values)
+    found = [_set(config, override) for override in values if override not in corrections]
+    if corrections:
+        OmegaConf.update(config, _SCALES, {}, merge=False, force_add=True)
+        found += [_correct(config, override) for override in corrections]
+    if problems := tuple(filter(None, found)):
         raise ProblemsFound(problems)
     composition = Composition(
         tree={},
@@ -97,77 +125,15 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
         _layers=files.layers,
         _search=choices.search,
     )
+    if files.references + sum(text.count("${") for text in overrides) > references.FEW:
+        _refuse_faulty_references(config, composition)
     tree = _resolve(config, composition)
+    corrected = {}
+    if corrections:
+        corrected = tree["recipes"]["scale_config"]
+        tree["recipes"]["scale_config"] = AUTO
     tree["training_config"] = tree.get("training_config") or composition.recipe
-    return dataclasses.replace(composition, tree=tree)
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """What Hydra made of the chosen files, before any value is overridden."""
-
-    config: DictConfig
-    recipe: str
-    cluster: str
-    layers: tuple[tuple[str, str], ...]
-    read: Mapping[Path, int]
-
-    def is_current(self) -> bool:
-        """Tell whether every file is as it was when it was read."""
-        return all(path.is_file() and path.stat().st_mtime_ns == mtime for path, mtime in self.read.items())
-
-
-@dataclass(frozen=True, slots=True)
-class _Choices:
-    """Overrides that choose files, as Hydra gets them, and the folders and files it looks in beside ours."""
-
-    words: tuple[str, ...]
-    search: tuple[str, ...]
-
-
-_composed: dict[_Choices, _Files] = {}
-
-
-def _compose_files(choices: _Choices) -> _Files:
-    known = _composed.get(choices)
-    if known is None or not known.is_current():
-        known = _composed[choices] = _compose_anew(choices)
-    return known
-
-
-def _compose_anew(choices: _Choices) -> _Files:
-    """Compose the chosen files as `hydra.compose` does, but without Hydra's own configuration.
-
-    That one logs, names folders and starts sweeps; merging it costs as much as merging a recipe.
-    """
-    register()
-    RecipeFiles.read = {}
-    search_path = create_config_search_path(str(COLLECTION))
-    for place in reversed(choices.search):  # each goes right behind ours
-        search_path.append("user", place, anchor=SearchPathQuery("main", None))
-    loader = ConfigLoaderImpl(config_search_path=search_path)
-    try:
-        overrides, repository = loader._parse_overrides_and_create_caching_repo(CONFIG, list(choices.words))
-        defaults = create_defaults_list(
-            repo=repository,
-            config_name=CONFIG,
-            overrides_list=overrides,
-            prepend_hydra=False,
-            skip_missing=False,
-        )
-        config = loader._compose_config_from_defaults_list(defaults=defaults.defaults, repo=repository)
-    except RecursionError:
-        raise fail(
-            "E005", "defaults", "a recipe's defaults lead back to itself", value=" ".join(choices.words)
-        ) from None
-    except MissingConfigException as error:
-        raise _missing_config(error, choices.words) from error
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise fail("E003", " ".join(choices.words), _first_line(error), remedy=_REMEDY_SYNTAX) from error
-    del config["hydra"]
-    chosen = defaults.overrides.known_choices
-    layers = tuple((d.config_path, d.package or "") for d in defaults.defaults if d.config_path)
-    return _Files(config, chosen["recipes"], chosen["cluster"], layers, RecipeFiles.read)
+    return dataclasses.replace(composition, tree=tree, corrections=corrected)
 
 
 def _set(config: DictConfig, override: Override) -> Problem | None:
@@ -187,17 +153,24 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
         else:
             OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
-        return Problem("E003", key, _first_line(error), where=shown(override.input_line))
+        return Problem("E003", key, first_line(error), where=shown(override.input_line))
     return None
 
 
-def recipe_names() -> list[str]:
-    """Return the path of every recipe in the collection, sorted."""
-    root = COLLECTION / "recipes"
-    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.yaml"))
+def _corrections(config: DictConfig, values: Sequence[Override]) -> list[Override]:
+    """Return the overrides of single sizes where the sizes are planned: they have no mapping to be set in."""
+    said = [o.value() for o in values if o.key_or_group == _SCALES and not o.is_delete()]
+    if (said[-1] if said else OmegaConf.select(config, _SCALES)) != AUTO:
+        return []
+    return [override for override in values if override.key_or_group.startswith(f"{_SCALES}.")]
 
 
-_REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
+def _correct(config: DictConfig, override: Override) -> Problem | None:
+    """Apply an override of a single size; one that is removed is null."""
+    if override.is_delete() and override.key_or_group.count(".") == _SCALES.count(".") + 1:
+        OmegaConf.update(config, override.key_or_group, None, force_add=True)
+        return None
+    return _set(config, override)
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -205,11 +178,12 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     for text in overrides:
         try:
             override = parser.parse_override(text)
-        except HydraException as error:
-            message = _first_line(error) if shown(text) == text else "is not written as an override"
-            problems.append(Problem("E001", shown(text), message, remedy=_REMEDY_SYNTAX))
+        except (HydraException, RecursionError) as error:
+            message = first_line(error) if shown(text) == text else "is not written as an override"
+            problems.append(Problem("E001", shown(text), message, remedy=REMEDY_SYNTAX))
             continue
-        if override.key_or_group in _GROUPS and not isinstance(override.value(), str):
+        override.key_or_group = _placed(override.key_or_group)
+        if override.key_or_group in GROUPS and not isinstance(override.value(), str):
             problems.append(Problem("E005", override.key_or_group, "must name one", where=shown(text)))
         if override.is_hydra_override() and (problem := _hydra_problem(override)):
             problems.append(problem)
@@ -226,6 +200,11 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     if problems:
         raise ProblemsFound(tuple(problems))
     return parsed
+
+
+def _placed(key: str) -> str:
+    """Return where a key stands: the published `training_cfg` is a part of the recipe."""
+    return f"recipes.{key}" if key.partition(".")[0] == "training_cfg" else key
 
 
 def _hydra_problem(override: Override) -> Problem | None:
@@ -246,10 +225,10 @@ def _hydra_problem(override: Override) -> Problem | None:
 
 def _is_choice(override: Override) -> bool:
     """Tell an override that chooses a file (`cluster=k8s`) from one that sets a value."""
-    return override.key_or_group in _GROUPS or "/" in override.key_or_group
+    return override.key_or_group in GROUPS or "/" in override.key_or_group
 
 
-def _choices(parsed: Sequence[Override], cwd: Path) -> _Choices:
+def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     """Return what the overrides choose; `cluster_type` chooses where `cluster` does not."""
     words, search, chosen = [], [], {o.key_or_group: o.value() for o in parsed}
     for override in parsed:
@@ -262,7 +241,9 @@ def _choices(parsed: Sequence[Override], cwd: Path) -> _Choices:
             words.append(override.input_line)
     if isinstance(chosen.get("cluster_type"), str) and "cluster" not in chosen:
         words.append(f"cluster={chosen['cluster_type']}")
-    return _Choices(tuple(words), tuple(search))
+    if "recipes" not in chosen and any(key.startswith("recipes.training_cfg") for key in chosen):
+        words.append(f"recipes={_SCRIPT_RECIPE}")
+    return Choices(tuple(words), tuple(search))
 
 
 def _recipe_file(override: Override, cwd: Path) -> Path | None:
@@ -272,13 +253,24 @@ def _recipe_file(override: Override, cwd: Path) -> Path | None:
         return None
     path = (cwd / Path(name).expanduser()).resolve()
     if not path.is_file():
-        raise fail("E005", "recipes", "no such file", value=name, remedy="give a path under recipes/ without .yaml")
+        near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
+        remedy = near or "a recipe of the collection is a path under recipes/ without .yaml"
+        raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)
     return path
+
+
+def _refuse_faulty_references(config: DictConfig, composition: Composition) -> None:
+    faults = references.faults(OmegaConf.to_container(config, resolve=False))
+    if problems := tuple(dataclasses.replace(p, where=composition.origin(p.path)) for p in faults):
+        raise ProblemsFound(problems)
 
 
 def _resolve(config: Any, composition: Composition) -> dict[str, Any]:
     try:
         return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except RecursionError:
+        _refuse_faulty_references(config, composition)
+        raise fail("E007", "recipes", "refers to another value through too many others") from None
     except OmegaConfBaseException:
         first: dict[str, Problem] = {}  # a value that refers to a faulty one fails with the same words
         for problem in sorted(_unresolved(config, ""), key=lambda p: p.path not in composition.explicit):
@@ -301,7 +293,9 @@ def _unresolved(node: Any, path: str) -> Iterator[Problem]:
                 continue
             value = node[key]
         except OmegaConfBaseException as error:
-            yield Problem("E007", here, _first_line(error))
+            line = first_line(error)
+            is_long = line.startswith("RecursionError")
+            yield Problem("E007", here, "refers to another value through too many others" if is_long else line)
             continue
         if OmegaConf.is_config(value):
             yield from _unresolved(value, here)
@@ -317,40 +311,14 @@ def _explicit(values: Sequence[Override]) -> dict[str, str]:
     return explicit
 
 
-def _missing_config(error: MissingConfigException, words: Sequence[str]) -> ProblemsFound:
-    """Tell a choice that does not exist from a file whose `defaults` names one that does not."""
-    missing = error.missing_cfg_file or ""
-    for group in _GROUPS:
-        name = missing.removeprefix(f"{group}/")
-        if missing.startswith(f"{group}/") and f"{group}={name}" in words:
-            return _unknown_choice(group, name)
-    return fail(
-        "E005",
-        "defaults",
-        "a recipe's defaults name a file that does not exist",
-        value=missing,
-        remedy="a path begins with /, from recipes_collection/ or the search path, and ends without .yaml",
-    )
-
-
-def _unknown_choice(group: str, name: str) -> ProblemsFound:
-    known = recipe_names() if group == "recipes" else clusters()
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:8]
-    return fail(
-        "E005",
-        group,
-        f"there is no {group.removesuffix('s')} of that name",
-        value=name,
-        allowed=", ".join(known) if group == "cluster" else None,
-        remedy=f"did you mean {' or '.join(f'{group}={n}' for n in near[:3])}?",
-    )
-
-
-def clusters() -> list[str]:
-    """Return the clusters a job can be compiled for, sorted."""
-    return sorted(path.stem for path in (COLLECTION / "cluster").glob("*.yaml"))
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def _setting(override: Override, path: str) -> Setting | None:
+    """Return what an override sets or removes at a leaf, None when it is about other keys."""
+    key, origin = override.key_or_group, shown(override.input_line)
+    if path != key and not path.startswith(f"{key}."):
+        return None
+    if override.is_delete():
+        return Setting(key, None, origin, is_override=True)
+    if not isinstance(override.value(), dict):
+        return Setting(key, override.value(), origin, is_override=True)
+    inside = dict(leaves(override.value(), key))
+    return Setting(path, inside[path], origin, is_override=True) if path in inside else None

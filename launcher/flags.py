@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from launcher.compose import CONFIG
+from launcher.chosen import CONFIG
 from launcher.paths import COLLECTION
 from launcher.sources import USER_RECIPE, UserRecipe, register
 

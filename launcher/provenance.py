@@ -1,12 +1,32 @@
 """Which line of which file set a value."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from launcher import yamlio
 from launcher.paths import COLLECTION
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One place that sets a value, whether or not another place wins over it.
+
+    Args:
+        path: Dotted path that is set: the one asked for, or the ancestor that replaces it.
+        value: As written; a reference stays a reference.
+        origin: `file:line`, the override, or what else decides.
+        is_override: Whether the user typed it.
+    """
+
+    path: str
+    value: Any
+    origin: str
+    is_override: bool = False
 
 
 def leaf_origins(layers: Iterable[tuple[Path, str]]) -> dict[str, str]:
@@ -17,18 +37,64 @@ def leaf_origins(layers: Iterable[tuple[Path, str]]) -> dict[str, str]:
     """
     origins: dict[str, str] = {}
     for file, package in layers:
-        node = yamlio.load_nodes(file.read_text(encoding="utf-8"))
-        name = file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
-        if isinstance(node, yaml.MappingNode):
-            node.value = [(key, value) for key, value in node.value if key.value != "defaults"]
-        origins |= {path: f"{name}:{line}" for path, line in _leaves(node, package)}
+        node = _nodes(file)
+        origins |= {path: f"{_name(file)}:{line}" for path, line in _leaves(node, package)}
     return origins
+
+
+def settings(layers: Iterable[tuple[Path, str]], path: str) -> Iterator[Setting]:
+    """Yield what each layer that sets a leaf or replaces it says, in the order of the layers.
+
+    Args:
+        layers: As for `leaf_origins`.
+        path: Dotted path of the leaf.
+    """
+    for file, package in layers:
+        below = path if not package else path.removeprefix(f"{package}.")
+        if package and below == path:
+            continue
+        tree, node = _parsed(file, file.stat().st_mtime_ns)
+        if isinstance(node, yaml.MappingNode) and not node.value:
+            continue  # a file of defaults alone sets nothing
+        if found := _find(tree, node, below):
+            rest, value, line = found
+            yield Setting(path.removesuffix(f".{rest}") if rest else path, value, f"{_name(file)}:{line}")
+
+
+def _find(tree: Any, node: yaml.Node | None, path: str) -> tuple[str, Any, int] | None:
+    """Return what of `path` lies below a value that replaces it, that value and its line. A key may hold dots."""
+    if not isinstance(node, yaml.MappingNode) or not node.value:
+        return node and (path, tree, node.start_mark.line + 1)
+    for key, value in node.value:
+        if path == key.value:
+            return "", tree[key.value], value.start_mark.line + 1
+        if path.startswith(f"{key.value}."):
+            return _find(tree[key.value], value, path.removeprefix(f"{key.value}."))
+    return None
+
+
+@lru_cache(maxsize=256)
+def _parsed(file: Path, mtime_ns: int) -> tuple[Any, yaml.Node | None]:
+    """Return a file's tree and nodes. `mtime_ns` is part of the key: a changed file is read again."""
+    return yamlio.load(file.read_text(encoding="utf-8")), _nodes(file)
+
+
+def _nodes(file: Path) -> yaml.Node | None:
+    node = yamlio.load_nodes(file.read_text(encoding="utf-8"))
+    if isinstance(node, yaml.MappingNode):
+        node.value = [(key, value) for key, value in node.value if key.value != "defaults"]
+    return node
+
+
+def _name(file: Path) -> Path:
+    return file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
 
 
 def nearest(origins: Mapping[str, str], path: str) -> str | None:
     """Return the origin of `path`, else of its last descendant, else of its nearest ancestor."""
-    inside = [origin for leaf, origin in origins.items() if leaf.startswith(path + ".")]
-    if path not in origins and inside:
+    if path in origins:
+        return origins[path]
+    if inside := [origin for leaf, origin in origins.items() if leaf.startswith(path + ".")]:
         return inside[-1]
     ancestor = path
     while ancestor:

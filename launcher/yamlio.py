@@ -5,6 +5,7 @@ Differences from plain PyYAML, the first three shared with OmegaConf's own loade
 and `scale_config.2` on the command line name the same scale.
 """
 
+import json
 import re
 from typing import Any
 
@@ -22,36 +23,60 @@ _OCTAL = re.compile(r"^0o[0-7]+$")
 _FLOAT_TAG, _TIMESTAMP_TAG = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
 
 
+MAX_DEPTH = 64
+"""Levels of nesting. The deepest published recipe has 8. libyaml, OmegaConf and pydantic recurse, and libyaml ends
+the process where the stack ends, at some 40,000 levels."""
+
+MAX_VALUES = 10_000
+"""Values of a text with every alias written out, keys counted too. The largest published recipe has some 1,200."""
+
+_LONGEST_NUMBER = 64
+"""Characters of a number: more than any 64-bit one takes, far less than Python needs minutes for."""
+
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Source: YAML 1.2.2, 5.1 Character Set."""
+
+_OPENS_FLOW, _OPENS_BLOCK = re.compile(r"[\[{]"), re.compile(r"[-?][ \t]")
+_CORE_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map"))
+
+
 class _Loader(yaml.CSafeLoader):
     yaml_implicit_resolvers = {
         first: [(tag, regexp) for tag, regexp in resolvers if tag not in (_FLOAT_TAG, _TIMESTAMP_TAG)]
         for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
     }
+    yaml_constructors = {
+        tag: construct for tag, construct in yaml.CSafeLoader.yaml_constructors.items() if tag in _CORE_TAGS
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
-        self.flatten_mapping(node)
-        mapping: dict[str, Any] = {}
-        for key_node, value_node in node.value:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    "in a mapping",
-                    node.start_mark,
-                    "a key must be a plain word or number",
-                    key_node.start_mark,
-                )
-            if key_node.value in mapping:
-                raise yaml.constructor.ConstructorError(
-                    "in a mapping",
-                    node.start_mark,
-                    f"key {key_node.value!r} is given twice",
-                    key_node.start_mark,
-                )
-            mapping[key_node.value] = self.construct_object(value_node, deep=True)
-        return mapping
+                raise _error("a key must be a plain word or number", key_node)
+            if key_node.value in seen:
+                raise _error(f"key {key_node.value!r} is given twice", key_node)
+            seen.add(key_node.value)
+        self.flatten_mapping(node)  # what `<<` takes over comes first, so that the mapping's own keys win
+        return {key_node.value: self.construct_object(value_node, deep=True) for key_node, value_node in node.value}
+
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        if len(node.value) > _LONGEST_NUMBER:
+            raise _error(f"a number of {len(node.value)} characters; at most {_LONGEST_NUMBER}", node)
+        try:
+            return yaml.CSafeLoader.yaml_constructors[node.tag](self, node)
+        except (ValueError, KeyError) as error:  # a tag that the text does not suit, as in `!!int abc`
+            raise _error(f"{node.value!r} is no {node.tag.rpartition(':')[2]}", node) from error
+
+    def refuse_tag(self, node: yaml.Node) -> Any:
+        raise _error(f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} has no meaning here", node)
 
 
 _Loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
 _Loader.add_constructor("tag:yaml.org,2002:map", lambda loader, node: loader.construct_mapping(node))
+_Loader.add_constructor(None, _Loader.refuse_tag)
+for _tag in ("bool", "int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_number)
 
 
 class _Dumper(yaml.CSafeDumper):
@@ -59,27 +84,128 @@ class _Dumper(yaml.CSafeDumper):
         return True
 
 
+_OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029]")
+"""Line breaks that a reader replaces by a newline or a blank, unless they are escaped. Source: YAML 1.1, 4.2."""
+
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+"""What JSON may write as it is and YAML may not."""
+
+
 def _represent_str(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote what a YAML 1.2 reader would take for a number; PyYAML quotes only YAML 1.1's."""
-    style = "'" if _FLOAT.match(text) or _OCTAL.match(text) else "|" if "\n" in text else None
+    """Quote what a YAML 1.2 reader would take for a number; PyYAML quotes only YAML 1.1's.
+
+    A block is for text whose lines end in single newlines; further ones at its end would depend on what follows it.
+    """
+    if _FLOAT.match(text) or _OCTAL.match(text):
+        style = "'"
+    elif _OTHER_BREAKS.search(text) or text.endswith("\n\n") or text == "\n":
+        style = '"'
+    else:
+        style = "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _represent_str)
 
 
-def load(text: str) -> Any:
-    """Parse one YAML document.
+def load(text: str, max_values: int | None = None) -> Any:
+    """Parse one YAML document in time and memory that grow with its length, whatever it holds.
+
+    Args:
+        text: The document.
+        max_values: Most values it may have, aliases written out; None for as many as its length can hold.
 
     Raises:
-        yaml.YAMLError: The text is not YAML, or gives a key twice.
+        yaml.MarkedYAMLError: The text is not YAML, gives a key twice, nests too deep, or has too many values.
     """
-    return yaml.load(text, Loader=_Loader)
+    node = load_nodes(text, max_values)
+    return None if node is None else _Loader("").construct_document(node)
 
 
-def load_nodes(text: str) -> yaml.Node | None:
-    """Parse one YAML document into nodes that know their line."""
-    return yaml.compose(text, Loader=_Loader)
+def load_nodes(text: str, max_values: int | None = None) -> yaml.Node | None:
+    """Parse one YAML document into nodes that know their line. Arguments and errors are those of `load`."""
+    if bad := _UNPRINTABLE.search(text):
+        raise _error(f"the character {bad[0]!r} cannot stand in YAML", _mark(text, bad.start()))
+    most = max_values or max(MAX_VALUES, 2 * len(text))
+    try:
+        if _may_be_deep(text) or len(text) > most:
+            _refuse_large(text, most)
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise _plain(error, text) from error
+    if node is not None:
+        _measure(node, {}, most)
+    return node
+
+
+def _error(message: str, at: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=message, problem_mark=at.start_mark if isinstance(at, yaml.Node) else at)
+
+
+def _mark(text: str, position: int) -> yaml.Mark:
+    line, column = text.count("\n", 0, position), position - (text.rfind("\n", 0, position) + 1)
+    return yaml.Mark("text", position, line, column, None, None)
+
+
+def _plain(error: yaml.MarkedYAMLError, text: str) -> yaml.MarkedYAMLError:
+    """Return the error in a recipe writer's words, where libyaml speaks of its own tokens and constructors."""
+    mark = error.problem_mark
+    if (error.problem or "").startswith("but found another document"):
+        return _error("a second document begins; one file is one recipe", mark)
+    if mark and text[mark.index : mark.index + 1] == "\t" and "token" in (error.problem or ""):
+        return _error("a tab cannot indent YAML; use spaces", mark)
+    return error
+
+
+def _may_be_deep(text: str) -> bool:
+    """Tell whether a text could nest deeper than allowed, from what every level costs in characters.
+
+    A flow collection opens with a bracket and may hold one pair without braces; a block collection stands further
+    right than what holds it, or behind `- ` or `? ` of its line.
+    """
+    half = MAX_DEPTH // 2
+    opened = 2 * len(_OPENS_FLOW.findall(text)) + len(_OPENS_BLOCK.findall(text))
+    return opened > half or " " * (half - 1) in text
+
+
+def _refuse_large(text: str, most: int) -> None:
+    """Raise where a text nests too deep or has too many values. Events cost no stack and no memory."""
+    depth = values = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+            continue
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        values += isinstance(event, yaml.NodeEvent)
+        if depth > MAX_DEPTH:
+            raise _error(f"nested more than {MAX_DEPTH} levels deep", event.start_mark)
+        if values > most:
+            raise _error(f"more than {most} values", event.start_mark)
+
+
+def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None], most: int) -> tuple[int, int]:
+    """Return values and levels of a node with every alias written out; raise where they are too many.
+
+    An anchor stands before its aliases, so that recursion goes no deeper than the text itself nests.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        return 1, 0
+    if id(node) in known:
+        if (found := known[id(node)]) is None:
+            raise _error("an anchor holds an alias to itself", node)
+        return found
+    known[id(node)] = None
+    values, levels = 1, 0
+    is_mapping = isinstance(node, yaml.MappingNode)
+    for child in (part for pair in node.value for part in pair) if is_mapping else node.value:
+        more, below = _measure(child, known, most)
+        values, levels = values + more, max(levels, below)
+        if values > most:
+            raise _error(f"more than {most} values, those that aliases repeat counted", child)
+    if levels >= MAX_DEPTH:
+        raise _error(f"nested more than {MAX_DEPTH} levels deep, aliases written out", node)
+    known[id(node)] = values, levels + 1
+    return known[id(node)]
 
 
 def load_documents(text: str) -> list[Any]:
@@ -90,3 +216,9 @@ def load_documents(text: str) -> list[Any]:
 def dump(value: Any) -> str:
     """Write `value` as YAML, keys in the order given."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def dump_flow(value: Any) -> str:
+    """Write `value` in one line that is both JSON and YAML."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

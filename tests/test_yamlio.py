@@ -38,6 +38,73 @@ def test_a_number_key_is_the_same_key_as_a_text_key():
         yamlio.load('2: a\n"2": b')
 
 
+@given(st.text("ab01:-?[]{}&*!|>'\"%@,#~< \n\t", max_size=40))
+def test_any_text_is_a_value_or_a_fault_with_its_place(text):
+    try:
+        loaded = yamlio.load(text)
+    except yaml.MarkedYAMLError as error:
+        assert error.problem
+    else:
+        assert yamlio.load(yamlio.dump(loaded)) == loaded
+
+
+@pytest.mark.parametrize("levels", [yamlio.MAX_DEPTH, yamlio.MAX_DEPTH + 1], ids=["deepest", "deeper"])
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda n: "[" * n + "]" * n,
+        lambda n: "{a: " * n + "}" * n,
+        lambda n: "- " * n + "x",
+        lambda n: "".join(f"{' ' * i}a:\n" for i in range(n)) + " " * n + "x",
+        lambda n: "? " * n + "x",
+        lambda n: "".join(f"{'  ' * i}- a:\n" for i in range(n // 2)) + " " * n + "- x" * (n % 2),
+    ],
+    ids=["flow", "flow_mapping", "block", "indent", "key", "both"],
+)
+def test_nesting_is_counted_alike_in_every_form(nest, levels):
+    if levels <= yamlio.MAX_DEPTH:
+        yamlio.load_nodes(nest(levels))
+    else:
+        with pytest.raises(yaml.MarkedYAMLError, match="levels deep"):
+            yamlio.load_nodes(nest(levels))
+
+
+def test_a_merge_takes_over_what_the_mapping_does_not_say_itself():
+    assert yamlio.load("a: &a {x: 1, y: 1}\nb: {<<: *a, x: 2}")["b"] == {"x": 2, "y": 1}
+
+
+@pytest.mark.parametrize(
+    "text", ["a: 1\na: 2", "a: {b: 1, b: 2}", "a: &a {x: 1, x: 2}"], ids=["top", "nested", "anchor"]
+)
+def test_a_key_given_twice_is_a_fault(text):
+    with pytest.raises(yaml.MarkedYAMLError, match="given twice"):
+        yamlio.load(text)
+
+
+def test_our_own_large_bundles_are_read_back():
+    tree = {f"key{i}": list(range(20)) for i in range(2000)}
+    assert yamlio.load(yamlio.dump(tree)) == {key: list(range(20)) for key in tree}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: !!int abc", "no int"),
+        ("a: !!bool maybe", "no bool"),
+        ("a: !!timestamp x", "no meaning"),
+        ("a: !!set {x}", "no meaning"),
+        ("a: \x07", "cannot stand"),
+        ("a: 1\n--- \nb: 2", "second document"),
+        ("? [a]\n: b", "plain word"),
+    ],
+    ids=["int", "bool", "timestamp", "set", "bell", "documents", "list_as_key"],
+)
+def test_a_fault_is_told_in_plain_words(text, says):
+    with pytest.raises(yaml.MarkedYAMLError, match=says) as caught:
+        yamlio.load(text)
+    assert caught.value.problem_mark is not None
+
+
 @pytest.mark.parametrize(("text", "value"), [("1e-4", 1e-4), ("1e8", 1e8), (".5", 0.5), ("2026-01-01", "2026-01-01")])
 def test_numbers_are_yaml_1_2(text, value):
     assert yamlio.load(f"k: {text}") == {"k": value}

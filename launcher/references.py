@@ -1,0 +1,79 @@
+"""What `${…}` refers to, looked at before it is resolved: OmegaConf follows each reference anew wherever it stands,
+so that a dozen lines that each repeat the one before would take more memory than there is."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.problems import Problem
+
+FEW = 16
+"""References that need no look: however they refer to each other, they repeat a value some 250 times at most."""
+
+_MOST = 100_000
+"""Values of a configuration with references written out, a hundred characters of text counted as one."""
+
+_REFERENCE = re.compile(r"\$\{\s*(\.*)([\w\-.\[\]]*)\s*\}")
+
+
+class _Fault(Exception):
+    def __init__(self, path: str, message: str, **details: Any):
+        super().__init__(message)
+        self.problem = Problem("E007", path, message, **details)
+
+
+def faults(tree: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a Problem for the first reference that leads back to itself or repeats too much, if there is one.
+
+    Args:
+        tree: The whole configuration, unresolved.
+    """
+    try:
+        _size(tree, (), tree, {})
+    except _Fault as fault:
+        yield fault.problem
+    except RecursionError:
+        yield Problem("E007", "recipes", "refers to another value through too many others")
+
+
+def _size(value: Any, path: tuple[str, ...], tree: Any, known: dict[tuple[str, ...], int | None]) -> int:
+    """Return how many values one becomes when every reference in it is written out."""
+    if path in known:
+        if (found := known[path]) is None:
+            raise _Fault(".".join(path), "leads back to itself", value=value if isinstance(value, str) else None)
+        return found
+    known[path] = None
+    total = 1 + (len(value) // 100 if isinstance(value, str) else 0)
+    for child, below in _inside(value, path, tree):
+        total += _size(child, below, tree, known)
+        if total > _MOST:
+            message = "refers to values that repeat each other"
+            allowed = f"{_MOST} values in all, each written out wherever it is referred to"
+            raise _Fault(".".join(path), message, allowed=allowed)
+    known[path] = total
+    return total
+
+
+def _inside(value: Any, path: tuple[str, ...], tree: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield the values that one holds or refers to, each with its path."""
+    if isinstance(value, Mapping):
+        yield from ((child, (*path, str(key))) for key, child in value.items())
+    elif isinstance(value, list):
+        yield from ((child, (*path, str(i))) for i, child in enumerate(value))
+    elif isinstance(value, str) and "${" in value:
+        for dots, name in _REFERENCE.findall(value):
+            start = path[: max(0, len(path) - len(dots))] if dots else ()
+            yield _target((*start, *filter(None, re.split(r"[.\[\]]+", name))), tree)
+
+
+def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return the value at a path, or what stands on the way to it; and where that is."""
+    value = tree
+    for i, key in enumerate(path):
+        if isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return value if isinstance(value, str) else None, path[:i] if isinstance(value, str) else path
+    return value, path
