@@ -11,6 +11,12 @@ class Settings(Model):
     """Every key of cluster=local. Events are typed with their scenario: their models cost every launch 30 ms."""
 
     command: Listed[str] | None
+    """Words after the agent's options, such as a script of your own and its arguments; null trains with the family's
+    own program."""
     container_mounts: Listed[str] | None
+    """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""
     scenario: Annotated[str, Field(min_length=1)] | None = None
+    """What happens to the simulated cluster: a name of recipes_collection/scenarios, or a YAML file. Left out:
+    nothing does."""
     events: Listed[dict[str, Any]] | None = None
+    """Further events, or events without a file: [{at: {step: 20}, capacity: 3}]."""

@@ -1,0 +1,224 @@
+"""Every code a user may see, with its reason and source: those of the rules, and those raised elsewhere.
+
+A rule says all this itself, where it stands. The rest is listed here, because a fault in reading a file, a bundle
+or a server is found in the middle of other work.
+"""
+
+from dataclasses import dataclass
+
+from launcher.rules import all_rules
+
+_HYDRA = "Hydra, Override grammar"
+_DEFAULTS = "Hydra, The Defaults List"
+_YAML = "YAML 1.2"
+_OMEGACONF = "OmegaConf, Variable interpolation and Mandatory missing values"
+_TYPES = "launcher/recipe.py, launcher/families and the settings of each cluster"
+_LOCAL = "docs/rehearsal.md"
+_MLFLOW = "MLflow, Tracking server and backend stores"
+_BUNDLE = "docs/concepts.md, Bundle"
+_PRECEDENCE = "docs/concepts.md, Sizes and precedence"
+_PLANNER = "docs/decisions.md, The planner"
+_COMMANDS = "docs/reference/commands.md"
+_SCRIPT = "docs/decisions.md, A script of your own"
+_JOBS = "docs/decisions.md, Jobs and their records"
+_NOT_YET = "docs/decisions.md, What is not there yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A stable code of Problems (E…) or notices (N…).
+
+    Args:
+        code: A letter and three digits.
+        reason: Why it is a fault, or worth knowing.
+        source: What says so: a document and its section, or where we decided.
+        cluster: The only choice of `cluster` it is about; None for all.
+    """
+
+    code: str
+    reason: str
+    source: str
+    cluster: str | None = None
+
+    @property
+    def subject(self) -> str:
+        """What codes of its hundred are about."""
+        return SUBJECTS[self.code[:2]]
+
+
+SUBJECTS = {
+    "E0": "Composition",
+    "E1": "Types",
+    "E2": "Sizes, batches and hardware",
+    "E3": "Kubernetes",
+    "E4": "This machine and its rehearsals",
+    "E5": "Tracking",
+    "E6": "Secrets",
+    "E7": "Bundles, logs and files",
+    "E8": "The recipes command",
+    "E9": "Not there yet",
+    "N1": "Notices",
+}
+"""Subject of each hundred of codes."""
+
+
+def all_codes() -> tuple[Code, ...]:
+    """Return every code, in order; a code that is raised by a rule and elsewhere too is the rule's."""
+    found = {code.code: code for code in _ELSEWHERE}
+    found |= {rule.code: Code(rule.code, rule.reason, rule.source, rule.backend) for rule in all_rules()}
+    return tuple(found[code] for code in sorted(found))
+
+
+_ELSEWHERE = (
+    Code("E001", "An override is key=value, +key=value, ++key=value or ~key; anything else has no meaning.", _HYDRA),
+    Code("E002", "A sweep is several launches, and one launch is wanted unless --multirun says so.", _HYDRA),
+    Code("E003", "What an override asks for cannot be done to the configuration there is.", _HYDRA),
+    Code("E004", "A file of the configuration is unreadable: not UTF-8, not YAML, or no mapping of keys.", _YAML),
+    Code("E005", "A recipe, a cluster or a file that defaults name does not exist, or leads to itself.", _DEFAULTS),
+    Code("E006", "A key is marked ???: whoever uses the file must give its value.", _OMEGACONF),
+    Code("E007", "A value refers to another one that is absent or faulty.", _OMEGACONF),
+    Code("E008", "~key removes a key; one that is not there is most likely a typo.", _HYDRA),
+    Code("E009", "Of Hydra's own settings a launch reads one, the search path; others would do nothing.", _HYDRA),
+    Code(
+        "E101",
+        "A key that nothing reads would silently do nothing; declare it in extra_keys if your code reads it.",
+        "docs/decisions.md, Composition: unknown keys are errors",
+    ),
+    Code(
+        "E102", "A value has the wrong type or lies outside its range; a text is never a number or a boolean.", _TYPES
+    ),
+    Code("E103", "A key without a default has to be given.", _TYPES),
+    Code("E104", "run.model_type chooses the keys a recipe has and the program that trains it.", "launcher/families"),
+    Code(
+        "E311",
+        "A pod needs a start command, and not every family's image has one of its own.",
+        "launcher/families",
+        "k8s",
+    ),
+    Code(
+        "E312",
+        "A ConfigMap holds at most 1 MiB, and the configurations of all sizes are one.",
+        "Kubernetes, ConfigMaps, Motivation",
+        "k8s",
+    ),
+    Code(
+        "E401",
+        "A local job runs the real agent, which needs torch and its own package here.",
+        "pyproject.toml",
+        "local",
+    ),
+    Code(
+        "E402", "Only Linux can end all processes of a job with the one that started it.", "Linux, prctl(2)", "local"
+    ),
+    Code(
+        "E403",
+        "The agent's rendezvous settings are separated by commas, so no path in them can hold one.",
+        "torch.distributed.run, --rdzv-conf",
+        "local",
+    ),
+    Code(
+        "E404", "The program that trains this family is not installed on this machine.", "launcher/families", "local"
+    ),
+    Code("E405", "Two launches of one bundle would write the same files.", _BUNDLE, "local"),
+    Code("E406", "A scenario is a name of recipes_collection/scenarios, or an existing YAML file.", _LOCAL, "local"),
+    Code("E407", "A scenario's file is unreadable or no YAML.", _LOCAL, "local"),
+    Code("E408", "Another job arrives before it leaves, and leaves before it arrives again.", _LOCAL, "local"),
+    Code("E409", "Who preempts whom follows from priorities, so a class needs a known one.", _LOCAL, "local"),
+    Code("E410", "A cluster that never has the job's smallest size could not even start it.", _LOCAL, "local"),
+    Code("E411", "The base part stays because it outranks the elastic one.", _LOCAL, "local"),
+    Code("E412", "Only a job that runs can be scaled.", _LOCAL),
+    Code("E413", "A job takes only the sizes it was planned for.", _PRECEDENCE),
+    Code("E414", "The operator's record of a job is damaged, so that nobody can tell its state.", _LOCAL, "local"),
+    Code(
+        "E415", "A job that was ended as hard as the system can is still there; its processes hang.", _LOCAL, "local"
+    ),
+    Code(
+        "E416",
+        "Only a job that a server takes can be tried there; this machine checks at every launch.",
+        _JOBS,
+        "local",
+    ),
+    Code("E501", "The tracking server does not answer; a job would lose its curves.", _MLFLOW),
+    Code("E502", "The tracking store refuses what is asked of it.", _MLFLOW),
+    Code(
+        "E503",
+        "An ARN is resolved by a plugin of MLflow, which is not installed.",
+        "SageMaker AI, Integrate MLflow: sagemaker-mlflow",
+    ),
+    Code("E504", "A pod cannot write to a file on the launching machine.", "docs/decisions.md, Tracking"),
+    Code(
+        "E505", "run_id continues a run that exists; with an unknown one the curves would start elsewhere.", _MLFLOW
+    ),
+    Code("E506", "A job has ended and its last metrics did not reach the store.", _MLFLOW),
+    Code("E507", "MLflow has stores of other kinds, which jobs cannot log to.", _MLFLOW),
+    Code(
+        "E601",
+        "A secret is named, never written: its value would end up in files and logs.",
+        "docs/decisions.md, Secrets are references",
+    ),
+    Code("E701", "A bundle is a record of what was launched and is never overwritten.", _BUNDLE),
+    Code("E702", "A bundle is written whole or not at all, and its folder refuses.", _BUNDLE),
+    Code("E703", "What is named is not the folder of a bundle.", _BUNDLE),
+    Code("E704", "A bundle that was changed after its review is not what was reviewed.", _BUNDLE),
+    Code("E705", "What is asked for is of a launch, and there was none.", _JOBS),
+    Code("E706", "Each start of the workers is an attempt; there was no such one.", _LOCAL),
+    Code("E707", "Ranks are counted from 0 to the processes of the largest attempt.", _LOCAL),
+    Code("E708", "The timeline is written beside the job's other records, and that folder refuses.", _LOCAL),
+    Code("E709", "A plan's picture needs a known format, matplotlib, and a folder that can be written to.", _PLANNER),
+    Code("E710", "A job that is not recorded in its bundle could not be found again.", _JOBS),
+    Code("E711", "The record of a job is damaged, so that nobody can tell where it runs.", _JOBS),
+    Code("E712", "The job was waited for as long as was asked, and has not ended.", _JOBS),
+    Code("E801", "A command lacks an argument that it cannot do without, or has one too many.", _COMMANDS),
+    Code("E802", "A name on the command line is no recipe's, or that of several.", _COMMANDS),
+    Code("E803", "NAME@N asks for a size that the recipe or the bundle does not have.", _COMMANDS),
+    Code(
+        "E804",
+        "A generated file that the code would write otherwise is out of date or was edited by hand.",
+        _COMMANDS,
+    ),
+    Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
+    Code(
+        "E904",
+        "Submission to Kubernetes is still to come; the bundle is complete and kubectl takes it.",
+        _NOT_YET,
+        "k8s",
+    ),
+    Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
+    Code("N102", "num_nodes is not one of an elastic job's sizes, so it starts at its smallest.", _PRECEDENCE),
+    Code(
+        "N103",
+        "The instance has fewer accelerators than the recipe's devices; the batch follows the real number.",
+        "docs/decisions.md, Checks",
+    ),
+    Code("N104", "An override of a base key wins over every size that sets it too.", _PRECEDENCE),
+    Code(
+        "N105",
+        "Making a job elastic replaces its static batch and learning rate, which changes the training.",
+        "docs/decisions.md, Checks",
+    ),
+    Code(
+        "N106",
+        "Samples per step differ between sizes, so a scale event changes the training.",
+        "docs/decisions.md, Checks",
+    ),
+    Code(
+        "N107",
+        "A path is empty, so what the job reads or writes is up to its container.",
+        "docs/decisions.md, Checks",
+    ),
+    Code("N108", "max_nodes alone adds no size where a table lists them.", _PRECEDENCE),
+    Code("N109", "scale_config: auto derived the sizes, and says from which numbers and whose they are.", _PLANNER),
+    Code("N110", "At these sizes some rank would get no sample of a step, so they are no sizes.", _PLANNER),
+    Code("N111", "Ranks that share a sample come in whole groups, which these sizes do not have.", _PLANNER),
+    Code("N112", "The largest local batch is as large as at a smaller size, so more nodes save no time.", _PLANNER),
+    Code(
+        "N113",
+        "Uneven shares beyond the memory bound take several passes, which training code has to know.",
+        _PLANNER,
+    ),
+    Code(
+        "N114", "Sizes written for more devices a node do not add up on this instance, and auto plans them.", _PLANNER
+    ),
+    Code("N115", "recipes.planner was given, and nothing is planned without scale_config: auto.", _PLANNER),
+    Code("N116", "What a script takes in a step is its own affair until its recipe states it.", _SCRIPT),
+)

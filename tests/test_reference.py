@@ -1,0 +1,133 @@
+"""The pages made from the code, and the codes they list."""
+
+import ast
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher import catalogue, families, reference
+from launcher.codes import SUBJECTS, all_codes
+from launcher.rules import all_rules
+
+ROOT = Path(__file__).resolve().parent.parent
+CODE = re.compile(r"[EN](?!000)\d{3}")
+RECIPES, KEYS, RULES, COMMANDS = (
+    Path("docs") / name for name in ("RECIPES.md", "reference/keys.md", "reference/rules.md", "reference/commands.md")
+)
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return reference.pages()
+
+
+def codes_in_source() -> set[str]:
+    """Return every code that the launcher's source mentions, but for the registry's own list."""
+    files = [path for path in (ROOT / "launcher").rglob("*.py") if path.name != "codes.py"]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in [*files, ROOT / "main.py"]]
+    nodes = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return {value for value in nodes if isinstance(value, str) and CODE.fullmatch(value)}
+
+
+def test_every_code_in_use_is_registered_and_every_registered_code_is_in_use():
+    registered = [code.code for code in all_codes()]
+    assert len(registered) == len(set(registered))
+    assert set(registered) == codes_in_source()
+
+
+def test_every_code_has_a_reason_a_source_and_a_subject():
+    for code in all_codes():
+        assert code.reason.endswith(".") and len(code.reason.split()) > 3, code
+        assert code.source, code
+        assert code.subject in SUBJECTS.values()
+
+
+def test_every_rule_is_listed_with_its_own_docstring():
+    listed = {code.code: code for code in all_codes()}
+    assert all_rules()
+    for rule in all_rules():
+        assert listed[rule.code].reason == rule.reason
+        assert listed[rule.code].source == rule.source
+        assert listed[rule.code].cluster == rule.backend
+
+
+def test_sources_in_this_repository_exist():
+    own = [code.source for code in all_codes() if code.source.startswith(("docs/", "launcher/"))]
+    assert own
+    for source in own:
+        name, _, section = source.partition(", ")
+        assert (ROOT / name).exists(), source
+        if name.endswith(".md") and section:
+            assert section.partition(":")[0] in (ROOT / name).read_text(encoding="utf-8"), source
+
+
+def test_codes_in_the_hand_written_docs_are_known():
+    known = {code.code for code in all_codes()}
+    found = {
+        code
+        for path in [*ROOT.glob("docs/*.md"), ROOT / "README.md"]
+        for code in re.findall(r"\b[EN]\d{3}\b", path.read_text(encoding="utf-8"))
+    }
+    assert found
+    assert found <= known
+
+
+def test_committed_pages_are_what_the_code_says(pages):
+    committed = {path: (ROOT / path).read_text(encoding="utf-8") for path in pages}
+    assert committed == pages, "run `recipes docs`"
+
+
+@pytest.mark.parametrize("path", [RECIPES, KEYS, RULES, COMMANDS], ids=lambda path: path.stem)
+def test_tables_are_whole(path, pages):
+    widths, rows = [], 0
+    for line in pages[path].splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        if cells and widths and widths[-1]:
+            assert cells == widths[-1], line
+            rows += 1
+        widths.append(cells)
+    assert rows > 5
+    assert "\n\n\n" not in pages[path]
+    assert pages[path].endswith("\n") and not pages[path].endswith("\n\n")
+
+
+def test_recipes_page_has_every_recipe_and_its_links_lead_somewhere(pages):
+    links = re.findall(r"^\| \[(.+?)\]\((.+?)\) \|", pages[RECIPES], re.M)
+    assert [name for name, _ in links] == [entry.name.rpartition("/")[2] for entry in catalogue.entries()]
+    assert all((ROOT / "docs" / link).is_file() for _, link in links)
+
+
+def test_recipes_page_has_the_elastic_sizes(pages):
+    line = next(
+        line for line in pages[RECIPES].splitlines() if "llama3_1_8b_instruct_seq4k_gpu_sft_lora.yaml" in line
+    )
+    assert "| 1, 2, 3, 4, 6, 8, 16 |" in line
+
+
+def test_keys_page_has_every_family_and_cluster(pages):
+    titles = re.findall(r"^## (.+)$", pages[KEYS], re.M)
+    for module in pkgutil.iter_modules(families.__path__):
+        assert f"Recipes: {module.name}" in titles
+    assert {f"cluster={path.stem}" for path in (ROOT / "recipes_collection/cluster").glob("*.yaml")} <= set(titles)
+
+
+def test_keys_page_tells_default_and_bounds(pages):
+    assert "| `micro_train_batch_size` | whole number, ≥ 1 | `1` |" in pages[KEYS]
+    assert re.search(r"\| `trainer_type` \| `sft` or `dpo` \| differs: `dpo`, `sft` \|", pages[KEYS])
+
+
+def test_commands_page_has_every_command_with_its_help(pages):
+    assert {"render", "launch", "logs"} <= set(re.findall(r"^## recipes (.+)$", pages[COMMANDS], re.M))
+    assert "Launch a bundle that was rendered earlier and follow the job." in pages[COMMANDS]
+
+
+def test_stale_tells_missing_and_changed_pages_and_write_mends_them(tmp_path, pages):
+    assert set(reference.stale(tmp_path)) == set(pages)
+    assert set(reference.write(tmp_path)) == set(pages)
+    assert reference.stale(tmp_path) == []
+    (tmp_path / RULES).write_text("old", encoding="utf-8")
+    assert reference.stale(tmp_path) == [RULES]
+    assert reference.write(tmp_path) == [RULES]
+    assert reference.write(tmp_path) == []
