@@ -1,110 +1,135 @@
-"""The `recipes` command."""
+"""The `recipes` command: its commands in order, and how it ends. What each does is in `launcher.commands`."""
 
+import gc
+import os
 import sys
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from launcher import bundle as bundles
-from launcher import pipeline, run, terminal
-from launcher.context import LaunchContext
-from launcher.contract import EVENTS_FILE, RUN_DIR, TIMELINE
-from launcher.problems import ProblemsFound, fail
+from launcher import console
+from launcher.commands import compiling, followed, jobs, look, project
+from launcher.problems import Problem, ProblemsFound
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
+USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
+"""Exit codes beside 0, 1 (our own fault, with a traceback) and 3 (the job failed).
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, as for main.py.")]
-BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Its folder, or a job's name under results/.")]
+Source: Bash manual, Exit Status: 128 and the signal's number.
+"""
 
-
-@app.command()
-def render(
-    recipe: Annotated[str, typer.Argument(help="Path under recipes/, or a YAML file.")],
-    overrides: Overrides = None,
-    stdout: Annotated[bool, typer.Option("--stdout", help="Print the manifests only; write no bundle.")] = False,
-) -> None:
-    """Write the bundle of a recipe, or print its manifests for `kubectl apply -f -`."""
-    words = [f"recipes={recipe}", *(overrides or ())]
-    if not stdout:
-        raise typer.Exit(run.main([*words, "dry_run=true"]))
-    context = LaunchContext.read()
-    job = pipeline.prepare(words, context)
-    if job.backend != "local":  # a manifest is applied as it is printed, so its run must exist
-        job = pipeline.track(job, context)
-    files = pipeline.render(job, context).files
-    manifests = [text for path, text in files.items() if path.startswith("manifests/")] or [files["run.sh"]]
-    sys.stdout.write("---\n".join(manifests))
-
-
-@app.command()
-def launch(bundle: BundleName) -> None:
-    """Launch a bundle that was rendered earlier and follow the job."""
-    try:
-        code = run.launch(*bundles.read(bundles.locate(bundle)))
-    except KeyboardInterrupt:
-        code = run.INTERRUPTED
-    raise typer.Exit(code)
-
-
-@app.command()
-def logs(
-    bundle: BundleName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job has ended.")] = False,
-    rank: Annotated[int, typer.Option("--rank", min=0, help="Whose lines.")] = 0,
-    all_ranks: Annotated[bool, typer.Option("--all-ranks", help="Those of all ranks.")] = False,
-    attempt: Annotated[int | None, typer.Option("--attempt", min=0, help="One start of the workers only.")] = None,
-    stderr: Annotated[bool, typer.Option("--stderr", help="What they wrote to standard error.")] = False,
-) -> None:
-    """Show what the workers of a job on this machine wrote, attempt after attempt."""
-    from launcher.backends.local.logs import STDERR, STDOUT, Selection, read_logs
-
-    ranks = None if all_ranks else (rank,)
-    selection = Selection(ranks, attempt, STDERR if stderr else STDOUT, headings=True)
-    try:
-        for line in read_logs(bundles.locate(bundle), selection, follow=follow):
-            terminal.say(line)
-    except KeyboardInterrupt:
-        raise typer.Exit(run.INTERRUPTED) from None
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Recipes": {"list": look.list_, "show": look.show, "explain": look.explain, "diff": look.diff},
+    "From a recipe to a job": {
+        "check": compiling.check,
+        "plan": compiling.plan,
+        "render": compiling.render,
+        "launch": jobs.launch,
+        "new": compiling.new,
+    },
+    "Jobs": {
+        "jobs": followed.jobs,
+        "status": followed.status,
+        "logs": jobs.logs,
+        "events": followed.events,
+        "wait": followed.wait,
+        "scale": jobs.scale,
+        "cancel": followed.cancel,
+        "timeline": jobs.timeline,
+    },
+    "The program itself": {
+        "schema": project.schema,
+        "rules": project.rules,
+        "scripts": project.scripts,
+        "docs": project.docs,
+    },
+}
+"""Every command under the heading that the help shows it with."""
 
 
-@app.command()
-def scale(
-    bundle: BundleName,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes it shall have; a size of its plan.")],
-) -> None:
-    """Ask a job that runs on this machine for another size. Where a scenario plays, it is the most it may have."""
-    from launcher.specs import JobHandle
+class _Command(TyperCommand):
+    """A command whose help spells its arguments as its metavars do, without the types of our code."""
 
-    folder = bundles.locate(bundle).resolve()
-    pipeline.load_backend("local").scale(JobHandle("local", folder.name, folder), nodes)
-    terminal.say(f"asked for {nodes} node{'s' if nodes > 1 else ''}; follow it where it runs, or with recipes logs")
+    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:
+        arguments = [p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        return ["[OPTIONS]", *arguments]
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+        params = self.get_params(ctx)
+        arguments = [(p.metavar, p.help) for p in params if p.param_type_name == "argument"]
+        options = [p.get_help_record(ctx) for p in params if p.param_type_name == "option"]
+        for heading, rows in (("Arguments", arguments), ("Options", options)):
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
 
-@app.command()
-def timeline(
-    bundle: BundleName,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
-) -> None:
-    """Show when a job on this machine scaled and why, what that took, and what was lost."""
-    from launcher import timeline as timelines
+class _Grouped(TyperGroup):
+    """Commands under their headings, in our order."""
 
-    run_dir = bundles.locate(bundle) / RUN_DIR
-    if not (run_dir / EVENTS_FILE).exists():
-        raise fail("E705", bundle, "its job was never launched on this machine")
-    try:
-        course = timelines.write(run_dir)
-    except OSError as error:
-        raise fail("E708", str(run_dir), f"the timeline cannot be written: {error}") from error
-    if as_json:
-        sys.stdout.write((run_dir / TIMELINE).with_suffix(".json").read_text(encoding="utf-8") + "\n")
-    else:
-        terminal.show_timeline(course, run_dir)
+    def list_commands(self, ctx: typer.Context) -> list[str]:
+        return [name for commands in _COMMANDS.values() for name in commands]
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:
+        for heading, names in _COMMANDS.items():
+            with formatter.section(heading):
+                limit = formatter.width - 6 - max(map(len, self.commands))
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in names])
+
+
+app = typer.Typer(
+    cls=_Grouped,
+    help="Compile training recipes into reviewable bundles, and launch them.",
+    add_completion=True,
+    rich_markup_mode=None,  # boxes cost 0.2 s and are in the way of a pipe
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _commands in _COMMANDS.values():
+    for _name, _function in _commands.items():
+        app.command(_name, cls=_Command)(_function)
+
+_UsageError: Any = typer.BadParameter.__base__
+"""What typer raises for a command line it does not understand."""
 
 
 def main() -> None:
     """Run the command; a user's mistake is Problems and exit code 2."""
+    gc.set_threshold(100_000)  # start-up makes many objects and no garbage
+    sys.exit(run(sys.argv[1:] or ["--help"]))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the words of a command line; return the exit code."""
     try:
-        app()
+        code = app(list(words), prog_name="recipes", standalone_mode=False)
+        sys.stdout.flush()
+        return code or 0
     except ProblemsFound as error:
-        terminal.show_problems(error.problems, "nothing was done")
-        sys.exit(run.USER_ERROR)
+        console.show_problems(error.problems, "nothing was done")
+        return USER_ERROR
+    except _UsageError as error:
+        console.show_problems((_usage_problem(error),), "nothing was done")
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as stop:  # typer's own end where nobody reads on, and of completion
+        return PIPE_CLOSED if isinstance(stop.__context__, BrokenPipeError) else stop.code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
+        return PIPE_CLOSED
+
+
+def _usage_problem(error: Any) -> Problem:
+    """Return what typer says of a command line as a Problem."""
+    where = error.ctx.command_path if error.ctx else "recipes"
+    near = getattr(error, "possibilities", None)
+    message = error.message if near else error.format_message()
+    return Problem(
+        "E801",
+        where,
+        message[:1].lower() + message[1:].rstrip("."),
+        allowed=error.ctx.get_usage().removeprefix("Usage: ") if error.ctx else None,
+        remedy=f"did you mean {' or '.join(sorted(near))}?" if near else f"{where} --help",
+    )

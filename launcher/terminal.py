@@ -1,19 +1,18 @@
-"""What people see: the plan, the Problems, a running job. Only this module imports rich, and only on a terminal."""
+"""What people see: the plan, a job that runs, its end. Beside `console` the only module that imports rich."""
 
 import re
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import report, tracking
+from launcher import report
 from launcher.backends.base import NEWS
+from launcher.console import say, say_all, shown_path, width
 from launcher.contract import LOG_DIR, RUN_DIR
-from launcher.problems import Problem
-from launcher.specs import Bundle, JobSpec, JobState, JobStatus
+from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,40 +28,38 @@ _PATIENCE_S = 5.0
 """Seconds without a step after which a job is said to do something else, unless its steps take that long."""
 _WAITING = "waiting"
 """What a job does that takes no step, where no news told more."""
+_STATE_STYLES = {
+    JobState.PENDING: "yellow",
+    JobState.SCALING: "yellow",
+    JobState.RUNNING: "green",
+    JobState.SUCCEEDED: "bold green",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "bold red",
+    JobState.GONE: "bold red",
+}
+_PIPED = 100
+"""Columns of a chart where there is no terminal."""
 _WIDE = 100
 """Columns from which there is room for a bar and the remaining time."""
 
 
-def say(text: str, style: str = "", *, stderr: bool = False) -> None:
-    """Print a line, in `style` (rich's words) where it goes to a terminal that shows colours."""
-    stream = sys.stderr if stderr else sys.stdout
-    if style and stream.isatty():
-        from rich.console import Console
-
-        Console(stderr=stderr, highlight=False, soft_wrap=True).print(text, style=style, markup=False)
-    else:
-        print(text, file=stream, flush=True)
-
-
-def show_problems(problems: tuple[Problem, ...], outcome: str = "nothing was written or submitted") -> None:
-    """Print every Problem on standard error, then what came of it."""
-    for problem in problems:
-        head, *rest = str(problem).splitlines()
-        say(head, "bold red", stderr=True)
-        for line in rest:
-            say(line, stderr=True)
-    say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}; {outcome}", stderr=True)
-
-
-def show_plan(job: JobSpec) -> None:
-    """Print a job's name, its sizes and its notices."""
+def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
+    """Print a job's name, its sizes and its notices; `in_full`, also what each size costs and is worth."""
     say(f"{job.name}   {report.kind(job)}", "bold")
-    head, *rows = report.table(job)
-    say(head, "dim")
-    for row in rows:
-        say(row)
+    _show_table(report.table(job, with_balance=in_full))
+    if in_full:
+        say("")
+        for line in report.chart(job, width() or _PIPED):
+            say(line)
+    if in_full and len(job.scales) > 1:
+        say("")
+        _show_table(report.ranking(job))
     for notice in job.notices:
         say(str(notice), "yellow")
+
+
+def _show_table(lines: list[str]) -> None:
+    say_all((line, "" if i else "dim") for i, line in enumerate(lines))
 
 
 def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
@@ -71,36 +68,78 @@ def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
     say(where + (f"   next: {next_step}" if next_step else ""))
 
 
-def show_end(bundle: Bundle, status: JobStatus, *, can_go_on: bool = False) -> None:
-    """Print how a job ended, and where its logs and its curve are; with `can_go_on`, how to launch it again."""
+def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_go_on: bool = False) -> None:
+    """Print how a job ended, and where its logs and its curve are.
+
+    Args:
+        bundle: The job's.
+        status: How it ended.
+        is_here: Whether its logs are on this machine.
+        can_go_on: Whether to say how it is launched again.
+    """
+    from launcher import tracking  # which takes all that planning takes
+
     is_success = status.state is JobState.SUCCEEDED
     said = "" if is_success else f"  {status.message}"
     say(f"{status.state.value}{said}", "bold green" if is_success else "bold red", stderr=not is_success)
+    folder = typed_path(bundle.directory)
     if can_go_on:
-        folder = shlex.quote(shown_path(bundle.directory))
         say(f"recipes launch {folder} goes on from the last checkpoint", stderr=True)
-    say(f"logs {shown_path(bundle.directory / RUN_DIR / LOG_DIR)}")
+    say(f"logs {shown_path(bundle.directory / RUN_DIR / LOG_DIR)}" if is_here else f"logs: recipes logs {folder}")
     if settings := tracking.run_of(bundle):
         say(f"mlflow run {settings.run_id} in {settings.tracking_uri}")
+
+
+def typed_path(path: Path) -> str:
+    """Return a path as a shell takes it, as short as it can be typed from the current folder."""
+    return shlex.quote(shown_path(path))
+
+
+def show_submitted(handle: JobHandle) -> None:
+    """Print what a job is called where it runs, and whether it was there before."""
+    name = native_name(handle)
+    before = f"{name} is there already, from this very bundle; nothing was submitted"
+    say(f"submitted {name}" if handle.is_new else before, "bold")
+
+
+def native_name(handle: JobHandle) -> str:
+    """Return what a job is called where it runs, and where that is."""
+    name = "/".join(part for part in (handle.kind, handle.native_id) if part)
+    places = (("namespace", handle.namespace), ("context", handle.context))
+    where = ", ".join(f"{word} {place}" for word, place in places if place)
+    return f"{name} ({where})" if where else name
+
+
+def show_next(bundle: Bundle) -> None:
+    """Print the commands that follow a submitted job, and the one that ends it."""
+    folder = typed_path(bundle.directory)
+    for command, what in (("logs -f", "its log"), ("wait", "until it has ended"), ("cancel", "ends it")):
+        say(f"recipes {command} {folder}  {what}", "dim")
+
+
+def show_status(status: JobStatus) -> None:
+    """Print a job's state, its size, and what it waits for or why it ended, in a line."""
+    say(status_line(status), _STATE_STYLES.get(status.state, ""))
+
+
+def status_line(status: JobStatus) -> str:
+    """Return a job's state, its size, and what it waits for or why it ended."""
+    target = f" -> {status.target_nodes}" if status.target_nodes is not None else ""
+    nodes = f"{status.nodes}{target} node{'' if status.nodes == 1 and not target else 's'}"
+    parts = [status.state.value, nodes if status.nodes or target else "", status.message]
+    return "  ".join(part for part in parts if part)
 
 
 def show_timeline(course: "Timeline", run_dir: Path) -> None:
     """Print the timeline of a job's last launch, and where its picture is or what it lacks."""
     from launcher import timeline
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    head, *rows = timeline.text(course, width).splitlines()
+    head, *rows = timeline.text(course, width()).splitlines()
     say(head, "bold")
     for row in rows:
         say(row)
     pictures = [path for path in timeline.report_files(run_dir) if path.suffix == ".svg"]
     say(f"picture {shown_path(pictures[0])}" if pictures else timeline.NO_PICTURE)
-
-
-def shown_path(path: Path) -> str:
-    """Return a path as short as it can be typed from the current folder."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def follow(lines: Iterator[str]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher import pipeline
+from launcher.catalogue import Entry
 from launcher.context import LaunchContext
 from launcher.problems import Problem, ProblemsFound
 
@@ -24,6 +25,16 @@ def frozen_context(cwd: Path) -> LaunchContext:
         git_revision="0" * 40,
         versions={"hydra-core": "1.3.2"},
     )
+
+
+def needed_by(entry: Entry) -> list[str]:
+    """Return the overrides without which a recipe of the collection cannot be launched on a cluster."""
+    words = [f"instance_type={name}" for name in entry.instance_types[:1]]
+    if entry.model_type != "llm_finetuning_aws":
+        words.append("container=me/image:1")
+    if entry.model_type == "custom":
+        words += ["training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]
+    return words
 
 
 @pytest.fixture(scope="session")

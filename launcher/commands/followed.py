@@ -1,0 +1,189 @@
+"""Commands that look at submitted jobs, wait for them and end them, wherever they run."""
+
+import dataclasses
+import json
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher.commands.names import AsJson, AsLines, JobName
+
+if TYPE_CHECKING:
+    from launcher.backends.base import Backend
+    from launcher.jobs import JobRecord, Listed
+    from launcher.specs import JobEvent, LogSelection
+
+_RANK = re.compile(r"rank (\d+) \| ")
+_COLUMNS = ("job", "cluster", "state", "nodes", "submitted", "")
+
+
+def jobs(
+    folder: Annotated[
+        str, typer.Argument(metavar="[FOLDER]", help="What base_results_dir was when they were launched.")
+    ] = "results",
+    as_json: AsJson = False,
+) -> None:
+    """List every bundle with the state of its job."""
+    from pathlib import Path
+
+    from launcher import console, pipeline
+    from launcher.jobs import listing, with_statuses
+
+    listed = tuple(with_statuses(listing(Path(folder)), pipeline.load_backend))
+    if as_json:
+        print(json.dumps([_listed_json(each) for each in listed], indent=2))
+        return
+    if not listed:
+        console.say(f"no bundles in {folder}", "dim", stderr=True)
+        return
+    rows = [_COLUMNS, *map(_cells, listed)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1] + [0]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    console.say_all((line, "" if i else "dim") for i, line in enumerate(lines))
+
+
+def status(job: JobName, as_json: AsJson = False) -> None:
+    """Show a job's state and size. With what it waits for, or why it ended."""
+    from launcher import console, terminal
+    from launcher.jobs import as_json as to_json
+    from launcher.jobs import status as now
+
+    backend, record = opened(job)
+    seen = now(record, backend)
+    if as_json:
+        print(json.dumps(to_json(record, seen), indent=2))
+        return
+    terminal.show_status(seen)
+    if seen.restarts:
+        console.say(f"restarts  {seen.restarts}")
+    if seen.faulty_nodes:
+        console.say(f"faulty    {', '.join(seen.faulty_nodes)}")
+    console.say(f"runs as   {terminal.native_name(record.handle)}")
+    console.say(f"submitted {record.submitted} by {record.user}")
+
+
+def events(
+    job: JobName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job has ended.")] = False,
+    as_json: AsLines = False,
+) -> None:
+    """Show what happened to a job. On this machine that is what its operator saw and did in the last launch."""
+    from launcher import console
+
+    backend, record = opened(job)
+    for event in backend.events(record.handle, follow=follow):
+        if as_json:
+            console.say(json.dumps(_event_json(event)))
+        else:
+            words = (
+                f"{_clock(event.time_s)}  {event.kind}  {f'{event.about}: ' if event.about else ''}{event.message}"
+            )
+            console.say(words, "yellow" if event.is_warning else "")
+
+
+def wait(
+    job: JobName,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up then, with exit code 2.")
+    ] = None,
+    as_json: AsLines = False,
+) -> None:
+    """Wait until a job has ended. Exit code 0 where it succeeded, 3 where it failed, 130 where it was cancelled."""
+    from launcher import bundle as bundles
+    from launcher import console, run, terminal
+    from launcher.jobs import as_json as to_json
+    from launcher.jobs import changes
+
+    backend, record = opened(job)
+    for seen in changes(record, backend, timeout_s=timeout_s):
+        if as_json:
+            console.say(json.dumps(to_json(record, seen)))
+        else:
+            terminal.show_status(seen)
+    if not backend.ends_with_launcher and not record.ended:
+        run.conclude(bundles.read(record.handle.bundle_dir)[0], seen)
+    raise typer.Exit(run.EXIT_CODES[seen.state])
+
+
+def cancel(job: JobName, as_json: AsJson = False) -> None:
+    """End a job and everything it started, as its recipe says. One that has ended is left alone."""
+    from launcher import bundle as bundles
+    from launcher import console, run, terminal
+    from launcher.context import current_user
+    from launcher.jobs import as_json as to_json
+    from launcher.jobs import cancel as end
+    from launcher.jobs import status as now
+
+    backend, record = opened(job)
+    before = now(record, backend)
+    seen = before
+    if not before.state.is_final:
+        if not as_json:
+            console.say(f"ending {record.handle.job_name} …", "dim", stderr=True)
+        seen = end(record, backend, current_user())
+        if not backend.ends_with_launcher:
+            run.conclude(bundles.read(record.handle.bundle_dir)[0], seen)
+    if as_json:
+        print(json.dumps(to_json(record, seen), indent=2))
+        return
+    if before.state.is_final:
+        console.say("it has ended already; nothing was done", stderr=True)
+    terminal.show_status(seen)
+
+
+def opened(name: str) -> tuple["Backend", "JobRecord"]:
+    """Return a submitted job that a user names, and its backend.
+
+    Raises:
+        ProblemsFound: There is no such job, or it was never submitted.
+    """
+    from launcher import bundle as bundles
+    from launcher import pipeline
+    from launcher.jobs import submitted
+
+    record = submitted(bundles.locate(name))
+    return pipeline.load_backend(record.handle.backend), record
+
+
+def log_json(line: str, selection: "LogSelection") -> dict[str, Any]:
+    """Return a line of a job's log as plain data: whose it is, or what kind of news."""
+    from launcher.backends.base import NEWS
+
+    kind, _, rest = line.partition("  ")
+    if kind in NEWS:
+        return {"kind": kind, "rank": None, "text": rest}
+    if selection.has_headings and line.startswith("== attempt "):
+        return {"kind": "attempt", "rank": None, "text": line.removeprefix("== ")}
+    if selection.has_prefixes and (match := _RANK.match(line)):
+        return {"kind": "line", "rank": int(match[1]), "text": line[match.end() :]}
+    rank = None if selection.has_prefixes else selection.ranks[0]
+    return {"kind": "line", "rank": rank, "text": line}
+
+
+def _cells(each: "Listed") -> tuple[str, ...]:
+    """Return a row of `recipes jobs`."""
+    job, seen, problem = each.record, each.status, each.problem
+    if problem:
+        state, words = "unknown", f"{problem.code} {problem.message}"
+    else:
+        state, words = (seen.state.value, seen.message) if seen else ("rendered", "")
+    nodes = str(seen.nodes) if seen and seen.nodes else "-"
+    submitted = job.submitted if job else "-"
+    return each.name, job.handle.backend if job else "-", state, nodes, submitted, words.partition("\n")[0]
+
+
+def _listed_json(each: "Listed") -> dict[str, Any]:
+    from launcher.jobs import as_json as to_json
+
+    known = to_json(each.record, each.status) if each.record else {"job": each.name, "state": None}
+    return known | ({"problem": str(each.problem)} if each.problem else {})
+
+
+def _event_json(event: "JobEvent") -> dict[str, Any]:
+    return dataclasses.asdict(event) | {"time": _clock(event.time_s)}
+
+
+def _clock(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")

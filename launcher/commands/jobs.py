@@ -1,0 +1,87 @@
+"""Commands about a job: launch it, read its logs, scale it, see its timeline."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from launcher.commands.names import AsJson, AsLines, BundleName, JobName
+from launcher.problems import fail
+
+
+def launch(
+    bundle: BundleName,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end. On this machine that is always done.")
+    ] = False,
+) -> None:
+    """Launch a bundle that was rendered earlier and follow the job."""
+    from launcher import bundle as bundles
+    from launcher import run
+
+    try:
+        code = run.launch(*bundles.read(bundles.locate(bundle)), wait=wait)
+    except KeyboardInterrupt:
+        code = run.INTERRUPTED
+    raise typer.Exit(code)
+
+
+def logs(
+    job: JobName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job has ended.")] = False,
+    rank: Annotated[
+        list[int] | None, typer.Option("--rank", min=0, help="Whose lines; several times for several. 0 by itself.")
+    ] = None,
+    all_ranks: Annotated[bool, typer.Option("--all-ranks", help="Those of all ranks.")] = False,
+    attempt: Annotated[int | None, typer.Option("--attempt", min=0, help="One start of the workers only.")] = None,
+    stderr: Annotated[bool, typer.Option("--stderr", help="What they wrote to standard error.")] = False,
+    as_json: AsLines = False,
+) -> None:
+    """Show what the workers wrote, attempt by attempt."""
+    from launcher import console
+    from launcher.commands import followed
+    from launcher.specs import LogSelection
+
+    ranks = None if all_ranks else tuple(sorted(set(rank or (0,))))
+    selection = LogSelection(ranks, attempt, stderr, has_headings=True)
+    backend, record = followed.opened(job)
+    for line in backend.logs(record.handle, selection, follow=follow):
+        console.say(json.dumps(followed.log_json(line, selection)) if as_json else line)
+
+
+def scale(
+    job: JobName,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes it shall have; a size of its plan.")],
+    as_json: AsJson = False,
+) -> None:
+    """Ask a running job for another size. Where a scenario plays, it is the most it may have."""
+    from launcher import console
+    from launcher.commands import followed
+
+    backend, record = followed.opened(job)
+    backend.scale(record.handle, nodes)
+    if as_json:
+        print(json.dumps({"job": record.handle.job_name, "nodes": nodes}, indent=2))
+        return
+    console.say(f"asked for {nodes} node{'s' if nodes > 1 else ''}; recipes events -f {job} tells when it has them")
+
+
+def timeline(bundle: BundleName, as_json: AsJson = False) -> None:
+    """Show when a job scaled, and what it cost."""
+    from launcher import bundle as bundles
+    from launcher import terminal
+    from launcher import timeline as timelines
+    from launcher.contract import EVENTS_FILE, RUN_DIR, TIMELINE
+
+    run_dir = bundles.locate(bundle) / RUN_DIR
+    if not (run_dir / EVENTS_FILE).exists():
+        raise fail("E705", bundle, "its job was never launched on this machine")
+    try:
+        course = timelines.write(run_dir)
+    except OSError as error:
+        raise fail("E708", str(run_dir), f"the timeline cannot be written: {error}") from error
+    if as_json:
+        sys.stdout.write((run_dir / TIMELINE).with_suffix(".json").read_text(encoding="utf-8") + "\n")
+    else:
+        terminal.show_timeline(course, run_dir)

@@ -1,0 +1,171 @@
+"""What users name on the command line: recipes, one size of a recipe, overrides; and what a shell completes."""
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher import catalogue
+from launcher.problems import ProblemsFound, fail
+
+if TYPE_CHECKING:
+    from launcher.compose import Composition
+
+_PLAIN = re.compile(r"[\w./-]+")
+_SIZED = re.compile(r"(.+)@([1-9][0-9]*)")
+_FILES = (".yaml", ".yml")
+_NEAR = 3
+"""Names suggested for one that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A recipe, or a bundle, as a user names it, and the one size that is asked for.
+
+    Args:
+        name: Without its size.
+        nodes: After the `@`; None for the whole.
+    """
+
+    name: str
+    nodes: int | None
+
+    @classmethod
+    def read(cls, text: str) -> "Target":
+        """Read `NAME` or `NAME@NODES`."""
+        match = _SIZED.fullmatch(text)
+        return cls(match[1], int(match[2])) if match else cls(text, None)
+
+
+def choice(name: str) -> str:
+    """Return the override that chooses a recipe: a path under recipes/, its last word if only one has it, or a file.
+
+    Raises:
+        ProblemsFound: No recipe, or several, end in that word.
+    """
+    full = full_name(name)
+    if _PLAIN.fullmatch(full):
+        return f"recipes={full}"
+    return "recipes='" + full.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def full_name(word: str) -> str:
+    """Return the path under recipes/ of a recipe that is named by its last word; a path or a file is itself.
+
+    Raises:
+        ProblemsFound: No recipe, or several, end in that word.
+    """
+    if word.endswith(_FILES) or "/" in word:
+        return word
+    found = [name for name in catalogue.names() if name.rpartition("/")[2] == word]
+    if len(found) > 1:
+        raise fail("E802", word, "several recipes have this name", allowed=", ".join(found))
+    if not found:
+        words = {name.rpartition("/")[2]: name for name in catalogue.names()}
+        near = difflib.get_close_matches(word, words, n=_NEAR, cutoff=0.5)
+        remedy = f"did you mean {' or '.join(near)}?" if near else "recipes list shows all"
+        raise fail("E005", "recipes", "there is no recipe of that name", value=word, remedy=remedy)
+    return found[0]
+
+
+def parted(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return names and overrides of a command line that holds both."""
+    names = [word for word in words or () if "=" not in word and not word.startswith("~")]
+    return names, [word for word in words or () if word not in names]
+
+
+def composed(name: str, overrides: Sequence[str] | None) -> "Composition":
+    """Compose a recipe that a user named, with its overrides.
+
+    Raises:
+        ProblemsFound: A stage before the types refuses.
+    """
+    from pathlib import Path
+
+    from launcher.compose import compose
+
+    return compose([choice(name), *(overrides or ())], Path.cwd())
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Return the recipes that a word may become: paths, or last words where no path begins so."""
+    names = catalogue.names()
+    paths = [name for name in names if name.startswith(incomplete)]
+    return paths or [name for word in names if (name := word.rpartition("/")[2]).startswith(incomplete)]
+
+
+def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the keys that a word may become as an override of the recipe before it."""
+    if "=" in incomplete:
+        return []
+    prefix = re.match(r"[+~]*", incomplete)[0]
+    sign = "" if "~" in prefix else "="
+    return [f"{prefix}{key}{sign}" for key in _keys(ctx.params) if key.startswith(incomplete.removeprefix(prefix))]
+
+
+def complete_recipe_or_override(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the recipes that a word may become, and the keys once a recipe was named."""
+    names, _ = parted(ctx.params.get("words"))
+    keys = complete_override(ctx, incomplete) if names else []
+    return [*complete_recipe(incomplete), *keys]
+
+
+def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the keys that a word may become: whole paths, or last words where no path begins so."""
+    keys = list(_keys(ctx.params))
+    paths = [key for path in keys for key in (path, path.removeprefix("recipes."))]
+    whole = list(dict.fromkeys(path for path in paths if path.startswith(incomplete)))
+    return whole or sorted({w for key in keys if (w := key.rpartition(".")[2]).startswith(incomplete)})
+
+
+def complete_job(incomplete: str) -> list[str]:
+    """Return the jobs under results/ that a word may become."""
+    from launcher.bundle import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+def _keys(params: dict[str, Any]) -> Iterator[str]:
+    """Yield the dotted path of every value of the recipe that a command line names; none while it is faulty."""
+    from launcher.scales import leaves
+
+    name = params.get("recipe") or next(iter(parted(params.get("words"))[0]), None)
+    if not name:
+        return
+    try:
+        tree = composed(Target.read(name).name, ()).tree
+    except ProblemsFound:
+        return
+    yield from (path for path, _ in leaves(tree) if not path.startswith("recipes.scale_config."))
+
+
+Recipe = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE", help="Path under recipes/, its last word, or a YAML file.", autocompletion=complete_recipe
+    ),
+]
+SizedRecipe = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE[@NODES]",
+        help="Path under recipes/, its last word, or a YAML file; one size of it.",
+        autocompletion=complete_recipe,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, as for main.py.", autocompletion=complete_override),
+]
+BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Its folder, or a job's name under results/.")]
+JobName = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="Its name, under results/, or its bundle's folder.", autocompletion=complete_job
+    ),
+]
+AsLines = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,0 +1,158 @@
+"""Commands about the program itself: its schemas, its codes, and the files that are made from it."""
+
+import json
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.commands.names import AsJson
+from launcher.problems import ProblemsFound, fail
+
+_WIDTH = 100
+"""Columns of a reason where there is no terminal."""
+_INDENT = " " * 6
+_MOST_FILES = 8
+
+Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit code 2 where something is not current.")]
+
+
+def _model_types() -> list[str]:
+    """Return every family of recipes, without importing one."""
+    import pkgutil
+
+    from launcher import families
+
+    return sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+
+
+def schema(
+    model_type: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL_TYPE]", help="Without it, those there are.", autocompletion=lambda: _model_types()
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it to a file.", dir_okay=False)
+    ] = None,
+) -> None:
+    """Print the JSON Schema of a recipe file. Editors show by it every key's meaning, unit and default."""
+    from launcher import console
+    from launcher.typed import did_you_mean
+
+    known = _model_types()
+    if model_type is None:
+        for name in known:
+            console.say(name)
+        return
+    if model_type not in known:
+        remedy = did_you_mean(model_type, known)
+        raise fail(
+            "E104", "MODEL_TYPE", "no such recipe family", value=model_type, allowed=", ".join(known), remedy=remedy
+        )
+    from launcher.schema import json_schema
+
+    text = json.dumps(json_schema(model_type), indent=2, ensure_ascii=False) + "\n"
+    if out is None:
+        print(text, end="")
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise fail("E805", str(out), f"cannot be written: {error.strerror}") from error
+    console.say(f"schema {console.shown_path(out)}")
+
+
+def rules(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[CODE|WORD]...", help="Only these codes, or those about a word.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every code, its reason and its source."""
+    from launcher import console
+    from launcher.codes import all_codes
+
+    codes = all_codes()
+    found = [c for c in codes if not words or any(_is_about(c.code, f"{c.subject} {c.reason}", w) for w in words)]
+    if not found:
+        raise fail("E802", " ".join(words or ()), "no code is that, or is about it", remedy="recipes rules lists all")
+    if as_json:
+        keys = ("code", "subject", "reason", "source", "cluster")
+        print(json.dumps([{key: getattr(code, key) for key in keys} for code in found], indent=2))
+        return
+    width, subject = console.width() or _WIDTH, ""
+    for code in found:
+        if code.subject != subject:
+            console.say(("\n" if subject else "") + code.subject, "bold")
+            subject = code.subject
+        only = f" ({code.cluster} only)" if code.cluster else ""
+        reason = textwrap.wrap(f"{code.code}  {code.reason}{only}", width, subsequent_indent=_INDENT)
+        source = textwrap.wrap(code.source, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+        console.say_all([*((line, "") for line in reason), *((line, "dim") for line in source)])
+
+
+def _is_about(code: str, text: str, word: str) -> bool:
+    """Tell whether a word begins a code or, if it looks like none, is in what the code is about."""
+    is_code = word[:1].upper() in ("E", "N") and word[1:].isdigit()
+    return code.startswith(word.upper()) if is_code else word.lower() in text.lower()
+
+
+def scripts(check: Check = False) -> None:
+    """Write launcher_scripts/, a script for each recipe."""
+    from launcher import scripts as made
+    from launcher.paths import CHECKOUT
+
+    _generate(check, "scripts", CHECKOUT, made.FOLDER, made.stale, made.write)
+
+
+def docs(check: Check = False) -> None:
+    """Write the pages of docs/ that are generated. Recipes, keys, codes and commands."""
+    from launcher import reference
+    from launcher.paths import CHECKOUT
+
+    _generate(check, "docs", CHECKOUT, "", reference.stale, reference.write)
+
+
+def _generate(
+    check: bool,
+    command: str,
+    checkout: Path | None,
+    folder: str,
+    stale: Callable[[Path], Sequence[Path]],
+    write: Callable[[Path], Sequence[Path]],
+) -> None:
+    """Write what is stale below a folder of the checkout, or say what is.
+
+    Raises:
+        ProblemsFound: There is no checkout; it refuses; or, with `check`, something is stale.
+    """
+    from launcher import console
+
+    if checkout is None:
+        raise fail("E805", f"recipes {command}", "the package is installed; its files are made in a checkout")
+    if check:
+        if found := [str(Path(folder, path)) for path in stale(checkout / folder)]:
+            raise _stale(command, found)
+        console.say(f"{command} are current")
+        return
+    try:
+        written = write(checkout / folder)
+    except OSError as error:
+        raise fail("E805", str(error.filename), f"cannot be written: {error.strerror}") from error
+    for path in written:
+        console.say(str(Path(folder, path)))
+    console.say(f"{len(written)} written" if written else f"{command} are current")
+
+
+def _stale(command: str, found: Sequence[str]) -> ProblemsFound:
+    more = f" and {len(found) - _MOST_FILES} more" if len(found) > _MOST_FILES else ""
+    return fail(
+        "E804",
+        f"recipes {command}",
+        f"not as the code makes them: {', '.join(found[:_MOST_FILES])}{more}",
+        remedy=f"recipes {command}, then commit what it wrote",
+    )

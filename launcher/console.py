@@ -1,0 +1,88 @@
+"""Lines on standard output and standard error, with colours where somebody sees them. Imports rich only then."""
+
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from launcher.problems import Problem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def say(text: str, style: str = "", *, stderr: bool = False) -> None:
+    """Print a line, in `style` (rich's words) where it goes to a terminal that shows colours."""
+    stream = sys.stderr if stderr else sys.stdout
+    if style and _shows_colours(stream):
+        _console(stderr=stderr).print(text, style=style, markup=False)
+    else:
+        print(text, file=stream, flush=True)
+
+
+def say_all(lines: Iterable[tuple[str, str]]) -> None:
+    """Print lines, each with its style; one by one they would cost a console each."""
+    console = _console() if _shows_colours(sys.stdout) else None
+    for text, style in lines:
+        if console and style:
+            console.print(text, style=style, markup=False)
+        else:
+            print(text)
+    sys.stdout.flush()
+
+
+def width() -> int | None:
+    """Return the columns of the terminal; None where nobody looks, so that nothing is cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _shows_colours(stream: TextIO) -> bool:
+    """Tell whether a stream is a terminal that may get escape codes.
+
+    Source: https://no-color.org
+    """
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _console(*, stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def show_problems(problems: tuple[Problem, ...], outcome: str = "nothing was written or submitted") -> None:
+    """Print every Problem on standard error, then what came of it."""
+    for problem in problems:
+        show_problem(str(problem))
+    say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}; {outcome}", stderr=True)
+
+
+def show_problem(text: str) -> None:
+    """Print a Problem on standard error, its first line so that it stands out."""
+    head, *rest = text.splitlines()
+    say(head, "bold red", stderr=True)
+    for line in rest:
+        say(line, stderr=True)
+
+
+@contextmanager
+def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Give a function that tells how many of `total` are done; seen only while on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    say_count = functools.partial(print, end="", file=sys.stderr, flush=True)
+    try:
+        yield lambda done: say_count(f"\r{done} of {total} {what}")
+    finally:
+        say_count("\r" + " " * len(f"{total} of {total} {what}") + "\r")
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as short as it can be typed from the current folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,0 +1,120 @@
+"""Every command in the pages that people read is run, as it is written there.
+
+Commands that train get `dry_run=true`: whole jobs have tests of their own. Those for a job in `results/` get one that
+trains.
+"""
+
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from whole_jobs import bundle_of, start, wait_for
+
+from launcher import cli, run
+from launcher.backends.local.state import read_snapshot
+from launcher.specs import JobState
+
+PAGES = ("README.md", "examples/README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+A_JOB = "results/<job>"
+EXIT_CODE = re.compile(r"exit code (\d+)")
+
+
+@dataclass(frozen=True)
+class Command:
+    page: str
+    words: tuple[str, ...]
+    exit_code: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.page}: {shlex.join(self.words)}"
+
+
+def commands(page: str) -> Iterator[Command]:
+    """Yield the commands in the plain fenced blocks of a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for block in re.findall(r"^```\n(.*?)^```$", text, re.S | re.M):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = (
+                tuple(shlex.split(line, comments=True))
+                if re.match(r"(python|recipes|make|pip|torchrun) ", line)
+                else ()
+            )
+            if words:
+                code = EXIT_CODE.search(line)
+                yield Command(page, words, int(code[1]) if code else 0)
+
+
+ALL = [command for page in PAGES for command in commands(page)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """Return a folder for each page, in which its commands are run one after another."""
+    folders = {page: tmp_path_factory.mktemp("page") for page in PAGES}
+    for folder in folders.values():
+        (folder / "examples").symlink_to(ROOT / "examples")
+    return folders
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Iterator[Path]:
+    """Return the bundle of a job that trains until the last test of this file."""
+    pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+    folder = tmp_path_factory.mktemp("job")
+    process = start("recipes.training_config.training_args.max_epochs=2000", cwd=folder)
+    try:
+        wait_for(lambda: (folder / "results").is_dir() and list(folder.glob("results/*/run/metrics.jsonl")), "a step")
+        yield bundle_of(folder)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert read_snapshot(bundle_of(folder) / "run").state is JobState.CANCELLED
+
+
+def carry_out(words: Sequence[str]) -> int:
+    """Run a command in this process; return its exit code."""
+    if words[0] == "recipes":
+        return cli.run(words[1:])
+    assert words[1] == "main.py"
+    return run.main([*(word for word in words[2:] if word != "dry_run=true"), "dry_run=true"])
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in ALL if c.words[0] in ("python", "recipes") and A_JOB not in c.words], ids=str
+)
+def test_a_command_in_the_pages_does_what_they_say(command, folders, monkeypatch, capsys):
+    monkeypatch.chdir(folders[command.page])
+    assert carry_out(command.words) == command.exit_code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "recipes" and A_JOB in c.words], ids=str)
+def test_a_command_in_the_pages_for_a_job_is_taken(command, job, capsys):
+    words = [str(job) if word == A_JOB else word for word in command.words[1:]]
+    is_busy = words[0] in ("launch", "wait")  # the one is refused, the other would wait for the last test
+    if words[0] == "wait":
+        words += ["--timeout", "1"]
+    assert cli.run(words) == (run.USER_ERROR if is_busy else command.exit_code), capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "make"], ids=str)
+def test_a_target_in_the_pages_exists(command):
+    done = subprocess.run(["make", "--dry-run", *command.words[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "pip"], ids=str)
+def test_what_the_pages_install_is_what_the_makefile_installs(command):
+    installed = (ROOT / "Makefile").read_text(encoding="utf-8").replace(",test]", "]")
+    assert command.words[-1] in installed
+
+
+@pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "torchrun"], ids=str)
+def test_an_example_in_the_pages_is_one_that_is_tested(command):
+    assert (ROOT / command.words[-1]).name in (ROOT / "tests" / "test_examples.py").read_text(encoding="utf-8")
