@@ -1,16 +1,21 @@
-# make run: train the tiny recipe here. make test: every test. Both set up .venv first.
+# make run: train the tiny recipe here. make test: every test but those against a real Kubernetes API server, which
+# make test-kubernetes starts. All set up .venv first.
 .DELETE_ON_ERROR:
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 AGENT := hyperpod-elastic-agent==1.1.3  # its metadata pins an older torch, hence --no-deps
 
-.PHONY: run test lint bench clean
+.PHONY: run test test-kubernetes lint bench clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/kubernetes
+
+test-kubernetes: $(VENV)/ready
+	tests/engines/build_kube_apiserver.sh
+	$(BIN)/python -m pytest tests/kubernetes
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -20,7 +25,7 @@ bench: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[local,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[local,k8s,test]'
 	$(BIN)/python -m pip install --quiet --no-deps $(AGENT)
 	touch $@
 

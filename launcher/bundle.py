@@ -8,13 +8,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from launcher.contract import RUN_DIR
+from launcher.contract import JOB_FILE, RUN_DIR
 from launcher.problems import fail
 from launcher.render import MANIFEST, bundle_digest
 from launcher.specs import Bundle
 
 _EXECUTABLE = ".sh"
-_RESULTS = "results"
+RESULTS = "results"
 """Where bundles are written unless `base_results_dir` says otherwise."""
 _MOST_NAMES = 8
 
@@ -70,18 +70,23 @@ def locate(name: str) -> Path:
     Raises:
         ProblemsFound: There is no such bundle.
     """
-    for folder in (Path(name), Path(_RESULTS, name)):
+    for folder in (Path(name), Path(RESULTS, name)):
         if (folder / MANIFEST).is_file():
             return folder
-    known = [path.parent.name for path in sorted(Path(_RESULTS).glob(f"*/{MANIFEST}"))]
+    known = names()
     close = difflib.get_close_matches(name, known, n=1)
     raise fail(
         "E703",
         name,
-        f"is neither the folder of a bundle nor a job under {_RESULTS}/",
+        f"is neither the folder of a bundle nor a job under {RESULTS}/",
         allowed=", ".join(known[-_MOST_NAMES:]) or None,
         remedy=f"did you mean {close[0]}?" if close else None,
     )
+
+
+def names(folder: str = RESULTS) -> list[str]:
+    """Return the bundles in a folder."""
+    return [path.parent.name for path in sorted(Path(folder).glob(f"*/{MANIFEST}"))]
 
 
 def read(directory: Path) -> tuple[Bundle, str]:
@@ -111,6 +116,6 @@ def read(directory: Path) -> tuple[Bundle, str]:
 
 
 def _files_in(directory: Path) -> set[str]:
-    """Return the files of a bundle but for those that its job wrote."""
+    """Return the files of a bundle but for its job's record and those that the job wrote."""
     files = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
-    return {str(path) for path in files if path.parts[0] != RUN_DIR}
+    return {str(path) for path in files if path.parts[0] != RUN_DIR} - {JOB_FILE}

@@ -81,7 +81,7 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
         ProblemsFound: A file is no YAML, or inherits what is not there or itself; every such file is told.
     """
     folder = folder.resolve()
-    files = _Files(tuple(dict.fromkeys((COLLECTION, folder))), {})
+    files = Files(tuple(dict.fromkeys((COLLECTION, folder))), {})
     found, problems = [], []
     for name in names(folder):
         try:
@@ -93,15 +93,15 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-class _Unfamiliar(Exception):
+class Unfamiliar(Exception):
     """A recipe has a form, or a fault, that only its composition can tell the meaning of."""
 
 
-def _entry(name: str, path: Path, files: "_Files") -> Entry:
+def _entry(name: str, path: Path, files: "Files") -> Entry:
     try:
-        layers = files.recipe(path)
+        layers = [layer.recipe for layer in files.layers(path)]
         facts = {key: _value(layers, key) for key in _FACTS}
-    except _Unfamiliar:
+    except Unfamiliar:
         facts = _composed(name, path, files.roots)
     objective = facts["training_config.training_args.trainer_type"]
     weights = facts["training_config.model_config.peft_config.peft_type"] or "fft"
@@ -128,9 +128,9 @@ def _value(layers: Sequence[dict[str, Any]], key: str) -> Any:
             return value
         reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         if reference is None:
-            raise _Unfamiliar
+            raise Unfamiliar
         key = _target(key, len(reference["dots"]), reference["path"])
-    raise _Unfamiliar
+    raise Unfamiliar
 
 
 def _target(key: str, num_dots: int, path: str) -> str:
@@ -142,7 +142,7 @@ def _target(key: str, num_dots: int, path: str) -> str:
         around = key.split(".")
         parents = around[: len(around) - num_dots] if num_dots <= len(around) else None
     if parents is None:  # a key outside the recipe
-        raise _Unfamiliar
+        raise Unfamiliar
     return ".".join([*parents, path])
 
 
@@ -157,7 +157,7 @@ def _last(layers: Sequence[dict[str, Any]], key: str) -> Any:
         else:
             return node
         if isinstance(node, str):
-            raise _Unfamiliar  # it may refer to a mapping elsewhere
+            raise Unfamiliar  # it may refer to a mapping elsewhere
         if not isinstance(node, dict):
             return None  # this layer replaces a whole mapping on the way
     return None
@@ -175,7 +175,27 @@ def _composed(name: str, path: Path, roots: Sequence[Path]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class Layer:
+    """One file of those that a recipe is made of.
+
+    Args:
+        path: The file.
+        tree: What it says, without its `defaults`.
+        is_global: Whether it sets keys of the top level, and not of the recipe.
+    """
+
+    path: Path
+    tree: dict[str, Any]
+    is_global: bool = False
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What it sets in the recipe."""
+        return (self.tree.get(_FOLDER) if self.is_global else self.tree) or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
     """Recipe files and the parts they inherit, each read once.
 
     Args:
@@ -184,38 +204,37 @@ class _Files:
     """
 
     roots: tuple[Path, ...]
-    known: dict[Path, list[tuple[dict[str, Any], bool]] | None]
+    known: dict[Path, list[Layer] | None]
 
-    def recipe(self, path: Path) -> list[dict[str, Any]]:
-        """Return what each layer sets in the recipe, lowest precedence first."""
-        layers = [tree.get(_FOLDER, {}) if is_global else tree for tree, is_global in self.layers(path)]
-        return [{} if layer is None else layer for layer in layers]
+    def layers(self, path: Path) -> list[Layer]:
+        """Return a file and all that it inherits, lowest precedence first; a part may be there twice.
 
-    def layers(self, path: Path) -> list[tuple[dict[str, Any], bool]]:
-        """Return the tree of a file and of all it inherits, each with whether it sets keys of the top level."""
+        Raises:
+            Unfamiliar: It has a form or a fault that Hydra has to look at.
+        """
         if path not in self.known:
             self.known[path] = None
             self.known[path] = self._read(path)
         if (layers := self.known[path]) is None:  # it leads back to itself, or was found unfamiliar before
-            raise _Unfamiliar
+            raise Unfamiliar
         return layers
 
-    def _read(self, path: Path) -> list[tuple[dict[str, Any], bool]]:
+    def _read(self, path: Path) -> list[Layer]:
         text, tree = _load(path)
         defaults = tree.pop("defaults", [])
         if not isinstance(defaults, list) or "@package" in text[:512]:  # as far as Hydra looks for it
-            raise _Unfamiliar
+            raise Unfamiliar
         layers = []
         for default in defaults if "_self_" in defaults else [*defaults, "_self_"]:
-            layers += [(tree, False)] if default == "_self_" else self._inherited(default, path)
+            layers += [Layer(path, tree)] if default == "_self_" else self._inherited(default, path)
         return layers
 
-    def _inherited(self, default: Any, path: Path) -> list[tuple[dict[str, Any], bool]]:
+    def _inherited(self, default: Any, path: Path) -> list[Layer]:
         name, _, package = default.partition("@") if isinstance(default, str) else ("", "", "")
         if package not in ("_here_", "_global_") or "$" in name or " " in name:
-            raise _Unfamiliar
+            raise Unfamiliar
         inherited = self.layers(self._find(name, path))
-        return inherited if package == "_here_" else [(tree, True) for tree, _ in inherited]
+        return inherited if package == "_here_" else [Layer(part.path, part.tree, True) for part in inherited]
 
     def _find(self, name: str, path: Path) -> Path:
         """Return the file that a defaults list names: from a root where it starts with /, else beside `path`.
@@ -225,22 +244,22 @@ class _Files:
         if not name.startswith("/"):
             parent = path.parent.relative_to(next(root for root in self.roots if path.is_relative_to(root)))
             if parent.parts[:1] == (_FOLDER,):
-                raise _Unfamiliar
+                raise Unfamiliar
             name = (parent / name).as_posix()
         for root in self.roots:
             if (file := root / f"{name.lstrip('/')}.yaml").is_file():
                 return file
-        raise _Unfamiliar
+        raise Unfamiliar
 
 
 def _load(path: Path) -> tuple[str, dict[str, Any]]:
     if path.stat().st_size > _LARGEST:
-        raise _Unfamiliar
+        raise Unfamiliar
     try:
         text = path.read_text(encoding="utf-8-sig")
         tree = yamlio.load(text) or {}
     except (UnicodeDecodeError, yaml.MarkedYAMLError) as error:
-        raise _Unfamiliar from error
+        raise Unfamiliar from error
     if not isinstance(tree, dict):
-        raise _Unfamiliar
+        raise Unfamiliar
     return text, tree

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -47,6 +46,11 @@ class Scale:
     def args(self) -> Any:
         """The typed training arguments at this size."""
         return self.recipe.training_config.training_args
+
+    @property
+    def ranks_per_sample(self) -> int:
+        """Ranks that work on one sample: by its sequence, and by the parts of a split model."""
+        return self.args.ranks_per_sample * self.recipe.model_parallel_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class Draft:
 
     def data_parallel_size(self, scale: Scale) -> int:
         """Return the ranks at `scale` divided by the ranks that share one sample, rounded down."""
-        return scale.nodes * self.devices // scale.args.ranks_per_sample
+        return scale.nodes * self.devices // scale.ranks_per_sample
 
 
 def backend_module(cluster: str, part: str) -> ModuleType | None:
@@ -180,8 +184,7 @@ def _plan_sizes(family: type[RecipeBase], draft: Draft, found: list[Problem]) ->
     plan = planner.plan(recipe, draft.devices, given, is_elastic=draft.is_elastic)
     entries = planner.corrected(plan, composition.corrections if draft.is_elastic else {})
     tree = {**composition.tree["recipes"], "scale_config": entries}
-    micro = f"recipes.{planner.ARGS}.micro_train_batch_size"  # the planner's memory bound, not every size's value
-    explicit = {path: text for path, text in composition.explicit.items() if path != micro}
+    explicit = {path: text for path, text in composition.explicit.items() if path != planner.BOUND}
     trees, notices = scale_trees(tree, explicit)
     is_plain = not any("uneven_batch" in path for path in explicit)
     known = {
@@ -198,7 +201,7 @@ def _plan_sizes(family: type[RecipeBase], draft: Draft, found: list[Problem]) ->
 
 
 def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Problem]]:
-    known = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+    known = families.names()
     if "run" not in recipe:
         remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
         return None, [Problem("E103", "recipes.run", "is missing: a recipe says what trains it", remedy=remedy)]

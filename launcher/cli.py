@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from launcher import console
-from launcher.commands import compiling, followed, jobs, look, project
+from launcher.commands import compiling, container, followed, governance, jobs, look, project, ranks
 from launcher.problems import Problem, ProblemsFound
 
 USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
@@ -24,6 +24,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "From a recipe to a job": {
         "check": compiling.check,
         "plan": compiling.plan,
+        "ranks": ranks.ranks,
         "render": compiling.render,
         "launch": jobs.launch,
         "new": compiling.new,
@@ -38,6 +39,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "cancel": followed.cancel,
         "timeline": jobs.timeline,
     },
+    "Clusters and images": {"governance": governance.governance, "container": container.container},
     "The program itself": {
         "schema": project.schema,
         "rules": project.rules,

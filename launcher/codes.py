@@ -13,15 +13,19 @@ _DEFAULTS = "Hydra, The Defaults List"
 _YAML = "YAML 1.2"
 _OMEGACONF = "OmegaConf, Variable interpolation and Mandatory missing values"
 _TYPES = "launcher/recipe.py, launcher/families and the settings of each cluster"
+_API = "Kubernetes API conventions, HTTP status codes"
 _LOCAL = "docs/rehearsal.md"
 _MLFLOW = "MLflow, Tracking server and backend stores"
 _BUNDLE = "docs/concepts.md, Bundle"
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
 _PLANNER = "docs/decisions.md, The planner"
 _COMMANDS = "docs/reference/commands.md"
+_GOVERNANCE = "docs/governance.md"
+_CONTAINER = "docs/container.md"
 _SCRIPT = "docs/decisions.md, A script of your own"
+_DISTRIBUTION = "docs/decisions.md, Model parallelism and MPI"
 _JOBS = "docs/decisions.md, Jobs and their records"
-_NOT_YET = "docs/decisions.md, What is not there yet"
+_SECURITY = "docs/manifest.md, What pods may do"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,53 @@ _ELSEWHERE = (
         "Kubernetes, ConfigMaps, Motivation",
         "k8s",
     ),
+    Code("E340", "Talking to a cluster takes the official client, which is an extra.", "pyproject.toml", "k8s"),
+    Code(
+        "E341",
+        "A cluster is reached by a context of the kubeconfig, over TLS that is verified.",
+        "Kubernetes, Organizing Cluster Access Using kubeconfig Files",
+        "k8s",
+    ),
+    Code("E342", "The cluster's API does not answer, or is in trouble, for longer than we wait.", _API, "k8s"),
+    Code("E343", "The cluster does not know who asks.", "Kubernetes, Authenticating", "k8s"),
+    Code("E344", "Who asks may not do what is needed, or could not undo it.", "Kubernetes, RBAC", "k8s"),
+    Code("E345", "A job runs in a namespace that is there and stays.", "Kubernetes, Namespaces", "k8s"),
+    Code(
+        "E346",
+        "A cluster keeps of a job what its operator knows: none, or an old one, drops the rest without a word.",
+        "Kubernetes, Structural schemas: field pruning",
+        "k8s",
+    ),
+    Code("E347", "A queue that is not there, or takes no jobs, would let a job wait for ever.", "Kueue", "k8s"),
+    Code("E349", "Pods do not start without the objects that they refer to.", "Kubernetes, Pods", "k8s"),
+    Code("E350", "What has the job's name already is another job's.", _BUNDLE, "k8s"),
+    Code("E351", "The cluster's API refuses an object, in its own words.", _API, "k8s"),
+    Code("E352", "A submission that failed half-way could not be taken back.", _BUNDLE, "k8s"),
+    Code("E353", "A job that was removed has pods that do not end.", "Kubernetes, Pod termination", "k8s"),
+    Code("E356", "Kubernetes keeps both streams of a container in one log.", "Kubernetes, Logging", "k8s"),
+    Code("E360", "What a team gets is said as key=value.", _GOVERNANCE),
+    Code("E361", "Names of a team's objects are names that Kubernetes, Kueue, IAM and EKS take.", _GOVERNANCE),
+    Code("E362", "A setting of a team needs another one, or more than its nodes have.", _GOVERNANCE),
+    Code("E364", "A job whose smallest size is more than its quota could never start.", _GOVERNANCE, "k8s"),
+    Code(
+        "E365",
+        "A namespace or a queue refuses pods that do not say what it counts, or ask for what it does not know.",
+        _GOVERNANCE,
+        "k8s",
+    ),
+    Code("E366", "An image is built on one that stays what it is.", _CONTAINER),
+    Code(
+        "E367",
+        "An image of your own has our entrypoint and your code in it; the launcher adds none.",
+        _CONTAINER,
+        "k8s",
+    ),
+    Code(
+        "E322",
+        "Commands before and after training are run by an image's start script; some images have none.",
+        "docs/manifest.md",
+        "k8s",
+    ),
     Code(
         "E401",
         "A local job runs the real agent, which needs torch and its own package here.",
@@ -177,12 +228,6 @@ _ELSEWHERE = (
         _COMMANDS,
     ),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
-    Code(
-        "E904",
-        "Submission to Kubernetes is still to come; the bundle is complete and kubectl takes it.",
-        _NOT_YET,
-        "k8s",
-    ),
     Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
     Code("N102", "num_nodes is not one of an elastic job's sizes, so it starts at its smallest.", _PRECEDENCE),
     Code(
@@ -221,4 +266,10 @@ _ELSEWHERE = (
     ),
     Code("N115", "recipes.planner was given, and nothing is planned without scale_config: auto.", _PLANNER),
     Code("N116", "What a script takes in a step is its own affair until its recipe states it.", _SCRIPT),
+    Code("N117", "Something of the pods is beyond the restricted Pod Security profile.", _SECURITY, "k8s"),
+    Code("N118", "A section of distribution that is not enabled does nothing, whatever else it says.", _DISTRIBUTION),
+    Code("N120", "A quota counts less memory a node than it has, as AWS's own example does.", _GOVERNANCE),
+    Code("N121", "Pods of a team without an IAM role have no access to AWS of their own.", _GOVERNANCE),
+    Code("N122", "A namespace that enforces no Pod Security profile only warns and audits.", _GOVERNANCE),
+    Code("N123", "An elastic job asks for more nodes than its quota will ever hold.", _GOVERNANCE, "k8s"),
 )

@@ -109,13 +109,7 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     files = compose_files(choices)
     config = copy.deepcopy(files.config)
     values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
-    corrections = _corrections(config, values)
-    found = [_set(config, override) for override in values if override not in corrections]
-    if corrections:
-        OmegaConf.update(config, _SCALES, {}, merge=False, force_add=True)
-        found += [_correct(config, override) for override in corrections]
-    if problems := tuple(filter(None, found)):
-        raise ProblemsFound(problems)
+    has_corrections = _apply(config, values)
     composition = Composition(
         tree={},
         recipe=next((str(o.value()) for o in parsed if o.key_or_group == "recipes"), files.recipe),
@@ -129,11 +123,27 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
         _refuse_faulty_references(config, composition)
     tree = _resolve(config, composition)
     corrected = {}
-    if corrections:
+    if has_corrections:
         corrected = tree["recipes"]["scale_config"]
         tree["recipes"]["scale_config"] = AUTO
     tree["training_config"] = tree.get("training_config") or composition.recipe
     return dataclasses.replace(composition, tree=tree, corrections=corrected)
+
+
+def _apply(config: DictConfig, values: Sequence[Override]) -> bool:
+    """Set every value on `config`; tell whether some are of single sizes while the sizes are planned.
+
+    Raises:
+        ProblemsFound: What an override asks for cannot be done; every such override is told.
+    """
+    corrections = _corrections(config, values)
+    found = [_set(config, override) for override in values if override not in corrections]
+    if corrections:
+        OmegaConf.update(config, _SCALES, {}, merge=False, force_add=True)
+        found += [_correct(config, override) for override in corrections]
+    if problems := tuple(filter(None, found)):
+        raise ProblemsFound(problems)
+    return bool(corrections)
 
 
 def _set(config: DictConfig, override: Override) -> Problem | None:

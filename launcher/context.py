@@ -48,13 +48,14 @@ class LaunchContext:
             cwd=Path.cwd(),
             suffix="".join(random.SystemRandom().choices(letters, k=_SUFFIX_LENGTH)),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            user=_user(),
+            user=current_user(),
             git_revision=_git_revision(CHECKOUT) if CHECKOUT else None,
             versions={"recipe-launcher": VERSION, "hydra-core": hydra.__version__, "pydantic": pydantic.VERSION},
         )
 
 
-def _user() -> str:
+def current_user() -> str:
+    """Return the name of whoever runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # no entry in the password database

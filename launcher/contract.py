@@ -27,6 +27,9 @@ WARM_MODULE = "launcher.runtime.warm"
 RUN_DIR = "run"
 """Folder under a local bundle that the job writes to. It is not part of the bundle's digest."""
 
+JOB_FILE = "job.json"
+"""In a bundle whose job was submitted: where it runs and how to find it. It is not part of the bundle's digest."""
+
 METRICS_FILE = "metrics.jsonl"
 """Under the run folder: one JSON object per optimizer step as it happened, written by rank 0. A step that is
 done again after a fault is there again, with a higher attempt."""

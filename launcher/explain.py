@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.check import Draft, examine
 from launcher.compose import Composition
-from launcher.planner import ARGS
+from launcher.planner import BOUND
 from launcher.problems import fail
 from launcher.provenance import Setting
 from launcher.scales import AUTO, get, is_base, leaves, scale_trees, size_of
@@ -102,11 +102,6 @@ class Sizes:
         return self.trees[nodes]
 
     @property
-    def bounding(self) -> tuple[str, ...]:
-        """The keys whose override bounds what is planned, and does not replace it."""
-        return (f"{_ROOT}{ARGS}.micro_train_batch_size",)
-
-    @property
     def paths(self) -> list[str]:
         """Every leaf that the configuration has at any size."""
         return list(dict.fromkeys([*self.base, *(path for tree in self.scales.values() for path in tree)]))
@@ -166,7 +161,7 @@ def _at(sizes: Sizes, path: str, nodes: int) -> tuple[Setting, ...]:
     plan = [Setting(path, planned[path], f"planned ({_SCALES}: {AUTO})")] if path in planned else []
     if not is_base(path):
         return (*files, *typed, *own_files, *own_typed)
-    if plan and path in sizes.bounding:
+    if plan and path == BOUND:
         return (*files, *own_files, *typed, *plan, *own_typed)
     return (*files, *own_files, *plan, *typed, *own_typed)
 

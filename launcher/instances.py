@@ -20,6 +20,8 @@ class Instance:
         processes: Worker processes the accelerators serve, one a GPU or Neuron core; 0 means any number.
         efa: EFA network devices.
         rdma: Whether they do RDMA.
+        vcpus: Virtual CPUs.
+        memory_gib: Main memory, in GiB.
     """
 
     name: str
@@ -28,6 +30,8 @@ class Instance:
     processes: int
     efa: int
     rdma: bool
+    vcpus: int
+    memory_gib: int
 
 
 def canonical(instance_type: str) -> str:
@@ -40,6 +44,6 @@ def table() -> dict[str, Instance]:
     """Return every known instance type by its `ml.` name."""
     rows = yamlio.load(Path(__file__).with_name("instances.yaml").read_text(encoding="utf-8"))
     return {
-        canonical(name): Instance(canonical(name), count, _RESOURCE[kind], count * per, efa, rdma)
-        for name, (count, kind, per, efa, rdma) in rows.items()
+        canonical(name): Instance(canonical(name), count, _RESOURCE[kind], count * per, efa, rdma, vcpus, memory_gib)
+        for name, (count, kind, per, efa, rdma, vcpus, memory_gib) in rows.items()
     }

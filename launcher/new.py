@@ -14,7 +14,7 @@ from launcher.compose import compose
 from launcher.problems import fail
 from launcher.render import render_template
 from launcher.scales import get
-from launcher.schema import descriptions, json_schema
+from launcher.schema import descriptions, schema_file
 from launcher.typed import submodel
 
 SCHEMAS = ".schemas"
@@ -81,16 +81,12 @@ def write(path: Path, base: str) -> Path:
     yamlio.load(text)
     try:
         (path.parent / schema).parent.mkdir(parents=True, exist_ok=True)
-        (path.parent / schema).write_text(_schema_text(model_type), encoding="utf-8")
+        (path.parent / schema).write_text(schema_file(model_type), encoding="utf-8")
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise fail("E805", str(path), f"cannot be written: {error.strerror}") from error
     return path
-
-
-def _schema_text(model_type: str) -> str:
-    return json.dumps(json_schema(model_type), indent=2, ensure_ascii=False) + "\n"
 
 
 def _inherits(path: Path, base: str) -> str:

@@ -1,20 +1,21 @@
 """The stages of a launch, in order.
 
-overrides ─compose→ Composition ─check→ Draft ─plan→ JobSpec ─render→ Bundle ─write, submit→ JobHandle
+overrides ─compose→ Composition ─check→ Draft ─plan→ JobSpec ─render→ Bundle ─write, submit→ JobRecord
 """
 
 from collections.abc import Sequence
 
 from launcher import bundle as bundles
-from launcher import tracking
+from launcher import jobs, tracking
 from launcher.backends.base import Backend
 from launcher.check import backend_module, check
 from launcher.compose import compose
-from launcher.context import LaunchContext
+from launcher.context import LaunchContext, current_user
+from launcher.jobs import JobRecord
 from launcher.plan import plan
 from launcher.problems import ProblemsFound
 from launcher.render import render_bundle
-from launcher.specs import Bundle, JobHandle, JobSpec, JobState
+from launcher.specs import Bundle, JobSpec, JobState
 
 
 def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
@@ -32,6 +33,17 @@ def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
 def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
     return render_bundle(job, context, load_backend(job.backend))
+
+
+def validate(job: JobSpec, context: LaunchContext) -> None:
+    """Ask whoever is to run a job whether they would take it. Writes and creates nothing.
+
+    Raises:
+        ProblemsFound: Every reason for which they would not.
+    """
+    backend = load_backend(job.backend)
+    if problems := backend.validate(render_bundle(job, context, backend)):
+        raise ProblemsFound(problems)
 
 
 def track(job: JobSpec, context: LaunchContext) -> JobSpec:
@@ -56,18 +68,20 @@ def write(bundle: Bundle) -> None:
     tracking.record(bundle)
 
 
-def submit(bundle: Bundle, backend: Backend) -> JobHandle:
-    """Start the job of a bundle that is on disk.
+def submit(bundle: Bundle, backend: Backend) -> JobRecord:
+    """Start the job of a bundle that is on disk, and record where it runs.
 
     Raises:
-        ProblemsFound: The backend or the tracking store refuses.
+        ProblemsFound: The backend, the tracking store or the disk refuses.
     """
+    jobs.refuse_unwritable(bundle.directory)
     tracking.start(bundle)
     try:
-        return backend.submit(bundle)
+        handle = backend.submit(bundle)
     except ProblemsFound:
         tracking.finish(bundle, JobState.FAILED)
         raise
+    return jobs.record(bundle, handle, current_user())
 
 
 def load_backend(cluster: str) -> Backend:

@@ -50,7 +50,7 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         settings=draft.settings,
         config=_whole_config(draft),
         overrides=draft.composition.overrides,
-        notices=(*draft.notices, *_notices(draft, sizes)),
+        notices=(*draft.notices, *_notices(draft, sizes), *draft.recipe.notices),
         cwd=context.cwd,
     )
     security = backend_module(draft.backend, "security")
@@ -165,19 +165,7 @@ def _resources(draft: Draft) -> Resources:
 
 
 def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
-    notices = []
-    kept = {point.nodes for point in sizes}
-    dropped = [scale.nodes for scale in draft.scales if scale.nodes not in kept]
-    if dropped and bounds_moved(draft):
-        notices.append(Notice("N101", f"sizes {_listed(dropped)} lie outside the bounds you set and are left out"))
-    largest = sizes[-1].nodes
-    if draft.is_elastic and draft.is_explicit("recipes.elastic_policy.max_nodes"):
-        limit = draft.recipe.elastic_policy.max_nodes
-        if limit > largest and draft.recipe.scale_config:
-            notices.append(Notice("N108", f"the largest size is {largest} nodes; max_nodes={limit} adds none"))
-    start, wanted = _initial_nodes(draft), draft.recipe.trainer.num_nodes
-    if start != wanted:
-        notices.append(Notice("N102", f"the job starts on {start} nodes: {wanted} is not one of its sizes"))
+    notices = _about_sizes(draft, sizes)
     if draft.devices != draft.recipe.trainer.devices:
         notices.append(
             Notice(
@@ -193,22 +181,31 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
         words = "the recipe states no batch of your script: one sample a rank and a learning rate of 1 stand for it"
         notices.append(Notice("N116", words))
     if len({point.samples_per_step for point in sizes}) > 1:
-        notices.append(
-            Notice(
-                "N106",
-                "samples per optimizer step differ between sizes: "
-                + ", ".join(f"{p.samples_per_step} at {p.nodes}" for p in sizes),
-            )
-        )
+        counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
+        notices.append(Notice("N106", f"samples per optimizer step differ between sizes: {counts}"))
     empty = [key for key in _left_empty(draft) if get(draft.composition.tree, key) == ""]
     if empty:
-        notices.append(
-            Notice(
-                "N107",
-                f"{', '.join(key.removeprefix('recipes.training_config.') for key in empty)}"
-                f" {'is' if len(empty) == 1 else 'are'} empty: the container's own default applies",
-            )
-        )
+        keys = ", ".join(key.removeprefix("recipes.training_config.") for key in empty)
+        verb = "is" if len(empty) == 1 else "are"
+        notices.append(Notice("N107", f"{keys} {verb} empty: the container's own default applies"))
+    return notices
+
+
+def _about_sizes(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
+    """Say which sizes are left out or not reached, and where the job starts instead of where it was to."""
+    notices = []
+    kept = {point.nodes for point in sizes}
+    dropped = [scale.nodes for scale in draft.scales if scale.nodes not in kept]
+    if dropped and bounds_moved(draft):
+        notices.append(Notice("N101", f"sizes {_listed(dropped)} lie outside the bounds you set and are left out"))
+    largest = sizes[-1].nodes
+    if draft.is_elastic and draft.is_explicit("recipes.elastic_policy.max_nodes"):
+        limit = draft.recipe.elastic_policy.max_nodes
+        if limit > largest and draft.recipe.scale_config:
+            notices.append(Notice("N108", f"the largest size is {largest} nodes; max_nodes={limit} adds none"))
+    start, wanted = _initial_nodes(draft), draft.recipe.trainer.num_nodes
+    if start != wanted:
+        notices.append(Notice("N102", f"the job starts on {start} nodes: {wanted} is not one of its sizes"))
     return notices
 
 

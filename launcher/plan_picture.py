@@ -3,56 +3,30 @@
 Colours are from the palette of Okabe and Ito, which colour-blind people tell apart; shapes differ too.
 """
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import report
-from launcher.problems import fail
+from launcher import pictures, report
 from launcher.specs import JobSpec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = (".png", ".svg")
 _WIDTH, _HEIGHT, _DPI = 9.0, 6.2, 150
 """Inches and dots per inch."""
-_EVEN, _UNEVEN, _INK, _QUIET = "#0072B2", "#E69F00", "#24292f", "#6e7781"
+_EVEN, _UNEVEN, _QUIET = "#0072B2", "#E69F00", pictures.QUIET
 _MOST_TICKS = 24
 """Sizes that each get a label on the axis."""
 _DOT = 5.0
-_STYLE = {
-    "svg.hashsalt": "plan",
-    "svg.fonttype": "path",
-    "text.parse_math": False,  # a job's name is no formula
-    "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": "#c8cdd2",
-    "xtick.color": _QUIET,
-    "ytick.color": _QUIET,
-}
 
 
 def draw(job: JobSpec, path: Path) -> None:
     """Draw a job's plan to a file whose suffix names the format. The same plan gives the same bytes.
 
     Raises:
-        ProblemsFound: The suffix is none of `FORMATS`, matplotlib is missing, or the file cannot be written.
+        ProblemsFound: It cannot be drawn there, as `pictures.save` says.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise fail("E709", str(path), "is no picture this program draws", allowed=", ".join(FORMATS))
-    if importlib.util.find_spec("matplotlib") is None:
-        raise fail("E709", str(path), "drawing needs matplotlib", remedy="pip install matplotlib")
-    import matplotlib
-
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(job)
-        try:
-            figure.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
-        except OSError as error:
-            raise fail("E709", str(path), f"the picture cannot be written: {error}") from error
+    pictures.save(path, "plan", lambda: _figure(job))
 
 
 def _figure(job: JobSpec) -> Any:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ARGS = "training_config.training_args"
 _BATCH, _MICRO, _RATE = "train_batch_size", "micro_train_batch_size", "learning_rate"
+BOUND = f"recipes.{ARGS}.{_MICRO}"
+"""The key whose override bounds every planned size and replaces none's value."""
 _GROUPS = ("ring_attn_size", "ulysses_sequence_parallel_size")
 NEEDS = (
     *(f"recipes.{ARGS}.{name}" for name in (_BATCH, _MICRO, _RATE, *_GROUPS)),
@@ -194,7 +196,7 @@ def plan(recipe: Any, devices: int, given: Given, *, is_elastic: bool) -> SizePl
         is_elastic: Whether the job may change its size.
     """
     found = basis(recipe, given, is_elastic=is_elastic)
-    group = recipe.training_config.training_args.ranks_per_sample
+    group = recipe.training_config.training_args.ranks_per_sample * recipe.model_parallel_size
     fits: dict[int, batch.Fit] = {}
     starved, undivided = [], []
     for nodes in _candidates(recipe, is_elastic):
@@ -274,8 +276,8 @@ def notices(plan: SizePlan) -> tuple[Notice, ...]:
         if sizes:
             found.append(Notice(code, f"{spans(sizes)} nodes are left out: {why}"))
     if plan.accumulated:
-        where = f"at {spans(plan.accumulated)} nodes uneven shares take several passes"
-        found.append(Notice("N113", f"{where}: the training code must cut them by micro_train_batch_size, as ours does"))
+        what = f"uneven shares take several passes at {spans(plan.accumulated)} nodes"
+        found.append(Notice("N113", f"{what}: the training code must cut them by {_MICRO}, as ours does"))
     return tuple(found)
 
 

@@ -11,6 +11,8 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from launcher.problems import Notice
+
 
 class Model(BaseModel):
     """Base of every model: strict, frozen, no unknown keys."""
@@ -214,6 +216,8 @@ class RecipeResources(Model):
     have them set aside."""
     memory: str | int | None = None
     """Main memory for each pod, requested and at most, as a quantity (512Gi). Left out: no limit."""
+    cpu: str | int | None = None
+    """Processors for each pod, requested and at most, as a quantity (96). Left out: no limit."""
 
 
 class Planner(Model):
@@ -284,7 +288,7 @@ class RecipeBase(Model):
     post_script: list[str] | None = None
     """Shell commands the image runs on each node after training, in this order."""
     resources: RecipeResources | None = None
-    """Memory and huge pages of each pod, beyond its accelerators. cluster=k8s only."""
+    """Processors, memory and huge pages of each pod, beyond its accelerators. cluster=k8s only."""
     extra_keys: list[str] | None = None
     """Dotted paths of recipe keys that your container reads and no family knows, e.g.
     training_config.training_args.my_key. They are passed on unchecked; any other unknown key is an error."""
@@ -292,6 +296,16 @@ class RecipeBase(Model):
     """Checkpointless training. Not yet supported, and never together with an elastic job."""
     tiered_checkpointing: bool | None = None
     """HyperPod's managed tiered checkpointing. Not yet supported, and never with an elastic job."""
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that work on one batch, each with a part of the model."""
+        return 1
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What the user should know of the recipe itself."""
+        return ()
 
 
 class Git(Model):

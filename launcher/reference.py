@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,21 +34,21 @@ def pages() -> dict[Path, str]:
 
 def stale(root: Path = _ROOT) -> list[Path]:
     """Return the pages under `root`, a checkout, that are missing or not what the code says."""
-    return [path for path, text in pages().items() if _text(root / path) != text]
+    return [*_stale(root)]
 
 
 def write(root: Path = _ROOT) -> list[Path]:
     """Write the pages that are stale under `root`, a checkout; return their paths."""
-    changed = stale(root)
-    for path, text in pages().items():
-        if path in changed:
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text(text, encoding="utf-8")
-    return changed
+    changed = _stale(root)
+    for path, text in changed.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text, encoding="utf-8")
+    return [*changed]
 
 
-def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+def _stale(root: Path) -> dict[Path, str]:
+    files = ((path, text, root / path) for path, text in pages().items())
+    return {path: text for path, text, file in files if not file.is_file() or file.read_text("utf-8") != text}
 
 
 def _cell(text: str) -> str:
@@ -104,9 +103,8 @@ class _Table:
 
 
 def _keys() -> str:
-    known = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
     chapters = [("A launch", "`key=value` on the command line.", schema.launch_schema(), "")]
-    for name in known:
+    for name in families.names():
         text = (
             f"The keys of a recipe file; on the command line each begins with `recipes.`. `run.model_type: {name}`."
         )

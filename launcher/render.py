@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from launcher.problems import shown
 from launcher.specs import Bundle, JobSpec
 
 MANIFEST = "bundle.json"
+_MAY_BE_EMPTY = (".labels.", ".annotations.", ".command[", ".nodeSelector.", ".values[")
+"""Parts of a path below which an empty text is a value like any other."""
 
 
 def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bundle:
@@ -104,7 +107,7 @@ def _empty_fields(node: Any, path: str) -> list[str]:
         return [found for key, value in node.items() for found in _empty_fields(value, f"{path}.{key}")]
     if isinstance(node, list) and node:
         return [found for i, value in enumerate(node) for found in _empty_fields(value, f"{path}[{i}]")]
-    may_be_empty = path.endswith("].value") or ".labels." in path or ".annotations." in path
+    may_be_empty = path.endswith("].value") or any(part in path for part in _MAY_BE_EMPTY)
     return [path] if node in (None, {}, []) or (node == "" and not may_be_empty) else []
 
 
@@ -115,6 +118,11 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
         return None
     folder.mkdir(exist_ok=True)
     return FileSystemBytecodeCache(str(folder))
+
+
+def _indented(text: str, width: int) -> str:
+    """Indent all lines but the first. To Jinja's own filter other characters than a newline end lines too."""
+    return re.sub(r"\n(?=[^\n])", "\n" + " " * width, text)
 
 
 @cache
@@ -130,7 +138,9 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "to_yaml": lambda value: yamlio.dump(value).rstrip("\n"),
-        "to_json": lambda value: json.dumps(value, ensure_ascii=False),
+        "to_json": yamlio.dump_flow,
+        "indent": _indented,
+        "to_comment": lambda text: "".join(letter if letter.isprintable() else " " for letter in text),
         "sh_quote": lambda value: shlex.quote(str(value)),
     }
     return environment

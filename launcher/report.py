@@ -1,9 +1,8 @@
 """The plan, for people and for programs."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from launcher import batch
+from launcher import batch, layout
 from launcher.specs import JobSpec, ScalePoint
 
 COLUMNS = ("nodes", "ranks", "samples per rank", "micro x steps", "learning rate", "")
@@ -38,19 +37,7 @@ def table(job: JobSpec, *, with_balance: bool = False) -> list[str]:
         head.insert(-1, BALANCE)
         for point, cells in zip(job.scales, rows, strict=True):
             cells.insert(-1, f"{point_balance(point):.2f}")
-    return aligned([head, *rows], num_right=2)
-
-
-def aligned(rows: Sequence[Sequence[str]], num_right: int) -> list[str]:
-    """Return rows as lines of aligned columns, the first `num_right` of them to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        " "
-        + "  ".join(
-            c.rjust(w) if i < num_right else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
-        ).rstrip()
-        for cells in rows
-    ]
+    return layout.table([head, *rows], right=range(2))
 
 
 def point_balance(point: ScalePoint) -> float:
@@ -97,7 +84,8 @@ def ranking(job: JobSpec) -> list[str]:
         )
         for point, other in ranked
     ]
-    return aligned([("nodes", "largest share", BALANCE, "idle", "speed", "worth allowing"), *rows], num_right=5)
+    head = ("nodes", "largest share", BALANCE, "idle", "speed", "worth allowing")
+    return layout.table([head, *rows], right=range(5))
 
 
 def chart(job: JobSpec, width: int = 80) -> list[str]:

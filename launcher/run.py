@@ -1,6 +1,5 @@
 """`python main.py`: overrides to a running job, and an exit code."""
 
-import shlex
 import signal
 import traceback
 from collections.abc import Iterator, Sequence
@@ -8,22 +7,28 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
-from launcher import pipeline, terminal, tracking
+from launcher import bundle as bundles
+from launcher import console, jobs, pipeline, terminal, tracking
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
 from launcher.contract import RUN_DIR
+from launcher.jobs import JobRecord
 from launcher.problems import ProblemsFound
 from launcher.specs import Bundle, JobHandle, JobState, JobStatus
 
 USER_ERROR, JOB_FAILED, INTERRUPTED = 2, 3, 130
 """Exit codes. 0 is success, 1 a fault of our own (with a traceback)."""
-_NEXT = {"local": "recipes launch {}", "k8s": "kubectl apply -f {}/manifests"}
-"""What launches a bundle in a folder."""
-_EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: JOB_FAILED, JobState.CANCELLED: INTERRUPTED}
+EXIT_CODES = {
+    JobState.SUCCEEDED: 0,
+    JobState.FAILED: JOB_FAILED,
+    JobState.GONE: JOB_FAILED,
+    JobState.CANCELLED: INTERRUPTED,
+}
+"""What a command that follows a job to its end exits with."""
 
 
 def main(overrides: Sequence[str]) -> int:
-    """Compile `overrides`, write the bundle, launch it and follow it.
+    """Compile `overrides`, write the bundle, launch it and follow it where that is asked for.
 
     Returns:
         The exit code: 0, 2 when the input is at fault, 3 when the job failed, 130 when interrupted.
@@ -33,35 +38,86 @@ def main(overrides: Sequence[str]) -> int:
         context = LaunchContext.read()
         job = pipeline.prepare(overrides, context)
         terminal.show_plan(job)
+        if job.config["server_dry_run"]:
+            pipeline.validate(job, context)
+            console.say("the cluster would take this job; nothing was created there")
         if tracking.is_tracked(job):
-            terminal.say("opening the MLflow run …", "dim", stderr=True)
+            console.say("opening the MLflow run …", "dim", stderr=True)
         job = pipeline.track(job, context)
         bundle = pipeline.render(job, context)
         pipeline.write(bundle)
         outcome = f"the bundle {bundle.directory.name} is written, nothing was submitted"
-        if job.config["dry_run"]:
-            folder = shlex.quote(terminal.shown_path(bundle.directory))
-            terminal.show_bundle(bundle, next_step=_NEXT[job.backend].format(folder))
+        if job.config["dry_run"] or job.config["server_dry_run"]:
+            terminal.show_bundle(bundle, next_step=f"recipes launch {terminal.typed_path(bundle.directory)}")
             return 0
         terminal.show_bundle(bundle)
-        return launch(bundle, job.backend)
+        return launch(bundle, job.backend, wait=job.config["wait"])
     except KeyboardInterrupt:
         return INTERRUPTED
     except ProblemsFound as error:
         if "debug=true" in (text.lstrip("+") for text in overrides):
             traceback.print_exception(error, chain=False)  # what it was raised from may repeat a secret
-        terminal.show_problems(error.problems, outcome)
+        console.show_problems(error.problems, outcome)
         return USER_ERROR
 
 
-def launch(bundle: Bundle, backend_name: str) -> int:
-    """Start the job of a bundle on disk and follow it to its end. Ctrl-C stops it, a second one at once.
+def launch(bundle: Bundle, backend_name: str, *, wait: bool = False) -> int:
+    """Start the job of a bundle on disk; follow it to its end if it ends with this process, or with `wait`.
+
+    Returns:
+        The exit code: of a job that is followed, how it ended.
 
     Raises:
         ProblemsFound: The backend refuses.
     """
     backend = pipeline.load_backend(backend_name)
-    handle = pipeline.submit(bundle, backend)
+    job = pipeline.submit(bundle, backend)
+    if backend.ends_with_launcher:
+        return _accompany(bundle, backend, job.handle)
+    terminal.show_submitted(job.handle)
+    if wait:
+        return _follow(bundle, backend, job)
+    if not job.handle.is_new and (status := jobs.status(job, backend)).state.is_final:
+        conclude(job, status)  # submitting has marked its run as running
+        terminal.show_status(status)
+        return 0
+    terminal.show_next(bundle)
+    return 0
+
+
+def conclude(job: JobRecord, status: JobStatus) -> None:
+    """Mark the MLflow run of a job elsewhere by how it ended, once; a store that refuses is asked again next time."""
+    if job.is_closed or status.state is JobState.GONE:
+        return
+    try:
+        tracking.finish(bundles.read(job.handle.bundle_dir)[0], status.state)
+    except ProblemsFound as error:
+        console.show_problems(error.problems, "the job has ended; only its MLflow run does not say so")
+    else:
+        jobs.close(job)
+
+
+def _follow(bundle: Bundle, backend: Backend, job: JobRecord) -> int:
+    """Follow a job that goes on without this process: first its states, then its log. Ctrl-C leaves it alone."""
+    try:
+        for status in jobs.changes(job, backend):
+            terminal.show_status(status)
+            if status.state is not JobState.PENDING:
+                break
+        if not status.state.is_final:
+            terminal.follow(backend.logs(job.handle, follow=True))
+            *_, status = jobs.changes(job, backend)
+    except KeyboardInterrupt:
+        console.say("the job goes on without this command", stderr=True)
+        terminal.show_next(bundle)
+        return INTERRUPTED
+    conclude(job, status)
+    terminal.show_end(bundle, status, is_here=False)
+    return EXIT_CODES[status.state]
+
+
+def _accompany(bundle: Bundle, backend: Backend, handle: JobHandle) -> int:
+    """Follow a job that ends with this process. Ctrl-C stops it, a second one at once."""
     is_interrupted = False
     try:
         terminal.follow(backend.logs(handle, follow=True))
@@ -73,21 +129,21 @@ def launch(bundle: Bundle, backend_name: str) -> int:
         if is_interrupted and status.state is JobState.CANCELLED:
             status = replace(status, message="stopped by Ctrl-C")
         _close(bundle, status)
-    return _EXIT_CODES[status.state]
+    return EXIT_CODES[status.state]
 
 
 def _cancel(backend: Backend, handle: JobHandle) -> None:
-    terminal.say("stopping; the job saves a checkpoint first (Ctrl-C again: at once, without it)", stderr=True)
+    console.say("stopping; the job saves a checkpoint first (Ctrl-C again: at once, without it)", stderr=True)
     try:
         backend.cancel(handle)
     except KeyboardInterrupt:
         with _late_interrupts():
-            terminal.say("stopping at once", stderr=True)
+            console.say("stopping at once", stderr=True)
             backend.cancel(handle)  # the job's second signal, which it does not put off
 
 
 def _close(bundle: Bundle, status: JobStatus) -> None:
-    """Send what is left to tell of a job that has ended, and say how it ended."""
+    """Send what is left to tell of a job that has ended on this machine, and say how it ended."""
     from launcher import timeline  # compiling a recipe does not pay for it
 
     run_dir = bundle.directory / RUN_DIR
@@ -95,11 +151,11 @@ def _close(bundle: Bundle, status: JobStatus) -> None:
     try:
         course = timeline.refresh(run_dir)
     except OSError as error:
-        terminal.say(f"no timeline: {error}", stderr=True)
+        console.say(f"no timeline: {error}", stderr=True)
     try:
         tracking.finish(bundle, status.state, course)
     except ProblemsFound as error:  # a job that has run is not undone by its tracking store
-        terminal.show_problems(error.problems, f"unsent metrics stay in {run_dir}")
+        console.show_problems(error.problems, f"unsent metrics stay in {run_dir}")
     if course and (course.has_scaled or course.unfired):
         terminal.show_timeline(course, run_dir)
     # Without a last word the operator has died.
@@ -112,7 +168,7 @@ def _late_interrupts() -> Iterator[None]:
 
     def pass_over(_signum: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        terminal.say("about to end; Ctrl-C once more leaves the rest undone", stderr=True)
+        console.say("about to end; Ctrl-C once more leaves the rest undone", stderr=True)
 
     before = signal.signal(signal.SIGINT, pass_over)
     try:

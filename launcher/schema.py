@@ -9,6 +9,7 @@ Source: JSON Schema, draft 2020-12. References are left out but for two, so that
 import ast
 import importlib
 import inspect
+import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -59,6 +60,11 @@ def json_schema(model_type: str) -> dict[str, Any]:
         "then": {"$ref": "#/$defs/known_keys"},
         "$defs": {"known_keys": known},
     }
+
+
+def schema_file(model_type: str) -> str:
+    """Return the text of a file that holds the schema."""
+    return json.dumps(json_schema(model_type), indent=2, ensure_ascii=False) + "\n"
 
 
 def recipe_schema(model_type: str) -> dict[str, Any]:
@@ -114,18 +120,18 @@ class _Generator(GenerateJsonSchema):
         return False
 
     def model_schema(self, schema: Any) -> dict[str, Any]:
-        model, json = schema["cls"], super().model_schema(schema)
+        model, made = schema["cls"], super().model_schema(schema)
         texts = descriptions(model)
         for name, info in model.model_fields.items():
-            node = json["properties"][info.alias or name]
-            json["properties"][info.alias or name] = {"description": texts.get(name, ""), **node}
-        return {key: value for key, value in json.items() if key not in ("required", "title")}
+            node = made["properties"][info.alias or name]
+            made["properties"][info.alias or name] = {"description": texts.get(name, ""), **node}
+        return {key: value for key, value in made.items() if key not in ("required", "title")}
 
 
 def _of_model(model: type[BaseModel], values: Mapping[str, Given]) -> dict[str, Any]:
     """Return a model's schema as one tree, with the values that parts give its keys."""
-    json = model.model_json_schema(by_alias=True, schema_generator=_Generator)
-    schema = _inlined(json, json.get("$defs", {}))
+    made = model.model_json_schema(by_alias=True, schema_generator=_Generator)
+    schema = _inlined(made, made.get("$defs", {}))
     for path, given in values.items():
         _set_values(schema, path.split("."), given)
     return schema

@@ -6,6 +6,7 @@ Source: names of scripts and of variables as the published launcher's scripts ha
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.catalogue import Entry, entries
@@ -30,7 +31,10 @@ def stale(folder: Path) -> list[Path]:
     Returns:
         Scripts that are absent, changed, not executable, or of no recipe.
     """
-    wanted = scripts()
+    return _stale(folder, scripts())
+
+
+def _stale(folder: Path, wanted: Mapping[Path, str]) -> list[Path]:
     there = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
     changed = {path for path in there & wanted.keys() if not _is_current(folder / path, wanted[path])}
     return sorted((there ^ wanted.keys()) | changed)
@@ -42,7 +46,8 @@ def write(folder: Path) -> list[Path]:
     Returns:
         What was written or removed, paths below `folder`.
     """
-    wanted, found = scripts(), stale(folder)
+    wanted = scripts()
+    found = _stale(folder, wanted)
     for path in found:
         if path not in wanted:
             (folder / path).unlink()

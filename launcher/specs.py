@@ -176,20 +176,40 @@ class JobState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    GONE = "gone"
+    """It is no longer there, and nobody saw how it ended."""
 
     @property
     def is_final(self) -> bool:
         """Whether the job has ended."""
-        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.GONE)
 
 
 @dataclass(frozen=True, slots=True)
 class JobHandle:
-    """Names a submitted job: the backend, and its bundle's folder."""
+    """Names a submitted job: enough to find it again in another process.
+
+    Args:
+        backend: The choice of `cluster`.
+        job_name: Name of the job and of its bundle's folder.
+        bundle_dir: The bundle's folder, absolute.
+        native_id: What the backend calls it: the resource's name, the operator's pid.
+        kind: Kind of the resource, where the backend has several.
+        namespace: Where the resource lies; None where there are none.
+        context: Which cluster, by the name that later commands reach it with; None within it, or on this machine.
+        uid: Tells the job from others of its name, before and after it; None where names are not used again.
+        is_new: False where this bundle's job was there already, so that nothing was submitted. Not recorded.
+    """
 
     backend: str
     job_name: str
     bundle_dir: Path
+    native_id: str = ""
+    kind: str | None = None
+    namespace: str | None = None
+    context: str | None = None
+    uid: str | None = None
+    is_new: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +220,55 @@ class JobStatus:
         state: Where it is in its life.
         nodes: Nodes it runs on now.
         message: In words: what it waits for, or why it ended.
+        target_nodes: Nodes it changes to; None while it does not.
+        restarts: How often its workers were restarted.
+        faulty_nodes: Names of the nodes that failed last.
     """
 
     state: JobState
     nodes: int
     message: str = ""
+    target_nodes: int | None = None
+    restarts: int = 0
+    faulty_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Something that happened to a job.
+
+    Args:
+        time_s: When, in seconds since the epoch.
+        kind: One word of the backend's: a reason in CamelCase, or what the operator did.
+        message: In words.
+        about: What it happened to, as `Kind/name` or `node 1`; "" for the job itself.
+        is_warning: Whether something is wrong.
+    """
+
+    time_s: float
+    kind: str
+    message: str
+    about: str = ""
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogSelection:
+    """Which of a job's log lines to show.
+
+    Args:
+        ranks: Ranks, ascending; None for all. A line of one among several begins with `rank <n> | `.
+        attempt: Number of the one start of the workers to show, from 0; None for all, with the news of the job.
+        is_stderr: Whether to show what was written to standard error in place of standard output.
+        has_headings: Whether a line that begins with `== attempt <n>` tells where each attempt begins.
+    """
+
+    ranks: tuple[int, ...] | None = (0,)
+    attempt: int | None = None
+    is_stderr: bool = False
+    has_headings: bool = False
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether lines begin with their rank."""
+        return self.ranks is None or len(self.ranks) > 1

@@ -219,6 +219,6 @@ def dump(value: Any) -> str:
 
 
 def dump_flow(value: Any) -> str:
-    """Write `value` in one line that is both JSON and YAML."""
+    """Write `value` in one line that is both JSON and YAML, which takes keys of at most 1,024 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

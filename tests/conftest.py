@@ -1,16 +1,20 @@
 """Shared fixtures: a frozen context, and the pipeline up to the bundle."""
 
+import functools
 import socket
 from pathlib import Path
 
 import pytest
 
-from launcher import pipeline
+from launcher import cli, pipeline
 from launcher.catalogue import Entry
+from launcher.compose import Composition, compose
 from launcher.context import LaunchContext
 from launcher.problems import Problem, ProblemsFound
 
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
+SHORT = LLAMA.rpartition("/")[2]
+RATE = "recipes.training_config.training_args.learning_rate"
 ELASTIC = "++recipes.elastic_policy.is_elastic=true"
 LLAMA_K8S = (f"recipes={LLAMA}", "cluster=k8s")
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +29,12 @@ def frozen_context(cwd: Path) -> LaunchContext:
         git_revision="0" * 40,
         versions={"hydra-core": "1.3.2"},
     )
+
+
+@functools.cache
+def composed(name: str) -> Composition:
+    """Return a shipped recipe composed for cluster=k8s; once for all tests, which leave it as it is."""
+    return compose([f"recipes={name}", "cluster=k8s"], Path("/nowhere"))
 
 
 def needed_by(entry: Entry) -> list[str]:
@@ -60,6 +70,26 @@ def prepare(context: LaunchContext):
 def render(context: LaunchContext):
     """Return a function from overrides to a rendered bundle."""
     return lambda *overrides: pipeline.render(pipeline.prepare(overrides, context), context)
+
+
+@pytest.fixture
+def recipes(capsys, tmp_path, monkeypatch):
+    """Return a function that runs a `recipes` command line in a folder of its own: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = cli.run(words)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def elastic_bundle(recipes) -> Path:
+    """Return the folder of an elastic job's bundle, its learning rate overridden."""
+    assert recipes("render", SHORT, "cluster=k8s", ELASTIC, f"{RATE}=0.3")[0] == 0
+    (folder,) = Path("results").iterdir()
+    return folder
 
 
 @pytest.fixture

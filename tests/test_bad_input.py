@@ -187,7 +187,7 @@ def test_a_recipe_that_does_not_exist_lists_the_nearest(typed, near, problems, t
     (tmp_path / "recipes" / "team").mkdir(parents=True)
     (tmp_path / "recipes" / "team" / "my_recipe.yaml").write_text(TINY)
     (problem,) = problems(f"recipes={typed}", f"hydra.searchpath=[{tmp_path}]", "cluster=local")
-    assert problem.code == "E005" and f"recipes={near}" in (problem.remedy or "") or near in problem.remedy
+    assert problem.code == "E005" and near in problem.remedy
 
 
 def test_a_file_that_does_not_exist_lists_the_nearest(problems, tmp_path):

@@ -6,10 +6,9 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from conftest import LLAMA, ROOT
+from conftest import LLAMA, ROOT, composed
 
 from launcher import catalogue, pipeline, yamlio
 from launcher.check import check
@@ -38,11 +37,6 @@ def published(name):
     entry = PUBLISHED["recipes"][name]
     values = {path: value for shared in entry["sets"] for path, value in PUBLISHED["sets"][shared].items()}
     return {path: value for path, value in values.items() if path not in entry.get("without", ())} | entry["values"]
-
-
-@functools.cache
-def composed(name):
-    return compose([f"recipes={name}", "cluster=k8s"], Path.cwd()).tree["recipes"]
 
 
 @functools.cache
@@ -81,7 +75,7 @@ def test_every_published_recipe_is_there():
 def test_recipes_compose_to_their_published_values(name):
     expected = published(name)
     expected["run.results_dir"] = f"results/{expected['run.name']}"  # there, still an interpolation
-    found = dict(leaves(composed(name)))
+    found = dict(leaves(composed(name).tree["recipes"]))
     assert found.keys() == expected.keys()
     assert {path: text_of(value) for path, value in found.items()} == {
         path: text_of(value) for path, value in expected.items()
@@ -89,7 +83,7 @@ def test_recipes_compose_to_their_published_values(name):
 
 
 def test_elastic_sizes_are_those_published():
-    scales = [get(composed(name), "scale_config") or {} for name in NAMES]
+    scales = [composed(name).tree["recipes"].get("scale_config") or {} for name in NAMES]
     points = [point for scale in scales for point in scale.values()]
     assert len(points) == 270
     assert sum(get(point, "training_config.training_args.uneven_batch") is not None for point in points) == 40
@@ -145,7 +139,7 @@ def entry_of(tree, name, folder):
 
 @pytest.mark.parametrize("name", catalogue.names())
 def test_entries_tell_what_the_composition_does(name):
-    assert listed()[name] == entry_of(composed(name), name, COLLECTION)
+    assert listed()[name] == entry_of(composed(name).tree["recipes"], name, COLLECTION)
 
 
 def test_techniques_follow_the_published_names():

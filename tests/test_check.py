@@ -142,7 +142,7 @@ FAULTS = [
     (("container=null",), "E305", "container", "no image of its own"),
     (("cluster.pullPolicy=Sometimes",), "E102", "cluster.pullPolicy", "IfNotPresent"),
     (("cluster.restartPolicy=Maybe",), "E102", "cluster.restartPolicy", "OnFailure"),
-    (("cluster.cleanPodPolicy=Running",), "E102", "cluster.cleanPodPolicy", "OnlyComplete"),
+    (("cluster.cleanPodPolicy=Sometimes",), "E102", "cluster.cleanPodPolicy", "OnlyComplete"),
     (("cluster.volumes=[{volumeName: A, hostPath: /a, mountPath: /a}]",), "E306", "cluster.volumes.0.volumeName", ""),
     (
         ("+cluster.persistent_volume_claims.0.claimName=c", "+cluster.persistent_volume_claims.0.mountPath=d"),
@@ -167,7 +167,6 @@ FAULTS = [
     (("git.token={env: TOKEN}",), "E605", "git.token", "pod"),
     (("training_cfg={entry_script: a.py}",), "E105", "recipes.training_cfg", "no script of yours"),
     (("++recipes.checkpointless=true",), "E902", "recipes.checkpointless", "not yet"),
-    (("cluster.use_hyperpod_pytorch_job=false",), "E903", "cluster.use_hyperpod_pytorch_job", "not yet"),
 ]
 
 

@@ -57,7 +57,9 @@ ALL = [command for page in PAGES for command in commands(page)]
 def folders(tmp_path_factory) -> dict[str, Path]:
     """Return a folder for each page, in which its commands are run one after another."""
     folders = {page: tmp_path_factory.mktemp("page") for page in PAGES}
+    results = tmp_path_factory.mktemp("results")  # of all pages, as making a tracking store takes seconds
     for folder in folders.values():
+        (folder / "results").symlink_to(results)
         (folder / "examples").symlink_to(ROOT / "examples")
     return folders
 

@@ -13,10 +13,10 @@ import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from launch_records import Job, grow, lose, rehearse
 
-from launcher import pipeline, run, terminal, tracking
+from launcher import jobs, pipeline, run, terminal, tracking
 from launcher.backends.local.news import tell
 from launcher.backends.local.state import Attempt, Snapshot, publish
-from launcher.specs import JobHandle, JobState, JobStatus
+from launcher.specs import Bundle, JobHandle, JobState, JobStatus
 from launcher.timeline.records import OperatorEvent
 
 
@@ -37,7 +37,7 @@ def test_dry_run_prints_the_plan_and_writes_the_bundle(tmp_path):
     lines = result.stdout.splitlines()
     assert lines[0].endswith("HyperPodPyTorchJob on ml.p5.48xlarge, 1 to 16 nodes")
     assert lines[4].split() == ["3", "24", "5", "on", "16,", "6", "on", "8", "6", "x", "1", "0.0004", "uneven"]
-    assert "14 files" in lines[-1] and "next: kubectl apply -f results/llama-3-1-8b-instruct-" in lines[-1]
+    assert "14 files" in lines[-1] and "next: recipes launch results/llama-3-1-8b-instruct-" in lines[-1]
     (bundle,) = (tmp_path / "results").iterdir()
     assert len(files(bundle)) == 14 + 2  # and two folders
 
@@ -196,6 +196,8 @@ def rehearsed(tmp_path_factory):
                 path.write_text(f"{name} of {rank} in {attempt.number}\n")
                 os.utime(path, (attempt.started, attempt.started))
     publish(run_dir, Snapshot(JobState.SUCCEEDED, 0, "completed", 2, 1, 0, attempts))
+    handle = JobHandle("local", "rehearsed", bundle, native_id="1")
+    jobs.record(Bundle("rehearsed", bundle, {}, "digest"), handle, "somebody")
     return folder
 
 
@@ -280,6 +282,8 @@ def test_timeline_as_json_is_the_file(rehearsed):
 
 class Rehearsal:
     """A backend whose job has been run already when it is submitted."""
+
+    ends_with_launcher = True
 
     def __init__(self, play):
         self._play = play

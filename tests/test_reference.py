@@ -1,7 +1,6 @@
 """The pages made from the code, and the codes they list."""
 
 import ast
-import pkgutil
 import re
 from pathlib import Path
 
@@ -108,8 +107,7 @@ def test_recipes_page_has_the_elastic_sizes(pages):
 
 def test_keys_page_has_every_family_and_cluster(pages):
     titles = re.findall(r"^## (.+)$", pages[KEYS], re.M)
-    for module in pkgutil.iter_modules(families.__path__):
-        assert f"Recipes: {module.name}" in titles
+    assert {f"Recipes: {name}" for name in families.names()} <= set(titles)
     assert {f"cluster={path.stem}" for path in (ROOT / "recipes_collection/cluster").glob("*.yaml")} <= set(titles)
 
 
@@ -124,10 +122,8 @@ def test_commands_page_has_every_command_with_its_help(pages):
 
 
 def test_stale_tells_missing_and_changed_pages_and_write_mends_them(tmp_path, pages):
-    assert set(reference.stale(tmp_path)) == set(pages)
-    assert set(reference.write(tmp_path)) == set(pages)
-    assert reference.stale(tmp_path) == []
+    assert reference.write(tmp_path) == list(pages)
     (tmp_path / RULES).write_text("old", encoding="utf-8")
     assert reference.stale(tmp_path) == [RULES]
     assert reference.write(tmp_path) == [RULES]
-    assert reference.write(tmp_path) == []
+    assert reference.stale(tmp_path) == []

@@ -2,7 +2,6 @@
 
 import copy
 import importlib
-import pkgutil
 from pathlib import Path
 
 import jsonschema
@@ -14,7 +13,7 @@ from launcher.paths import COLLECTION
 from launcher.scales import leaves
 from launcher.typed import field_names, submodel
 
-FAMILIES = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+FAMILIES = families.names()
 CLUSTERS = sorted(path.stem for path in (COLLECTION / "cluster").glob("*.yaml"))
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 ARGS = "training_config.training_args"
@@ -70,8 +69,7 @@ def test_every_shipped_recipe_is_valid(family, recipes):
         for name, tree in recipes[family].items()
         for e in validator.iter_errors(tree)
     ]
-    assert not errors
-    assert recipes[family] or family not in {e.model_type for e in catalogue.entries()}
+    assert recipes[family] and not errors
 
 
 SCHEMAS = {

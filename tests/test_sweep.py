@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from conftest import LLAMA, frozen_context
+from conftest import LLAMA, composed, frozen_context
 
 from launcher import catalogue, pipeline, sweep
 from launcher.compose import compose
@@ -22,18 +22,15 @@ defaults:
 
 
 @pytest.fixture(scope="module")
-def composed():
-    """Return every LLMFT recipe with its composition, each composed once for all tests here."""
-    found = [entry for entry in catalogue.entries() if entry.model_type == LLMFT]
-    return [(entry, compose([f"recipes={entry.name}", "cluster=k8s"], CONTEXT.cwd)) for entry in found]
+def llmft():
+    """Return every LLMFT recipe with its composition."""
+    return [(entry, composed(entry.name)) for entry in catalogue.entries() if entry.model_type == LLMFT]
 
 
 @pytest.fixture(scope="module")
-def plain(composed):
+def plain(llmft):
     return [
-        sweep.checked(entry, variant, CONTEXT)
-        for entry, base in composed
-        for variant in sweep.variants(base, CONTEXT)
+        sweep.checked(entry, variant, CONTEXT) for entry, base in llmft for variant in sweep.variants(base, CONTEXT)
     ]
 
 
@@ -58,9 +55,9 @@ def test_what_does_not_add_up_on_four_devices_is_known_to_the_size(plain):
     assert {result.instance_type for result, _ in told} == {"ml.g5.12xlarge", "ml.g6.12xlarge", "ml.g6e.12xlarge"}
 
 
-def test_every_recipe_is_planned_on_every_instance_type(composed):
+def test_every_recipe_is_planned_on_every_instance_type(llmft):
     jobs = 0
-    for entry, base in composed:
+    for entry, base in llmft:
         auto = dataclasses.replace(base, tree=replaced(base.tree, "recipes.scale_config", "auto"))
         for variant in sweep.variants(auto, CONTEXT):
             result = sweep.checked(entry, variant, CONTEXT)
@@ -69,8 +66,8 @@ def test_every_recipe_is_planned_on_every_instance_type(composed):
     assert jobs > 314
 
 
-def test_planned_jobs_keep_the_samples_and_learning_rate_of_the_published_sizes(composed):
-    for entry, base in composed:
+def test_planned_jobs_keep_the_samples_and_learning_rate_of_the_published_sizes(llmft):
+    for entry, base in llmft:
         if not entry.is_elastic:
             continue
         table = base.tree["recipes"]["scale_config"]
@@ -87,8 +84,8 @@ def test_planned_jobs_keep_the_samples_and_learning_rate_of_the_published_sizes(
 
 
 @pytest.mark.parametrize("place", [0, 40, 85], ids=["first", "middle", "last"])
-def test_a_variant_is_what_composing_it_gives(composed, place):
-    _, base = composed[place]
+def test_a_variant_is_what_composing_it_gives(llmft, place):
+    _, base = llmft[place]
     before = copy.deepcopy(base.tree)
     for variant in sweep.variants(base, CONTEXT):
         truth = compose(variant.overrides, CONTEXT.cwd)

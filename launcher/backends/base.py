@@ -1,22 +1,33 @@
-"""What every backend offers. A backend is one package beside this file, loaded by name."""
+"""What every backend offers. A backend is one package beside this file, loaded by name.
+
+Whatever a method cannot do is a ProblemsFound, with the reason of whoever refused; there are no other exceptions.
+A JobHandle comes from `submit`, or from the job's record (`launcher.jobs`) in any later process, so nothing may be
+kept in the backend's object that following a job needs. tests/job_suite.py holds every backend to this.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Protocol
 
 from launcher.problems import Problem
-from launcher.specs import Bundle, JobHandle, JobSpec, JobStatus
+from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
 NEWS = ("event", "fault", "scale")
-"""First words of the log lines in which a backend tells what happens to the job; the others are its rank 0's."""
+"""First words of the log lines, two spaces behind them, in which a backend tells what happens to the job."""
+
+RANK_0 = LogSelection()
 
 
 class Backend(Protocol):
     """Turns a planned job into files, and files into a running job."""
 
     name: ClassVar[str]
+    """The choice of `cluster`."""
+
+    ends_with_launcher: ClassVar[bool]
+    """Whether a job lives no longer than the process that submitted it, which therefore follows it to its end."""
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return what this backend cannot do with `job`, or this machine for it. Changes nothing."""
+        """Return what this backend cannot do with `job`, or this machine for it. Changes nothing, asks no server."""
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the backend's own files of the bundle, relative path to text. Pure.
@@ -26,14 +37,52 @@ class Backend(Protocol):
             configs: The configurations the container reads, file name to text; they are in the bundle anyway.
         """
 
+    def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
+        """Return every reason for which a bundle, on disk or not, would be refused where it is to run.
+
+        Creates nothing.
+        """
+
     def submit(self, bundle: Bundle) -> JobHandle:
-        """Start the job of a bundle that is on disk."""
+        """Start the job of a bundle that is on disk: whole, or not at all.
+
+        A bundle whose very job is there already is not submitted again; the handle says so (`is_new`).
+
+        Raises:
+            ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
+        """
 
     def status(self, handle: JobHandle) -> JobStatus:
-        """Return the job as it is now."""
+        """Return the job as it is now; GONE where it was submitted and is no longer there."""
 
-    def logs(self, handle: JobHandle, *, follow: bool) -> Iterator[str]:
-        """Yield rank 0's log lines and NEWS of the job; with `follow`, until it has ended."""
+    def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
+        """Yield the job as it is now, then as it is after each change, the last time as it ended.
+
+        Args:
+            handle: The job.
+            timeout_s: When to end all the same; None never does.
+        """
+
+    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
+        """Yield selected log lines and NEWS of the job; with `follow`, until it has ended, each line once.
+
+        Raises:
+            ProblemsFound: There is no such rank, attempt or stream.
+        """
+
+    def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
+        """Yield what happened to the job, oldest first; with `follow`, until it has ended, each event once."""
+
+    def scale(self, handle: JobHandle, num_nodes: int) -> None:
+        """Ask for another size. Returns once that is accepted; the job follows as its recipe says.
+
+        Raises:
+            ProblemsFound: The job does not run (E412), or its plan has no such size (E413).
+        """
 
     def cancel(self, handle: JobHandle) -> None:
-        """Stop the job and everything it started."""
+        """Stop the job and everything it started; return when nothing of it runs. A job that has ended is left alone.
+
+        Raises:
+            ProblemsFound: It cannot be stopped, or does not end.
+        """

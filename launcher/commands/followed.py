@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.specs import JobEvent, LogSelection
 
 _RANK = re.compile(r"rank (\d+) \| ")
-_COLUMNS = ("job", "cluster", "state", "nodes", "submitted", "")
+_COLUMNS = ("job", "cluster", "state", "nodes", "submitted", "message")
 
 
 def jobs(
@@ -91,7 +91,6 @@ def wait(
     as_json: AsLines = False,
 ) -> None:
     """Wait until a job has ended. Exit code 0 where it succeeded, 3 where it failed, 130 where it was cancelled."""
-    from launcher import bundle as bundles
     from launcher import console, run, terminal
     from launcher.jobs import as_json as to_json
     from launcher.jobs import changes
@@ -102,14 +101,13 @@ def wait(
             console.say(json.dumps(to_json(record, seen)))
         else:
             terminal.show_status(seen)
-    if not backend.ends_with_launcher and not record.ended:
-        run.conclude(bundles.read(record.handle.bundle_dir)[0], seen)
+    if not backend.ends_with_launcher:  # else its launcher does
+        run.conclude(record, seen)
     raise typer.Exit(run.EXIT_CODES[seen.state])
 
 
 def cancel(job: JobName, as_json: AsJson = False) -> None:
     """End a job and everything it started, as its recipe says. One that has ended is left alone."""
-    from launcher import bundle as bundles
     from launcher import console, run, terminal
     from launcher.context import current_user
     from launcher.jobs import as_json as to_json
@@ -124,7 +122,7 @@ def cancel(job: JobName, as_json: AsJson = False) -> None:
             console.say(f"ending {record.handle.job_name} …", "dim", stderr=True)
         seen = end(record, backend, current_user())
         if not backend.ends_with_launcher:
-            run.conclude(bundles.read(record.handle.bundle_dir)[0], seen)
+            run.conclude(record, seen)
     if as_json:
         print(json.dumps(to_json(record, seen), indent=2))
         return

@@ -1,5 +1,6 @@
 """Commands that look: at the recipes there are, at one of them, at where a value comes from, at what differs."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -147,18 +148,7 @@ def _listed_for_people(found: Sequence["Entry"], width: int) -> Iterable[tuple[s
 
 
 def _entry_json(entry: "Entry") -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "display_name": entry.display_name,
-        "family": entry.family,
-        "model": entry.model,
-        "model_name_or_path": entry.model_name_or_path,
-        "technique": entry.technique,
-        "is_elastic": entry.is_elastic,
-        "instance_types": list(entry.instance_types),
-        "model_type": entry.model_type,
-        "path": str(entry.path),
-    }
+    return dataclasses.asdict(entry) | {"path": str(entry.path)}
 
 
 def show(

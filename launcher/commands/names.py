@@ -60,12 +60,12 @@ def full_name(word: str) -> str:
     """
     if word.endswith(_FILES) or "/" in word:
         return word
-    found = [name for name in catalogue.names() if name.rpartition("/")[2] == word]
+    known = catalogue.names()
+    found = [name for name in known if name.rpartition("/")[2] == word]
     if len(found) > 1:
         raise fail("E802", word, "several recipes have this name", allowed=", ".join(found))
     if not found:
-        words = {name.rpartition("/")[2]: name for name in catalogue.names()}
-        near = difflib.get_close_matches(word, words, n=_NEAR, cutoff=0.5)
+        near = difflib.get_close_matches(word, [name.rpartition("/")[2] for name in known], n=_NEAR, cutoff=0.5)
         remedy = f"did you mean {' or '.join(near)}?" if near else "recipes list shows all"
         raise fail("E005", "recipes", "there is no recipe of that name", value=word, remedy=remedy)
     return found[0]

@@ -19,20 +19,18 @@ _MOST_FILES = 8
 Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit code 2 where something is not current.")]
 
 
-def _model_types() -> list[str]:
-    """Return every family of recipes, without importing one."""
-    import pkgutil
-
+def _complete_model_type(incomplete: str) -> list[str]:
+    """Return the families that a word may become."""
     from launcher import families
 
-    return sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+    return [name for name in families.names() if name.startswith(incomplete)]
 
 
 def schema(
     model_type: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL_TYPE]", help="Without it, those there are.", autocompletion=lambda: _model_types()
+            metavar="[MODEL_TYPE]", help="Without it, those there are.", autocompletion=_complete_model_type
         ),
     ] = None,
     out: Annotated[
@@ -40,11 +38,14 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of a recipe file. Editors show by it every key's meaning, unit and default."""
-    from launcher import console
+    from launcher import console, families
     from launcher.typed import did_you_mean
 
-    known = _model_types()
+    known = families.names()
     if model_type is None:
+        if out is not None:
+            message = "a file holds the schema of one recipe family"
+            raise fail("E801", "recipes schema", message, allowed=", ".join(known), remedy="recipes schema tiny_lm")
         for name in known:
             console.say(name)
         return
@@ -53,9 +54,9 @@ def schema(
         raise fail(
             "E104", "MODEL_TYPE", "no such recipe family", value=model_type, allowed=", ".join(known), remedy=remedy
         )
-    from launcher.schema import json_schema
+    from launcher.schema import schema_file
 
-    text = json.dumps(json_schema(model_type), indent=2, ensure_ascii=False) + "\n"
+    text = schema_file(model_type)
     if out is None:
         print(text, end="")
         return

@@ -4,6 +4,7 @@ A module has `Recipe`, its typed recipe, and `INTERFACE`, what its training prog
 """
 
 import importlib
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,6 +37,11 @@ class Interface:
     takes_config_path: bool = True
     cuts_uneven_shares: bool = False
     runs_as_root: bool = False
+
+
+def names() -> list[str]:
+    """Return every family, sorted. Imports none of them."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def interface(model_type: str) -> Interface:

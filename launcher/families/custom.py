@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from launcher.distribution import Distribution
 from launcher.families import BUNDLE_CONFIGS, Interface
+from launcher.problems import Notice
 from launcher.recipe import BatchArgs, CustomTraining, RecipeBase, TrainingBase
 from launcher.scales import get
 from launcher.specs import JobSpec
@@ -28,6 +30,19 @@ class Recipe(RecipeBase):
     """What the launcher plans with, and what the script reads of it."""
     training_cfg: CustomTraining
     """The script, its arguments, and the job's name and size."""
+    distribution: Distribution | None = None
+    """Start by MPI, and SageMaker's model parallel library, for jobs under SageMaker's contract. Left out: the
+    launcher's own start."""
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that work on one batch, each with a part of the model."""
+        return self.distribution.ranks_per_batch if self.distribution else 1
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What the user should know of the recipe itself."""
+        return self.distribution.notices if self.distribution else ()
 
 
 def _program(job: JobSpec) -> tuple[str, ...]:

@@ -18,7 +18,11 @@ _BATCH_KEYS = (
     "ulysses_sequence_parallel_size",
     "uneven_batch",
 )
-_NEEDS = (*(f"recipes.{_ARGS}.{key}" for key in _BATCH_KEYS), "recipes.trainer", "instance_type", *SIZES)
+_NEEDS = (
+    *(f"recipes.{_ARGS}.{key}" for key in _BATCH_KEYS),
+    *("recipes.trainer", "recipes.distribution", "instance_type"),
+    *SIZES,
+)
 _PLANNER = "docs/decisions.md, The planner"
 _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batch Size"
 
@@ -36,7 +40,7 @@ def divided(draft: Draft) -> tuple[Scale, ...]:
 
 
 def _undivided(draft: Draft) -> list[Scale]:
-    return [s for s in planned(draft) if s.nodes * draft.devices % s.args.ranks_per_sample]
+    return [s for s in planned(draft) if s.nodes * draft.devices % s.ranks_per_sample]
 
 
 def is_uneven(scale: Scale) -> bool:
@@ -48,7 +52,9 @@ def is_uneven(scale: Scale) -> bool:
 def ranks_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Ranks that share a sample's sequence come in whole groups."""
     for scale in _undivided(draft)[:1]:
-        ranks, group = scale.nodes * draft.devices, scale.args.ranks_per_sample
+        ranks, group = scale.nodes * draft.devices, scale.ranks_per_sample
+        if ranks % scale.recipe.model_parallel_size:
+            return  # whatever shares its sequence, a replica has no room: a Problem of its own
         common = math.gcd(*(s.nodes * draft.devices for s in planned(draft)))
         yield problem(
             _path(scale, "ring_attn_size"),
@@ -136,7 +142,7 @@ def some_size_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Itera
     policy, samples = draft.recipe.elastic_policy, draft.size_plan.basis.samples
     if policy.min_nodes > policy.max_nodes:
         return
-    group = draft.recipe.training_config.training_args.ranks_per_sample
+    group = draft.recipe.training_config.training_args.ranks_per_sample * draft.recipe.model_parallel_size
     needed = -(-policy.min_nodes * draft.devices // group)
     yield problem(
         "recipes.scale_config",

@@ -101,12 +101,17 @@ def nothing_is_unread(draft: Draft, problem: Callable[..., Problem]) -> Iterator
                 )
 
 
+def states_no_processes(draft: Draft) -> bool:
+    """Tell whether devices would idle because nobody has said how many processes a node runs."""
+    if not is_script(draft) or draft.instance is None or draft.recipe.trainer.devices >= draft.instance.processes:
+        return False
+    return all(is_unstated(draft, path) for path in _PROCESSES)
+
+
 @rule("E109", *_PROCESSES, "instance_type", source="launcher/instances.yaml")
 def processes_are_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One process a node leaves all devices but one idle, and they are paid for."""
-    if not is_script(draft) or draft.instance is None or draft.recipe.trainer.devices >= draft.instance.processes:
-        return
-    if all(is_unstated(draft, path) for path in _PROCESSES):
+    if states_no_processes(draft):
         most = draft.instance.processes
         yield problem(
             _PROCESSES[0],

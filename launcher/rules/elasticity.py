@@ -170,6 +170,9 @@ def _spot(draft: Draft) -> Iterator[tuple[str, object]]:
         for label, values in (getattr(selector, kind, None) or {}).items():
             if "capacity" in label.lower() and any("spot" in value.lower() for value in values):
                 yield f"cluster.label_selector.{kind}.{label}", values
+    for label, value in (getattr(draft.settings, "node_selector", None) or {}).items():
+        if "capacity" in label.lower() and "spot" in value.lower():
+            yield f"cluster.node_selector.{label}", value
     estimator = getattr(getattr(draft.settings, "sm_jobs_config", None), "additional_estimator_kwargs", None) or {}
     if estimator.get("use_spot_instances") is True:
         yield "cluster.sm_jobs_config.additional_estimator_kwargs.use_spot_instances", True

@@ -25,6 +25,8 @@ _IMAGE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[a-z0-9+._-]+:[0-9a-fA-F]{32,})?"
 )
 _QUANTITY = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|m|k|M|G|T|P|E)?")
+_ANNOTATIONS_LIMIT = 256 << 10
+"""Bytes of an object's annotations, keys and values. Source: Kubernetes, ValidateAnnotations."""
 _RESERVED = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|x-k8s\.io)$")
 
 
@@ -59,6 +61,7 @@ def namespace_is_dns_label(draft: Draft, problem: Callable[..., Problem]) -> Ite
     "E303",
     "cluster.custom_labels",
     "cluster.label_selector",
+    "cluster.node_selector",
     "cluster.queue_name",
     "cluster.workload_priority_class",
     source=_LABELS,
@@ -90,8 +93,9 @@ def labels_are_labels(draft: Draft, problem: Callable[..., Problem]) -> Iterator
 
 def _labels(draft: Draft) -> Iterator[tuple[str, str, list[str]]]:
     settings = draft.settings
-    for key, value in (settings.custom_labels or {}).items():
-        yield f"cluster.custom_labels.{key}", key, [value]
+    for name in ("custom_labels", "node_selector"):
+        for key, value in (getattr(settings, name) or {}).items():
+            yield f"cluster.{name}.{key}", key, [value]
     for kind in ("required", "preferred"):
         for key, values in (getattr(settings.label_selector, kind, None) or {}).items():
             yield f"cluster.label_selector.{kind}.{key}", key, values
@@ -107,7 +111,10 @@ def _is_qualified_name(key: str) -> bool:
 
 @rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set", backend="k8s")
 def annotations_are_annotations(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """An annotation's key is written like a label's; Kueue's elastic-job belongs to other kinds of job."""
+    """An annotation's key is written like a label's, and all hold 256 KiB; Kueue's elastic-job is of other jobs."""
+    size = sum(len(text.encode()) for item in (draft.settings.annotations or {}).items() for text in item)
+    if size > _ANNOTATIONS_LIMIT:
+        yield problem("cluster.annotations", f"are {size} bytes", allowed=f"at most {_ANNOTATIONS_LIMIT}")
     for key in draft.settings.annotations or {}:
         path = f"cluster.annotations.{key}"
         if not _is_qualified_name(key):
@@ -222,14 +229,14 @@ def weights_match_preferences(draft: Draft, problem: Callable[..., Problem]) -> 
     backend="k8s",
 )
 def quantities_are_quantities(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Memory and huge pages are Kubernetes quantities; a pod with huge pages names its memory too."""
+    """Processors, memory and huge pages are quantities; a pod with huge pages names its memory too."""
     resources = draft.recipe.resources
     if resources and resources.hugepages is not None and resources.memory is None:
         message = "huge pages need memory beside them"
         yield problem(
             "recipes.resources.hugepages", message, value=resources.hugepages, remedy="recipes.resources.memory=…"
         )
-    for key in ("hugepages", "memory"):
+    for key in ("cpu", "hugepages", "memory"):
         value = getattr(draft.recipe.resources, key, None)
         if value is not None and not _QUANTITY.fullmatch(str(value)):
             yield problem(f"recipes.resources.{key}", "is no Kubernetes quantity", value=value, allowed="e.g. 5120Mi")

@@ -27,15 +27,3 @@ def feature_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
     for key in ("checkpointless", "tiered_checkpointing"):
         if getattr(draft.recipe, key) and not draft.is_elastic:
             yield problem(f"recipes.{key}", "is not yet supported", value=True, remedy=f"recipes.{key}=false")
-
-
-@rule("E903", "cluster.use_hyperpod_pytorch_job", source=_ROADMAP, backend="k8s")
-def job_kind_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A Kubeflow PyTorchJob is another manifest."""
-    if draft.settings.use_hyperpod_pytorch_job is False and not draft.is_elastic:
-        yield problem(
-            "cluster.use_hyperpod_pytorch_job",
-            "a Kubeflow PyTorchJob is not yet supported",
-            value=False,
-            remedy="cluster.use_hyperpod_pytorch_job=true",
-        )

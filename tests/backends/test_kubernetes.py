@@ -2,9 +2,9 @@
 
 import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
+from manifest_schemas import EVERYTHING, TIERS
 
 from launcher import yamlio
-from launcher.compose import recipe_names
 from launcher.problems import ProblemsFound
 
 IMAGE = "327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-recipes:llmft-v1.0.0"
@@ -57,9 +57,6 @@ def test_elastic_policy_fields(manifests):
     }
     (replica_spec,) = job["spec"]["replicaSpecs"]
     assert (replica_spec["replicas"], replica_spec["maxReplicas"]) == (1, 16)
-
-
-TIERS = "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"
 
 
 @pytest.mark.parametrize(
@@ -297,22 +294,22 @@ def without_custom_kind(job, place=0):
             "template": job["spec"]["replicaSpecs"][place]["template"]}  # fmt: skip
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
-@pytest.mark.parametrize("elastic", [True, False], ids=["elastic", "static"])
-def test_manifests_of_every_recipe_pass_kubernetes_own_schema(manifests, recipe, elastic):
-    validate = pytest.importorskip("kubernetes_validate").validate
-    is_tiny = "tiny" in recipe
-    overrides = ["instance_type=ml.m5.2xlarge", "container=me/image:1"] if is_tiny else []
-    overrides.append(f"++recipes.elastic_policy.is_elastic={str(elastic).lower()}")
-    config_map, job = manifests(*overrides, base=(f"recipes={recipe}", "cluster=k8s"))
-    validate(config_map, "1.30", strict=True)
-    validate(without_custom_kind(job), "1.30", strict=True)
+KUBEFLOW = ("cluster.use_hyperpod_pytorch_job=false", "cluster.run_policy={jobMaxRetryCount: 3}")
 
 
-@pytest.mark.parametrize("name", ["configmap", "job"])
-def test_manifests_match_the_reviewed_ones(render, name, request):
-    text = render(*LLAMA_K8S, ELASTIC).files[f"manifests/{name}.yaml"]
-    golden = ROOT / "tests" / "golden" / f"llama_elastic_{name}.yaml"
+@pytest.mark.parametrize(
+    ("name", "golden", "overrides"),
+    [
+        ("configmap", "llama_elastic_configmap", (ELASTIC,)),
+        ("job", "llama_elastic_job", (ELASTIC,)),
+        ("job", "llama_everything_job", EVERYTHING),
+        ("job", "llama_kubeflow_job", KUBEFLOW),
+    ],
+    ids=["configmap", "job", "everything", "kubeflow"],
+)
+def test_manifests_match_the_reviewed_ones(render, name, golden, overrides, request):
+    text = render(*LLAMA_K8S, *overrides).files[f"manifests/{name}.yaml"]
+    path = ROOT / "tests" / "golden" / f"{golden}.yaml"
     if request.config.getoption("--rewrite-goldens"):
-        golden.write_text(text)
-    assert text == golden.read_text()
+        path.write_text(text)
+    assert text == path.read_text()

@@ -1,45 +1,36 @@
-"""HyperPod on EKS: one ConfigMap with the configurations, one HyperPodPyTorchJob.
-
-Source of fields and variables: the HyperPod training operator's published job model and the LLMFT image's
-interface; each is listed with its recipe key in docs/manifest.md.
-"""
+"""HyperPod on EKS: one ConfigMap with the configurations, and one HyperPodPyTorchJob or Kubeflow PyTorchJob."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from launcher.environment import plain_variables, secret_variables
+from launcher import bundle as bundles
+from launcher import console, container, yamlio
+from launcher.backends.base import RANK_0
+from launcher.backends.kubernetes import control, logs, manifest, objects, submit
+from launcher.backends.kubernetes import follow as following
+from launcher.backends.kubernetes.client import Connection, connect, told
+from launcher.backends.kubernetes.follow import Target
 from launcher.families import interface
 from launcher.problems import Problem, fail
 from launcher.render import render_yaml
-from launcher.scales import get
-from launcher.specs import Bundle, JobHandle, JobSpec, JobStatus
+from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
 CONFIG_MAP_LIMIT = 1 << 20
 """Bytes a ConfigMap may hold. Source: Kubernetes, ConfigMaps, Motivation."""
 
-_EVAL_PERIOD_S = 3600
-"""Window in which restarts are counted, required beside scaleUpSnoozeTimeInSeconds. Our own choice."""
-
-_MULTI_NODE_ENV = {
-    "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
-    "NCCL_IGNORE_DISABLED_P2P": "1",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    "TORCH_DIST_INIT_BARRIER": "1",
-    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-}
-"""What a job of several nodes needs. Source: the LLMFT image's interface."""
-
 
 class KubernetesBackend:
-    """Renders manifests. Submission is still to come; `kubectl apply -f` takes them as they are."""
+    """Renders manifests, makes them on a cluster, and follows what becomes of them."""
 
     name: ClassVar[str] = "k8s"
+    ends_with_launcher: ClassVar[bool] = False
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return what the image lacks: a start command."""
+        """Return what the image lacks: a start command, or whoever runs the commands before and after."""
+        if container.is_own(job):
+            return (*container.problems(job), *manifest.unread_scripts(job))
         if interface(job.model_type).image_command(job) or job.settings.command:
-            return ()
+            return manifest.unread_scripts(job)
         return (
             Problem(
                 "E311",
@@ -55,7 +46,7 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: The configurations are larger than a ConfigMap may be.
         """
-        size = sum(len(text.encode()) for text in configs.values())
+        size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
         if size > CONFIG_MAP_LIMIT:
             raise fail(
                 "E312",
@@ -63,168 +54,99 @@ class KubernetesBackend:
                 f"the configurations are {size} bytes, a ConfigMap holds {CONFIG_MAP_LIMIT}",
                 remedy="fewer sizes in scale_config, or shorter values",
             )
-        common = {"job": job, "labels": _labels(job)}
+        values = manifest.values(job)
+        kind = "pytorchjob" if manifest.is_kubeflow(job) else "job"
         return {
-            "manifests/configmap.yaml": render_yaml("kubernetes/configmap.yaml.j2", configs=configs, **common),
-            "manifests/job.yaml": render_yaml(
-                "kubernetes/job.yaml.j2",
-                settings=job.settings,
-                elastic=job.elastic,
-                parts=_parts(job),
-                annotations=job.settings.annotations or {},
-                command=_command(job),
-                env=_env(job),
-                affinity=_affinity(job.settings.label_selector),
-                run_policy=_run_policy(job),
-                limits=_limits(job),
-                security_context=_security_context(job),
-                **common,
-            ),
+            "manifests/configmap.yaml": render_yaml("kubernetes/configmap.yaml.j2", configs=configs, **values),
+            "manifests/job.yaml": render_yaml(f"kubernetes/{kind}.yaml.j2", **values),
         }
 
+    def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
+        """Return every reason for which the cluster would refuse a bundle, in its own words. Creates nothing."""
+        return submit.validate(_connection(bundle), bundle).problems
+
     def submit(self, bundle: Bundle) -> JobHandle:
-        """Refuse: submission is still to come."""
-        raise fail(
-            "E904",
-            "cluster",
-            "submitting to Kubernetes is not yet supported; the bundle is complete",
-            value="k8s",
-            remedy=f"kubectl apply -f {bundle.directory}/manifests, or dry_run=true to stop here",
+        """Make the bundle's objects, whole or not at all; the same bundle again changes nothing.
+
+        Raises:
+            ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
+        """
+        connection = _connection(bundle)
+        submitted = submit.submit(connection, bundle)
+        for notice in submitted.notices:
+            console.say(str(notice), "yellow", stderr=True)
+        metadata = submitted.job["metadata"]
+        return JobHandle(
+            self.name,
+            bundle.job_name,
+            bundle.directory.resolve(),
+            metadata["name"],
+            submitted.job["kind"],
+            metadata["namespace"],
+            connection.context,
+            metadata["uid"],
+            submitted.is_new,
         )
 
     def status(self, handle: JobHandle) -> JobStatus:
-        """Refuse: nothing was submitted."""
-        raise fail("E904", handle.job_name, "following a Kubernetes job is not yet supported")
+        """Return the job as the cluster has it now."""
+        with told():
+            return following.read_status(connect(handle.context), _target(handle))
 
-    def logs(self, handle: JobHandle, *, follow: bool) -> Iterator[str]:
-        """Refuse: nothing was submitted."""
-        raise fail("E904", handle.job_name, "following a Kubernetes job is not yet supported")
+    def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
+        """Yield the job's status now and after each change, the last time as it ended."""
+        with told():
+            yield from following.wait(connect(handle.context), _target(handle), timeout_s)
+
+    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
+        """Yield what the selected ranks' containers wrote; with `follow`, and the news of the job, until it ended."""
+        job = objects.job_manifest(_bundle(handle)).body
+        with told():
+            lines = logs.read_logs(connect(handle.context), _target(handle), job, selection, follow=follow)
+        return _telling(lines)
+
+    def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
+        """Yield the events of the job and its pods, oldest first; with `follow`, until it has ended."""
+        with told():
+            yield from following.events(connect(handle.context), _target(handle), follow=follow)
+
+    def scale(self, handle: JobHandle, num_nodes: int) -> None:
+        """Let the operator give the job `num_nodes` nodes at most.
+
+        Raises:
+            ProblemsFound: The job does not run (E412), or its plan has no such size (E413).
+        """
+        planned = objects.job_manifest(_bundle(handle)).body
+        control.scale(connect(handle.context), _target(handle), planned, num_nodes)
 
     def cancel(self, handle: JobHandle) -> None:
-        """Refuse: nothing was submitted."""
-        raise fail("E904", handle.job_name, "cancelling a Kubernetes job is not yet supported")
+        """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""
+        others = objects.manifests(_bundle(handle))[:-1]
+        control.cancel(connect(handle.context), _target(handle), others)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One replicaSpec: pods of one priority. `max_replicas` None leaves their number fixed."""
-
-    name: str
-    replicas: int
-    max_replicas: int | None
-    priority_class: str | None
+def _telling(lines: Iterator[str]) -> Iterator[str]:
+    with told():
+        yield from lines
 
 
-def _parts(job: JobSpec) -> tuple[_Part, ...]:
-    """Return the job's replicaSpecs: one, or a base and an elastic part of different priorities.
+def _connection(bundle: Bundle) -> Connection:
+    """Return the connection that a bundle's configuration names."""
+    return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"]["kube_context"])
 
-    Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Preemption by high priority job.
+
+def _bundle(handle: JobHandle) -> Bundle:
+    return bundles.read(handle.bundle_dir)[0]
+
+
+def _target(handle: JobHandle) -> Target:
+    """Return what the API knows a job by.
+
+    Raises:
+        ProblemsFound: The bundle is damaged.
     """
-    elastic = job.elastic
-    if elastic is None or elastic.preemption is None:
-        most = elastic.max_nodes if elastic else None
-        return (_Part("pods", job.initial_nodes, most, job.settings.priority_class_name),)
-    base, classes = elastic.min_nodes, elastic.preemption
-    beyond = job.initial_nodes - base
-    return (
-        _Part("base", base, None, classes.base_priority_class),
-        _Part("elastic", beyond, elastic.max_nodes - base, classes.elastic_priority_class),
-    )
-
-
-def _labels(job: JobSpec) -> dict[str, str]:
-    settings = job.settings
-    queue = {
-        "kueue.x-k8s.io/queue-name": settings.queue_name,
-        "kueue.x-k8s.io/priority-class": settings.workload_priority_class,
-    }
-    return {"app": job.name, **(settings.custom_labels or {}), **{k: v for k, v in queue.items() if v}}
-
-
-def _command(job: JobSpec) -> list[str]:
-    return list(job.settings.command or interface(job.model_type).image_command(job))
-
-
-def _env(job: JobSpec) -> list[dict[str, Any]]:
-    """Return the container's variables; a user's own wins over ours of the same name.
-
-    A secret comes before what refers to it: Kubernetes expands `$(NAME)` from earlier entries only.
-    """
-    plain = interface(job.model_type).image_env(job)
-    if job.max_nodes > 1:
-        plain |= _MULTI_NODE_ENV
-        if job.resources.efa:
-            plain["FI_PROVIDER"] = "efa"
-    if job.elastic and job.elastic.use_graceful_shutdown:
-        plain["HYPERPOD_SIGNAL_COORDINATION"] = "distributed"
-    variables = secret_variables(job.config) | plain | plain_variables(job.config)
-    return [_env_entry(name, value) for name, value in variables.items()]
-
-
-def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return {"name": name, "valueFrom": {"secretKeyRef": dict(value["secretKeyRef"])}}
-    return {"name": name, "value": value}
-
-
-def _limits(job: JobSpec) -> dict[str, Any]:
-    resources, extra = job.resources, get(job.config, "recipes.resources") or {}
-    limits = {}
-    if resources.accelerators:
-        limits[resources.accelerator_resource] = resources.accelerators
-    if resources.efa and job.max_nodes > 1:
-        limits["vpc.amazonaws.com/efa"] = resources.efa
-    names = {"hugepages": "hugepages-2Mi", "memory": "memory"}
-    return limits | {names[key]: value for key, value in extra.items() if value is not None}
-
-
-def _run_policy(job: JobSpec) -> dict[str, Any]:
-    policy: dict[str, Any] = {}
-    if job.settings.cleanPodPolicy:
-        policy["cleanPodPolicy"] = job.settings.cleanPodPolicy
-    if job.elastic and job.elastic.scale_up_snooze_s is not None:
-        policy["restartPolicy"] = {
-            "evalPeriodSeconds": _EVAL_PERIOD_S,
-            "scaleUpSnoozeTimeInSeconds": job.elastic.scale_up_snooze_s,
-        }
-    return policy
-
-
-def _affinity(selector: Any) -> dict[str, Any]:
-    if selector is None:
-        return {}
-
-    def term(key: str, values: list[str]) -> dict[str, Any]:
-        return {"key": key, "operator": "In", "values": values}
-
-    affinity: dict[str, Any] = {}
-    if selector.required:
-        terms = [{"matchExpressions": [term(key, values) for key, values in selector.required.items()]}]
-        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
-    if selector.preferred:
-        weights = selector.weights or [100] * len(selector.preferred)
-        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
-            {"weight": weight, "preference": {"matchExpressions": [term(key, values)]}}
-            for weight, (key, values) in zip(weights, selector.preferred.items(), strict=True)
-        ]
-    return {"nodeAffinity": affinity} if affinity else {}
-
-
-def _security_context(job: JobSpec) -> dict[str, Any]:
-    """Return the user's own, or the least that the published image and EFA run with."""
-    if job.settings.security_context:
-        return dict(job.settings.security_context)
-    capabilities: dict[str, list[str]] = {
-        "drop": ["ALL"],
-        "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"],
-    }
-    if job.resources.efa and job.max_nodes > 1:
-        capabilities["add"].append("IPC_LOCK")  # EFA registers memory
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": capabilities,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+    job = objects.job_manifest(_bundle(handle))
+    return Target(job.kind, job.namespace, job.name, handle.uid or "", objects.selector(job.body))
 
 
 BACKEND = KubernetesBackend()

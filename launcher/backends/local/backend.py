@@ -9,12 +9,22 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import launcher
-from launcher.backends.local.logs import POLL_S, follow_attempts, known_attempts, pause, tail
+from launcher.backends.base import RANK_0
+from launcher.backends.local.logs import (
+    POLL_S,
+    STDERR,
+    STDOUT,
+    Selection,
+    known_attempts,
+    pause,
+    read_logs,
+    tail,
+)
 from launcher.backends.local.orders import REQUEST_FILE, SCRIPT_FILE, read_orders, request_size
 from launcher.backends.local.state import (
     OPERATOR_LOG,
@@ -29,7 +39,8 @@ from launcher.environment import plain_variables, secret_variables
 from launcher.families import interface
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.render import render_template
-from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
+from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
+from launcher.typed import did_you_mean
 
 BUNDLE_PREFIX = "bundle:"
 """A word of `cluster.command` that begins so is a path inside the bundle."""
@@ -56,14 +67,11 @@ _NEEDED_MODULES = ("torch", "hyperpod_elastic_agent", "httpx", "psutil")
 _INSTALL = "pip install '.[local]'\n     pip install --no-deps hyperpod-elastic-agent==1.1.3"
 
 
-class JobSurvived(Exception):
-    """A cancelled job did not end."""
-
-
 class LocalBackend:
     """Runs jobs on this machine. Jobs end with the process that submitted them."""
 
     name: ClassVar[str] = "local"
+    ends_with_launcher: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._operators: dict[Path, subprocess.Popen[bytes]] = {}
@@ -81,10 +89,8 @@ class LocalBackend:
         if "," in str(job.base_results_dir):
             message = "the results folder has a comma in its name, which --rdzv-conf cannot carry"
             problems.append(Problem("E403", "base_results_dir", message, value=str(job.base_results_dir)))
-        program = interface(job.model_type).program
-        if not job.settings.command and program[0] == "-m" and not _is_importable(program[1]):
-            message = f"this recipe trains with {program[1]}, which is not installed here"
-            problems.append(Problem("E404", "cluster", message, value="local", remedy="cluster=k8s"))
+        if not job.settings.command:
+            problems += _absent_program(job)
         return (*problems, *_scenario(job)[1])
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
@@ -98,7 +104,12 @@ class LocalBackend:
         context = {
             "job_name": job.name,
             "nproc_per_node": job.nproc_per_node,
-            "env": {**LOOPBACK_ENV, **(GRACEFUL_ENV if graceful else {}), **plain_variables(job.config)},
+            "env": {
+                **LOOPBACK_ENV,
+                **(GRACEFUL_ENV if graceful else {}),
+                **interface(job.model_type).worker_env(job),
+                **plain_variables(job.config),
+            },
             "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
             "command": command,
             "graceful": graceful,
@@ -109,6 +120,11 @@ class LocalBackend:
         if problems:
             raise ProblemsFound(problems)
         return {SCRIPT_FILE: render_template("local/run.sh.j2", **context), **files}
+
+    def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
+        """Refuse: there is nobody to ask."""
+        message = "a job on this machine has no server that could be asked; its checks are those of every launch"
+        return (Problem("E416", "server_dry_run", message, value=True, remedy="dry_run=true"),)
 
     def submit(self, bundle: Bundle) -> JobHandle:
         """Start the bundle's operator; it ends with this process. Call it from the main thread.
@@ -136,7 +152,7 @@ class LocalBackend:
             )
         self._operators[handle.bundle_dir] = operator
         _await_first_word(run_dir, operator)
-        return handle
+        return replace(handle, native_id=str(operator.pid), kind="process")
 
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job as it is now; failed when its operator ended without a last word."""
@@ -149,13 +165,42 @@ class LocalBackend:
         if snapshot is None:
             return JobStatus(JobState.PENDING, 0, "not submitted")
         if alive or snapshot.state.is_final:
-            return JobStatus(snapshot.state, snapshot.nodes, snapshot.message)
-        return JobStatus(JobState.FAILED, 0, f"the job's operator died; see {run_dir / OPERATOR_LOG}")
+            return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
+        message = f"the job's operator died; see {run_dir / OPERATOR_LOG}"
+        return JobStatus(JobState.FAILED, 0, message, restarts=snapshot.attempt)
 
-    def logs(self, handle: JobHandle, *, follow: bool) -> Iterator[str]:
-        """Yield what rank 0 wrote to stdout, attempt after attempt; with `follow`, until the job has ended."""
+    def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
+        """Yield the job as it is now, then after each change, until it has ended or the time is over."""
+        deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
+        told = None
+        while told is None or not told.state.is_final:
+            status = self.status(handle)
+            if status != told:
+                yield status
+            told = status
+            if time.monotonic() >= deadline:
+                return
+            if not told.state.is_final:
+                pause()
+
+    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
+        """Yield what the selected ranks wrote, attempt after attempt; with `follow`, until the job has ended.
+
+        Raises:
+            ProblemsFound: The job has no such attempt (E706) or rank (E707).
+        """
+        if read_snapshot(handle.bundle_dir / RUN_DIR) is None:
+            return iter(())
+        name = STDERR if selection.is_stderr else STDOUT
+        mine = Selection(selection.ranks, selection.attempt, name, selection.has_headings)
+        return read_logs(handle.bundle_dir, mine, follow=follow)
+
+    def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
+        """Yield what the operator saw and did in the job's last launch; with `follow`, until the job has ended."""
+        from launcher.backends.local.news import job_events
+
         run_dir = handle.bundle_dir / RUN_DIR
-        return follow_attempts(run_dir, partial(known_attempts, run_dir), pause if follow else None)
+        return job_events(run_dir, lambda: known_attempts(run_dir)[1], pause if follow else None)
 
     def scale(self, handle: JobHandle, num_nodes: int) -> None:
         """Ask the operator of a running job for another size; it follows as its recipe says.
@@ -177,7 +222,7 @@ class LocalBackend:
         """Stop the job as its recipe says and return when nothing of it is left.
 
         Raises:
-            JobSurvived: It did not end even when it was killed.
+            ProblemsFound: It did not end even when it was killed (E415).
         """
         run_dir = handle.bundle_dir / RUN_DIR
         snapshot = read_snapshot(run_dir)
@@ -196,7 +241,8 @@ class LocalBackend:
                 if operator := self._operators.get(handle.bundle_dir):
                     operator.wait()
                 return
-        raise JobSurvived(f"{handle.job_name}: operator {snapshot.pid} or a node of it does not end")
+        message = f"does not end: its operator, process {snapshot.pid}, or a node of it is still there"
+        raise fail("E415", "job", message, value=handle.job_name)
 
 
 def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:
@@ -212,11 +258,27 @@ def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:
 
 
 def _default_command(job: JobSpec) -> tuple[str, ...]:
-    return (*interface(job.model_type).program, "--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}")
+    family = interface(job.model_type)
+    configs = ("--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}") if family.takes_config_path else ()
+    return (*family.program(job), *configs)
 
 
-def _is_importable(module: str) -> bool:
-    return importlib.util.find_spec(module.partition(".")[0]) is not None
+def _absent_program(job: JobSpec) -> Iterator[Problem]:
+    """Yield a Problem where the script or module that the job would start is not there."""
+    first, *rest = interface(job.model_type).program(job)
+    if first != "-m" and not Path(first).is_file():
+        beside = sorted(path.name for path in Path(first).parent.glob("*.py"))
+        remedy = did_you_mean(Path(first).name, beside)
+        yield Problem("E404", "recipes.training_cfg.entry_script", "no such file", value=first, remedy=remedy)
+    elif first == "-m" and not _is_importable(rest[0], job.cwd):
+        message = f"this recipe trains with {rest[0]}, which is not installed here"
+        yield Problem("E404", "cluster", message, value="local", remedy="cluster=k8s")
+
+
+def _is_importable(module: str, cwd: Path) -> bool:
+    """Tell whether a worker would find a module: installed, or under the folder it is launched from."""
+    top = module.partition(".")[0]
+    return importlib.util.find_spec(top) is not None or (cwd / top).is_dir() or (cwd / f"{top}.py").is_file()
 
 
 def _python_path() -> dict[str, str]:

@@ -1,0 +1,353 @@
+"""One cluster through its API: requests that are safe to repeat, and are repeated where that may help.
+
+Every request that changes something names what it changes, so that a second one changes nothing more: objects are
+made by server-side apply, and removed by name and uid.
+"""
+
+import json
+import logging
+import os
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.problems import Problem, ProblemsFound, fail
+
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 30.0
+PATIENCE_S = 60.0
+"""How long a request that fails for a passing reason is repeated."""
+LONGEST_PAUSE_S = 10.0
+_FIRST_PAUSE_S = 0.2
+_POOL_SIZE = 128
+"""Connections kept open; a follower has one for each pod, and two more."""
+
+APPLY, MERGE, JSON = "application/apply-patch+yaml", "application/merge-patch+json", "application/json"
+METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""Asks for an object without its content. Source: Kubernetes API concepts, Resource representation."""
+
+_PASSING = (429, 500, 502, 503, 504)
+"""Statuses after which the same request may succeed. Source: Kubernetes API conventions, HTTP status codes."""
+
+_INSTALL = "pip install '.[k8s]'"
+
+
+class ApiError(Exception):
+    """The API refused a request.
+
+    Args:
+        status: HTTP status.
+        message: The cluster's own words.
+        retry_after_s: How long it asks to be left alone; None where it does not say.
+    """
+
+    def __init__(self, status: int, message: str, retry_after_s: float | None = None):
+        super().__init__(f"{status} {message}")
+        self.status, self.message, self.retry_after_s = status, message, retry_after_s
+
+
+class Unreachable(Exception):
+    """The API did not answer, or the connection broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A cluster, by one context.
+
+    Args:
+        context: Name of the kubeconfig's context; None inside a cluster.
+        host: URL of the API server.
+        api: The official client's ApiClient.
+        patience_s: How long requests are repeated, in seconds.
+        stop: Set, it ends waiting and repeating.
+    """
+
+    context: str | None
+    host: str
+    api: Any = field(repr=False)
+    patience_s: float = PATIENCE_S
+    stop: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    def get(self, path: str, *, accept: str = JSON, **query: Any) -> dict[str, Any]:
+        """Return an object or a list."""
+        return self._exchange("GET", path, query, accept=accept)
+
+    def apply(self, path: str, body: Mapping[str, Any], manager: str, *, dry_run: bool = False) -> dict[str, Any]:
+        """Make an object as `body` says, by server-side apply; return it as it is now."""
+        query = {"fieldManager": manager, "fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
+        return self._exchange("PATCH", path, query, body, APPLY)
+
+    def merge(self, path: str, body: Mapping[str, Any], manager: str) -> dict[str, Any]:
+        """Change some fields of an object; `body` should name the resourceVersion it was read at."""
+        return self._exchange("PATCH", path, {"fieldManager": manager}, body, MERGE)
+
+    def ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Post a question that changes nothing, such as an access review."""
+        return self._exchange("POST", path, {}, body)
+
+    def delete(self, path: str, uid: str) -> bool:
+        """Remove the object of that uid; return False when it is not there (any more)."""
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        try:
+            self._exchange("DELETE", path, {}, body)
+        except ApiError as error:
+            if error.status in (404, 409):  # 409: another object has that name now
+                return False
+            raise
+        return True
+
+    @contextmanager
+    def stream(self, path: str, *, read_timeout_s: float, **query: Any) -> Iterator[Any]:
+        """Open an answer that comes bit by bit; the block reads it by `chunks`."""
+        answer = self._repeated("GET", path, query, None, JSON, JSON, read_timeout_s)
+        try:
+            yield answer
+        finally:
+            answer.close()
+            answer.release_conn()
+
+    def _exchange(
+        self, method: str, path: str, query: Mapping[str, Any], body: Any = None, kind: str = JSON, accept: str = JSON
+    ) -> dict[str, Any]:
+        def once() -> dict[str, Any]:
+            answer = self._send(method, path, query, body, kind, accept, READ_TIMEOUT_S)
+            try:
+                return json.loads(b"".join(chunks(answer)))
+            except ValueError as error:
+                raise Unreachable(f"{method} {path}: the answer is no JSON: {error}") from error
+            finally:
+                answer.release_conn()
+
+        return self._retrying()(once)
+
+    def _repeated(self, *request: Any) -> Any:
+        return self._retrying()(self._send, *request)
+
+    def _retrying(self) -> Any:
+        import tenacity
+
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception(is_passing),
+            wait=_pause_s,
+            stop=tenacity.stop_after_delay(self.patience_s) | tenacity.stop_when_event_set(self.stop),
+            sleep=tenacity.sleep_using_event(self.stop),
+            reraise=True,
+        )
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        body: Any,
+        kind: str,
+        accept: str,
+        read_timeout_s: float,
+    ) -> Any:
+        """Send a request once; return its answer unread.
+
+        Raises:
+            ApiError: The API refuses.
+            Unreachable: No answer came.
+        """
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        sent = [(name, _text(value)) for name, value in query.items() if value is not None]
+        headers = {"Content-Type": kind, "Accept": accept, "User-Agent": self.api.user_agent}
+        self.api.update_params_for_auth(headers, sent, ["BearerToken"])
+        timeouts = (CONNECT_TIMEOUT_S, read_timeout_s)
+        try:
+            # Not through call_api: it takes every refusal for one with a body, and a bad certificate has none.
+            return self.api.rest_client.request(
+                method, self.host + path, sent, headers, body, _preload_content=False, _request_timeout=timeouts
+            )
+        except ApiException as error:
+            if not error.status:  # a certificate that is not to be trusted comes as status 0
+                raise Unreachable(f"{self.host}: {' '.join(str(error.reason).split())}") from error
+            raise _api_error(error) from error
+        except (HTTPError, OSError) as error:
+            raise Unreachable(f"{self.host}: {_reason(error)}") from error
+
+
+def chunks(answer: Any) -> Iterator[bytes]:
+    """Yield an answer's bytes as they come.
+
+    Raises:
+        Unreachable: The connection broke before the end.
+    """
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield from answer.stream(1 << 16)
+    except (HTTPError, OSError, ValueError, AttributeError) as error:
+        # A socket that another thread closes shows as ValueError or AttributeError.
+        raise Unreachable(_reason(error)) from error
+
+
+def connect(context: str | None) -> Connection:
+    """Return a connection by a context of the kubeconfig, its current one, or the pod's own account.
+
+    Args:
+        context: Name of the context; None for the current one, or inside a cluster.
+
+    Raises:
+        ProblemsFound: The client is not installed, or no usable configuration is found.
+    """
+    try:
+        from kubernetes import client, config
+    except ImportError as error:
+        raise fail("E340", "cluster", f"the kubernetes client is missing: {error}", remedy=_INSTALL) from error
+    settings = client.Configuration()
+    settings.retries, settings.connection_pool_maxsize = False, _POOL_SIZE
+    with _told_in_log() as messages:
+        try:
+            name = _load(config, settings, context)
+        except config.ConfigException as error:
+            raise _unusable(context, str(error)) from error
+    if messages:
+        raise _unusable(name, messages[0])
+    if not settings.verify_ssl:
+        raise _unusable(
+            name,
+            "its cluster has insecure-skip-tls-verify, which would send credentials to whoever answers",
+            "give it the cluster's certificate-authority-data instead",
+        )
+    if not settings.host.startswith("https://"):
+        raise _unusable(name, f"its server {settings.host} is not https")
+    return Connection(name, settings.host, client.ApiClient(settings))
+
+
+def _load(config: Any, settings: Any, context: str | None) -> str | None:
+    """Fill `settings`; return the context's name, None for that of a pod's own account.
+
+    Raises:
+        ProblemsFound: There is no such context, or it logs in by a means that Kubernetes has given up.
+    """
+    files = os.environ.get("KUBECONFIG") or "~/.kube/config"  # now: the client reads the variable when imported
+    try:
+        contexts, current = config.list_kube_config_contexts(files)
+    except config.ConfigException as error:
+        if context is not None:
+            raise
+        if "KUBERNETES_SERVICE_HOST" not in os.environ:
+            raise config.ConfigException(f"{error}; nor is this a pod of a cluster") from error
+        config.load_incluster_config(settings)
+        return None
+    name = context or current["name"]
+    known = {one["name"]: one["context"] for one in contexts}
+    if name not in known:
+        allowed = ", ".join(known)
+        raise fail("E341", "cluster.kube_context", "is no context of the kubeconfig", value=name, allowed=allowed)
+    _refuse_auth_provider(files, name, known[name].get("user"))
+    config.load_kube_config(files, name, settings, persist_config=False)
+    return name
+
+
+def _refuse_auth_provider(files: str, context: str, user: str | None) -> None:
+    """Refuse a user with an auth-provider: for some of them the client talks to a server it does not verify."""
+    from kubernetes.config.kube_config import KubeConfigMerger
+
+    users = KubeConfigMerger(files).config.value.get("users") or []
+    if any(each["name"] == user and "auth-provider" in (each.safe_get("user") or ()) for each in users):
+        message = "its user has an auth-provider, which Kubernetes gave up in 1.26"
+        raise _unusable(context, message, "use an exec plugin instead")
+
+
+def _unusable(context: str | None, message: str, remedy: str | None = None) -> ProblemsFound:
+    return fail("E341", "cluster.kube_context", f"cannot be used: {message}", value=context, remedy=remedy)
+
+
+@contextmanager
+def _told_in_log() -> Iterator[list[str]]:
+    """Collect what the client only logs, such as a credential plugin that failed."""
+    messages: list[str] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    handler, root = Collect(logging.ERROR), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield messages
+    finally:
+        root.removeHandler(handler)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Tell whether the same request may succeed later."""
+    return isinstance(error, Unreachable) or (isinstance(error, ApiError) and error.status in _PASSING)
+
+
+def pause_s(attempt: int) -> float:
+    """Return how long to wait after the `attempt`-th failure in a row, in seconds: doubling, and never in step."""
+    return random.uniform(0.5, 1) * min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempt, 10))
+
+
+def _pause_s(state: Any) -> float:
+    asked_s = getattr(state.outcome.exception(), "retry_after_s", None)
+    return pause_s(state.attempt_number) if asked_s is None else asked_s
+
+
+def problem(error: ApiError | Unreachable, path: str, *, value: Any = None) -> Problem:
+    """Return a failed request as a Problem.
+
+    Args:
+        error: What went wrong.
+        path: Key that the user may change.
+        value: Its value.
+    """
+    if isinstance(error, Unreachable):
+        return Problem("E342", "cluster.kube_context", f"the cluster's API does not answer: {error}")
+    if error.status == 401:
+        remedy = "log in again, or renew the kubeconfig's credentials"
+        return Problem(
+            "E343", "cluster.kube_context", f"the cluster does not know you: {error.message}", remedy=remedy
+        )
+    if error.status == 403:
+        return Problem("E344", path, error.message, value=value, remedy="ask for a Role that allows it")
+    if is_passing(error):
+        return Problem("E342", "cluster.kube_context", f"the cluster's API is in trouble: {error}")
+    return Problem("E351", path, error.message, value=value)
+
+
+@contextmanager
+def told(path: str = "cluster.namespace") -> Iterator[None]:
+    """Let a request that fails within the block be a Problem.
+
+    Raises:
+        ProblemsFound: One failed.
+    """
+    try:
+        yield
+    except (ApiError, Unreachable) as error:
+        raise ProblemsFound((problem(error, path),)) from error
+
+
+def _api_error(error: Any) -> ApiError:
+    body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body or ""
+    try:
+        message = json.loads(body)["message"]
+    except (ValueError, KeyError, TypeError):
+        message = " ".join(body.split())[:500] or str(error.reason)
+    return ApiError(error.status, message, _seconds((error.headers or {}).get("Retry-After")))
+
+
+def _seconds(text: str | None) -> float | None:
+    return min(float(text), LONGEST_PAUSE_S) if text and text.isdigit() else None
+
+
+def _reason(error: Exception) -> str:
+    """Return the innermost reason of a broken connection, without object addresses."""
+    inner = getattr(error, "reason", None)
+    if isinstance(inner, Exception):
+        return _reason(inner)
+    text = str(error).rpartition(">: ")[2] or type(error).__name__
+    return " ".join(text.split())
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

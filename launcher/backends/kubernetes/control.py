@@ -1,0 +1,126 @@
+"""Changing a job that the cluster has: its size, and its end."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launcher.backends.kubernetes import objects
+from launcher.backends.kubernetes.client import ApiError, Connection, Unreachable, pause_s, problem
+from launcher.backends.kubernetes.follow import Target, read_status
+from launcher.problems import ProblemsFound, fail
+
+_ATTEMPTS = 8
+_PATIENCE_S = 900.0
+"""How long the pods of a cancelled job may take to save and end."""
+
+
+def scale(connection: Connection, target: Target, planned: Mapping[str, Any], num_nodes: int) -> None:
+    """Let a job have `num_nodes` nodes at most, by changing the bounds that its operator goes by.
+
+    Args:
+        connection: The cluster.
+        target: The job.
+        planned: The custom resource as it was rendered, with every size of the plan.
+        num_nodes: One of those sizes.
+
+    Raises:
+        ProblemsFound: The job does not run, is not elastic, or has no such size.
+    """
+    sizes = planned_sizes(planned)
+    if num_nodes not in sizes:
+        allowed = ", ".join(map(str, sizes))
+        raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
+    for attempt in range(_ATTEMPTS):
+        job = _running(connection, target)
+        patch = {
+            "metadata": {"resourceVersion": job["metadata"]["resourceVersion"]},
+            "spec": _resized(planned["spec"], job["spec"], num_nodes),
+        }
+        try:
+            connection.merge(target.path, patch, f"{objects.MANAGER}-scale")
+        except ApiError as error:
+            if error.status != 409:
+                raise ProblemsFound((problem(error, "nodes", value=num_nodes),)) from error
+            connection.stop.wait(pause_s(attempt))  # its operator has written to it meanwhile
+        except Unreachable as error:
+            raise ProblemsFound((problem(error, "nodes", value=num_nodes),)) from error
+        else:
+            return
+    raise fail("E351", "nodes", "the job changes too often to be scaled; try again", value=num_nodes)
+
+
+def planned_sizes(planned: Mapping[str, Any]) -> Sequence[int]:
+    """Return every size that a rendered job may have."""
+    policy = planned["spec"].get("elasticPolicy")
+    if policy is None:
+        raise fail("E413", "nodes", "this job is not elastic, its size is fixed")
+    if values := policy.get("replicaDiscreteValues"):
+        return sorted(values)
+    return range(policy["minReplicas"], policy["maxReplicas"] + 1, policy["replicaIncrementStep"])
+
+
+def _resized(planned: Mapping[str, Any], now: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
+    """Return the part of a spec that bounds a job's size, so that the counts add up at the new one."""
+    policy: dict[str, Any] = {"maxReplicas": num_nodes}
+    if values := planned["elasticPolicy"].get("replicaDiscreteValues"):
+        policy["replicaDiscreteValues"] = [value for value in values if value <= num_nodes]
+    left, parts = num_nodes, []
+    for part in now["replicaSpecs"]:
+        if "maxReplicas" in part:
+            part = {**part, "maxReplicas": left, "replicas": min(part.get("replicas", 0), left)}
+        left -= part.get("maxReplicas", part.get("replicas", 0))
+        parts.append(part)
+    return {"elasticPolicy": policy, "replicaSpecs": parts}
+
+
+def _running(connection: Connection, target: Target) -> Mapping[str, Any]:
+    try:
+        job = connection.get(target.path)
+        seen = read_status(connection, target)
+    except ApiError as error:
+        if error.status == 404:
+            raise fail("E412", "job", "is not there any more", value=target.name) from error
+        raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
+    except Unreachable as error:
+        raise ProblemsFound((problem(error, "cluster.kube_context"),)) from error
+    if seen.state.is_final or job["metadata"]["uid"] != target.uid:
+        raise fail("E412", "job", f"is not running: {seen.message}", value=target.name)
+    return job
+
+
+def cancel(connection: Connection, target: Target, others: Sequence[objects.Manifest]) -> None:
+    """Remove a job that has not ended, and its other objects; return when none of its pods is left.
+
+    Raises:
+        ProblemsFound: The API refuses, or pods do not end.
+    """
+    try:
+        if read_status(connection, target).state.is_final:
+            return
+        connection.delete(target.path, target.uid)
+        for manifest in others:
+            _remove(connection, manifest)
+        _await_end(connection, target)
+    except (ApiError, Unreachable) as error:
+        raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
+
+
+def _remove(connection: Connection, manifest: objects.Manifest) -> None:
+    """Remove an object of this very bundle; its cluster does so too, when its job is gone."""
+    try:
+        there = connection.get(manifest.path)
+    except ApiError as error:
+        if error.status == 404:
+            return
+        raise
+    if (there["metadata"].get("annotations") or {}).get(objects.DIGEST) == manifest.digest:
+        connection.delete(manifest.path, there["metadata"]["uid"])
+
+
+def _await_end(connection: Connection, target: Target) -> None:
+    waited_s, attempt = 0.0, 0
+    while (seen := read_status(connection, target)).nodes or not seen.state.is_final:
+        if waited_s > _PATIENCE_S:
+            raise fail("E353", "job", f"is deleted, and {seen.nodes} of its pods still run", value=target.name)
+        attempt += 1
+        connection.stop.wait(pause_s(attempt))
+        waited_s += pause_s(attempt)

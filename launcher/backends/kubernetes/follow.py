@@ -1,0 +1,330 @@
+"""A job as it goes on: watches that outlive what breaks them, and what they tell."""
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from launcher.backends.kubernetes import objects, status
+from launcher.backends.kubernetes.client import (
+    ApiError,
+    Connection,
+    Unreachable,
+    chunks,
+    is_passing,
+    pause_s,
+    problem,
+)
+from launcher.backends.kubernetes.preflight import kueue_version
+from launcher.problems import ProblemsFound
+from launcher.specs import JobEvent, JobState, JobStatus
+
+PATIENCE_S = 1800.0
+"""How long a follower outlasts an API that does not answer."""
+
+_WATCH_S = 60
+"""How long the server keeps a watch open; a connection that died unnoticed lasts no longer."""
+
+_SHORT_S = 1.0
+"""A watch that ends sooner was refused, so that the next one waits."""
+
+_LIST_CHUNK = 500
+_LOOK_AGAIN_S = 15.0
+"""How often a job that waits is looked at without an event: Kueue's own objects are not watched."""
+
+Objects = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A submitted job: what the API calls it, and the labels of its pods."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    selector: str
+
+    @property
+    def path(self) -> str:
+        return objects.path(self.kind, self.namespace, self.name)
+
+
+def snapshots(connection: Connection, where: str, **query: Any) -> Iterator[Objects]:
+    """Yield the objects of a list by uid, now and after each change, until `connection.stop` is set.
+
+    Raises:
+        ApiError: The API refuses the list or the watch.
+        Unreachable: It did not answer for as long as the connection has patience.
+    """
+    items, version = _listed(connection, where, query)
+    yield dict(items)
+    failures = 0
+    while not connection.stop.is_set():
+        started = time.monotonic()
+        try:
+            for event in _watched(connection, where, version, query):
+                version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    _take(items, event)
+                    yield dict(items)
+        except ApiError as error:
+            if error.status == 410:  # what happened since is forgotten
+                items, version = _listed(connection, where, query)
+                yield dict(items)
+            elif not is_passing(error):
+                raise
+        failures = failures + 1 if time.monotonic() - started < _SHORT_S else 0
+        if failures:
+            connection.stop.wait(pause_s(failures))
+
+
+def _listed(connection: Connection, where: str, query: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a whole list by uid, and its version; read in pieces, anew where a piece came too late."""
+    while True:
+        items, token = {}, ""
+        try:
+            while True:
+                page = connection.get(where, limit=_LIST_CHUNK, **{"continue": token or None}, **query)
+                items |= {item["metadata"]["uid"]: item for item in page["items"]}
+                token = page["metadata"].get("continue")
+                if not token:
+                    return items, page["metadata"]["resourceVersion"]
+        except ApiError as error:
+            if error.status != 410 or connection.stop.wait(pause_s(1)):
+                raise
+
+
+def _watched(connection: Connection, where: str, version: str, query: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the events of one watch until it ends or breaks."""
+    watch = {"watch": True, "allowWatchBookmarks": True, "resourceVersion": version, "timeoutSeconds": _WATCH_S}
+    with connection.stream(where, read_timeout_s=_WATCH_S + 15.0, **watch, **query) as answer:
+        try:
+            for line in lines(chunks(answer)):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    told = event["object"]
+                    raise ApiError(told.get("code", 500), told.get("message", ""))
+                yield event
+        except (Unreachable, ValueError):
+            return  # the next watch goes on from the last version
+
+
+def lines(pieces: Iterator[bytes], longest: int = 1 << 24) -> Iterator[bytes]:
+    """Yield whole lines without their ends; what has none at the end of the stream is left out."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
+        rest = rest[:longest]
+
+
+def _take(items: dict[str, Any], event: Mapping[str, Any]) -> None:
+    uid = event["object"]["metadata"]["uid"]
+    if event["type"] == "DELETED":
+        items.pop(uid, None)
+    else:
+        items[uid] = event["object"]
+
+
+@dataclass(slots=True)
+class Observer:
+    """Watches a job and its pods in the background, for as long as its block lasts.
+
+    Args:
+        connection: Its `stop` ends the watches.
+        target: The job.
+        inbox: Receives None whenever something changed, an exception where a watch gave up, and what others put.
+    """
+
+    connection: Connection
+    target: Target
+    inbox: queue.Queue[Any] = field(default_factory=lambda: queue.Queue(maxsize=1000))
+    job: Mapping[str, Any] | None = None
+    pods: tuple[Mapping[str, Any], ...] = ()
+    known: set[str] = field(default_factory=set)
+
+    def __enter__(self) -> "Observer":
+        job = objects.path(self.target.kind, self.target.namespace)
+        self.spawn(self._observe, "job", job, {"fieldSelector": f"metadata.name={self.target.name}"})
+        pods = objects.path("Pod", self.target.namespace)
+        self.spawn(self._observe, "pods", pods, {"labelSelector": self.target.selector})
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.connection.stop.set()
+
+    def spawn(self, work: Any, *arguments: Any) -> threading.Thread:
+        """Run `work` in the background; what it raises comes out where the inbox is read."""
+
+        def run() -> None:
+            try:
+                work(*arguments)
+            except (ApiError, Unreachable) as error:
+                self.tell(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def tell(self, item: Any) -> None:
+        """Put something into the inbox; wait while it is full."""
+        while not self.connection.stop.is_set():
+            try:
+                self.inbox.put(item, timeout=0.5)
+            except queue.Full:
+                continue
+            return
+
+    def next(self, timeout_s: float) -> Any:
+        """Return what came next, None where nothing came in time or something changed.
+
+        Raises:
+            ProblemsFound: A watch gave up.
+        """
+        try:
+            item = self.inbox.get(timeout=max(0.0, timeout_s))
+        except queue.Empty:
+            return None
+        if isinstance(item, (ApiError, Unreachable)):
+            raise ProblemsFound((problem(item, "cluster.namespace", value=self.target.namespace),))
+        return item
+
+    @property
+    def is_informed(self) -> bool:
+        """Whether both lists have come."""
+        return self.known == {"job", "pods"}
+
+    def status(self) -> JobStatus:
+        """Return the job's status as the watches have it."""
+        return current_status(self.connection, self.target, self.job, self.pods)
+
+    def _observe(self, what: str, where: str, query: Mapping[str, Any]) -> None:
+        for found in snapshots(self.connection, where, **query):
+            if what == "job":
+                self.job = found.get(self.target.uid)
+            else:
+                self.pods = own_pods(found.values(), self.target)
+            self.known.add(what)
+            self.tell(None)
+
+
+def own_pods(pods: Any, target: Target) -> tuple[Mapping[str, Any], ...]:
+    """Return those pods that belong to no other job of the same labels."""
+
+    def is_other_s(pod: Mapping[str, Any]) -> bool:
+        owners = pod["metadata"].get("ownerReferences") or ()
+        return any(owner["kind"] in objects.JOB_KINDS and owner["uid"] != target.uid for owner in owners)
+
+    return tuple(pod for pod in pods if not is_other_s(pod))
+
+
+def read_status(connection: Connection, target: Target) -> JobStatus:
+    """Return a job's status, asked for now.
+
+    Raises:
+        ApiError: The API refuses.
+        Unreachable: It does not answer.
+    """
+    try:
+        job: Mapping[str, Any] | None = connection.get(target.path)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        job = None
+    if job is not None and job["metadata"]["uid"] != target.uid:
+        job = None  # another job of that name
+    pods, _ = _listed(connection, objects.path("Pod", target.namespace), {"labelSelector": target.selector})
+    return current_status(connection, target, job, own_pods(pods.values(), target))
+
+
+def current_status(connection: Connection, target: Target, job: Any, pods: Any) -> JobStatus:
+    """Return a job's status; Kueue is asked only for one that waits in a queue."""
+    view = status.View(job, pods)
+    seen = status.read(view)
+    is_queued = job is not None and status.QUEUE_LABEL in (job["metadata"].get("labels") or {})
+    if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):
+        return seen
+    return status.read(replace(view, workloads=_workloads(connection, target)))
+
+
+def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any], ...]:
+    """Return the job's Workloads. Source: Kueue, label kueue.x-k8s.io/job-uid."""
+    version = kueue_version(connection)
+    if version is None:
+        return ()
+    where = objects.path("Workload", target.namespace, version=version)
+    try:
+        return tuple(connection.get(where, labelSelector=f"kueue.x-k8s.io/job-uid={target.uid}")["items"])
+    except (ApiError, Unreachable):
+        return ()  # a user of the namespace need not be allowed to read them
+
+
+def wait(connection: Connection, target: Target, timeout_s: float | None) -> Iterator[JobStatus]:
+    """Yield a job's status now and after each change, the last time as it ended."""
+    deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
+    told = None
+    with Observer(follower(connection), target) as observer:
+        while (left_s := deadline - time.monotonic()) > 0 or told is None:
+            observer.next(min(_LOOK_AGAIN_S, max(left_s, 0.1)))
+            if not observer.is_informed:
+                continue
+            seen = observer.status()
+            if seen != told:
+                yield seen
+                told = seen
+            if seen.state.is_final:
+                return
+
+
+def follower(connection: Connection) -> Connection:
+    """Return the same connection for one follower: more patient, and ended by its own event."""
+    return replace(connection, patience_s=max(PATIENCE_S, connection.patience_s), stop=threading.Event())
+
+
+def events(connection: Connection, target: Target, *, follow: bool) -> Iterator[JobEvent]:
+    """Yield the events of a job and its pods, oldest first; with `follow`, until it has ended."""
+    where, told = objects.path("Event", target.namespace), {}
+    if not follow:
+        found, _ = _listed(connection, where, {})
+        yield from _new_events(found, target, told)
+        return
+    with Observer(follower(connection), target) as observer:
+
+        def observe() -> None:
+            for found in snapshots(observer.connection, where):
+                observer.tell(found)
+
+        observer.spawn(observe)
+        while True:
+            found = observer.next(_LOOK_AGAIN_S)
+            if found is not None:
+                yield from _new_events(found, target, told)
+            elif observer.is_informed and observer.inbox.empty() and observer.status().state.is_final:
+                latest, _ = _listed(observer.connection, where, {})
+                yield from _new_events(latest, target, told)
+                return
+
+
+def _new_events(found: Objects, target: Target, told: dict[str, int]) -> list[JobEvent]:
+    """Return what is new among events; one that is counted up is told again."""
+    new = []
+    for uid, event in found.items():
+        about, count = event["involvedObject"], event.get("count") or 1
+        name = about.get("name", "")
+        is_own = about.get("uid") == target.uid or (about.get("kind") == "Pod" and name.startswith(f"{target.name}-"))
+        if is_own and told.get(uid, 0) < count:
+            told[uid] = count
+            label = "" if about.get("uid") == target.uid else f"{about.get('kind')}/{name}"
+            is_warning = event.get("type") == "Warning"
+            new.append(JobEvent(_time_s(event), event.get("reason", ""), event.get("message", ""), label, is_warning))
+    return sorted(new, key=lambda event: event.time_s)
+
+
+def _time_s(event: Mapping[str, Any]) -> float:
+    stamp = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return datetime.fromisoformat(stamp).timestamp()

@@ -1,0 +1,246 @@
+"""A planned job to the values of its manifests: everything that is not plain text in a template.
+
+Source of fields: the HyperPod training job model and the LLMFT image's interface; Kubeflow Training Operator 1.7,
+PyTorchJob v1. Each is listed with its recipe key in docs/manifest.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launcher import container
+from launcher.backends.kubernetes.security import container_context
+from launcher.backends.kubernetes.settings import LabelSelector
+from launcher.environment import plain_variables, secret_variables
+from launcher.families import BUNDLE_CONFIGS, interface
+from launcher.problems import Problem
+from launcher.scales import get
+from launcher.specs import JobSpec
+
+CONFIG_MOUNT = "/config"
+AGENT = "hyperpodrun"
+_TORCHRUN = "torchrun"
+
+_EVAL_PERIOD_S = 3600
+"""Window in which restarts are counted, required beside scaleUpSnoozeTimeInSeconds. Our own choice."""
+
+_MULTI_NODE_ENV = {
+    "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
+    "NCCL_IGNORE_DISABLED_P2P": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "TORCH_DIST_INIT_BARRIER": "1",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+}
+"""What a job of several nodes needs. Source: the LLMFT image's interface."""
+
+_TOPOLOGY = {
+    "preferred_topology": "kueue.x-k8s.io/podset-preferred-topology",
+    "required_topology": "kueue.x-k8s.io/podset-required-topology",
+}
+_RESOURCES = {"cpu": "cpu", "hugepages": "hugepages-2Mi", "memory": "memory"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Pods of one kind and priority. `max_replicas` None leaves their number fixed."""
+
+    name: str
+    replicas: int
+    max_replicas: int | None
+    spares: int | None
+    priority_class: str | None
+
+
+def is_kubeflow(job: JobSpec) -> bool:
+    """Tell whether the job is a Kubeflow PyTorchJob."""
+    return not job.settings.use_hyperpod_pytorch_job
+
+
+def values(job: JobSpec) -> dict[str, Any]:
+    """Return what the templates of a job are filled with."""
+    return {
+        "job": job,
+        "settings": job.settings,
+        "has_agent": not is_kubeflow(job),
+        "elastic": job.elastic,
+        "parts": parts(job),
+        "labels": labels(job),
+        "annotations": annotations(job),
+        "command": command(job),
+        "env": env(job),
+        "affinity": _affinity(job.settings.label_selector),
+        "node_selector": node_selector(job),
+        "tolerations": [each.model_dump(exclude_none=True) for each in job.settings.tolerations or ()],
+        "run_policy": _kubeflow_policy(job) if is_kubeflow(job) else _run_policy(job),
+        "limits": limits(job),
+        "security_context": container_context(job),
+    }
+
+
+def parts(job: JobSpec) -> tuple[Part, ...]:
+    """Return the job's replicaSpecs: one, or a base and an elastic part of different priorities.
+
+    Kubeflow's are a master and the other workers.
+
+    Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Preemption by high priority job; Kubeflow,
+    PyTorchJob: one Master at most.
+    """
+    elastic, settings = job.elastic, job.settings
+    priority = settings.priority_class_name
+    if is_kubeflow(job):
+        master, workers = Part("Master", 1, None, None, priority), job.initial_nodes - 1
+        return (master, Part("Worker", workers, None, None, priority)) if workers else (master,)
+    if elastic is None or elastic.preemption is None:
+        most = elastic.max_nodes if elastic else None
+        return (Part("pods", job.initial_nodes, most, settings.spares, priority),)
+    base, classes = elastic.min_nodes, elastic.preemption
+    beyond = job.initial_nodes - base
+    return (
+        Part("base", base, None, settings.spares, classes.base_priority_class),
+        Part("elastic", beyond, elastic.max_nodes - base, None, classes.elastic_priority_class),
+    )
+
+
+def labels(job: JobSpec) -> dict[str, str]:
+    """Return the labels of the job and its pods."""
+    settings = job.settings
+    queue = {
+        "kueue.x-k8s.io/queue-name": settings.queue_name,
+        "kueue.x-k8s.io/priority-class": settings.workload_priority_class,
+    }
+    return {"app": job.name, **(settings.custom_labels or {}), **{k: v for k, v in queue.items() if v}}
+
+
+def annotations(job: JobSpec) -> dict[str, str]:
+    """Return the annotations of the job and its pods: the user's, and how near Kueue shall place them."""
+    asked = {name: getattr(job.settings, key) for key, name in _TOPOLOGY.items()}
+    return {**(job.settings.annotations or {}), **{name: label for name, label in asked.items() if label}}
+
+
+def node_selector(job: JobSpec) -> dict[str, str]:
+    """Return the labels that a node must have."""
+    instance = {job.settings.instance_type_label: job.resources.instance_type}
+    return instance | (job.settings.node_selector or {})
+
+
+def command(job: JobSpec) -> list[str]:
+    """Return the container's command. Without the HyperPod operator, torchrun stands where its agent would."""
+    family = interface(job.model_type)
+    own = container.command(job) if container.is_own(job) else None
+    words = list(job.settings.command or own or family.image_command(job))
+    if not is_kubeflow(job) or job.settings.command or not (own or words[:1] == [AGENT]):
+        return words
+    program = [CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.program(job)]
+    told = [f"--config-path={CONFIG_MOUNT}"] if family.takes_config_path else []
+    return [*_torchrun(job), *program, *told]
+
+
+def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
+    """Return the commands before and after training that nothing in the container would run."""
+    given = [key for key in ("pre_script", "post_script") if get(job.config, f"recipes.{key}")]
+    names = {entry["name"] for entry in env(job)}
+    is_direct = not job.settings.command and command(job)[0] == _TORCHRUN
+    return tuple(
+        Problem(
+            "E322",
+            f"recipes.{key}",
+            f"nothing runs it: the container starts {command(job)[0]} itself",
+            remedy="put the commands into cluster.command, or use an image that recipes container made",
+        )
+        for key in given
+        if is_direct or f"{key.upper()}_COMMANDS" not in names
+    )
+
+
+def _torchrun(job: JobSpec) -> list[str]:
+    """Return torchrun with the place of each pod, from variables that Kubeflow's operator gives it.
+
+    Source: Kubeflow Training Operator, PyTorchJob: MASTER_ADDR, MASTER_PORT and RANK of every replica.
+    """
+    return [
+        _TORCHRUN,
+        f"--nnodes={job.initial_nodes}",
+        f"--nproc-per-node={job.nproc_per_node}",
+        "--node-rank=$(RANK)",
+        "--master-addr=$(MASTER_ADDR)",
+        "--master-port=$(MASTER_PORT)",
+    ]
+
+
+def env(job: JobSpec) -> list[dict[str, Any]]:
+    """Return the container's variables; a user's own wins over ours of the same name.
+
+    A secret comes before what refers to it: Kubernetes expands `$(NAME)` from earlier entries only.
+    """
+    family = interface(job.model_type)
+    plain = (container.env(job) if container.is_own(job) else family.image_env(job)) | family.worker_env(job)
+    if job.max_nodes > 1:
+        plain |= _MULTI_NODE_ENV
+        if job.resources.efa:
+            plain["FI_PROVIDER"] = "efa"
+    if job.elastic and job.elastic.use_graceful_shutdown:
+        plain["HYPERPOD_SIGNAL_COORDINATION"] = "distributed"
+    variables = secret_variables(job.config) | plain | plain_variables(job.config)
+    return [_env_entry(name, value) for name, value in variables.items()]
+
+
+def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {"name": name, "valueFrom": {"secretKeyRef": dict(value["secretKeyRef"])}}
+    return {"name": name, "value": value}
+
+
+def limits(job: JobSpec) -> dict[str, Any]:
+    """Return what a pod asks for, which is also the most it gets."""
+    resources, extra = job.resources, get(job.config, "recipes.resources") or {}
+    found: dict[str, Any] = {}
+    if resources.accelerators:
+        found[resources.accelerator_resource] = resources.accelerators
+    if resources.efa and job.max_nodes > 1:
+        found["vpc.amazonaws.com/efa"] = resources.efa
+    return found | {_RESOURCES[key]: value for key, value in extra.items() if value is not None}
+
+
+def _run_policy(job: JobSpec) -> dict[str, Any]:
+    own = job.settings.run_policy
+    policy = {"cleanPodPolicy": job.settings.cleanPodPolicy} if job.settings.cleanPodPolicy else {}
+    policy |= own.model_dump(exclude_none=True) if own else {}
+    if job.elastic and job.elastic.scale_up_snooze_s is not None:
+        restarts = policy.get("restartPolicy", {"evalPeriodSeconds": _EVAL_PERIOD_S})
+        policy["restartPolicy"] = restarts | {"scaleUpSnoozeTimeInSeconds": job.elastic.scale_up_snooze_s}
+    return policy
+
+
+def _kubeflow_policy(job: JobSpec) -> dict[str, Any]:
+    """Return Kubeflow's runPolicy. Its jobs stay unless they are given a time, so -1 is left out."""
+    own = job.settings.run_policy
+    policy = {"cleanPodPolicy": job.settings.cleanPodPolicy}
+    if own:
+        ttl = own.ttlSecondsAfterFinished
+        policy |= {
+            "activeDeadlineSeconds": own.activeDeadlineSeconds,
+            "backoffLimit": own.jobMaxRetryCount,
+            "suspend": own.suspend,
+            "ttlSecondsAfterFinished": None if ttl == -1 else ttl,
+        }
+    return {key: value for key, value in policy.items() if value is not None}
+
+
+def _affinity(selector: LabelSelector | None) -> dict[str, Any]:
+    if selector is None:
+        return {}
+
+    def term(key: str, values: list[str]) -> dict[str, Any]:
+        return {"key": key, "operator": "In", "values": values}
+
+    affinity: dict[str, Any] = {}
+    if selector.required:
+        terms = [{"matchExpressions": [term(key, values) for key, values in selector.required.items()]}]
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+    if selector.preferred:
+        weights = selector.weights or [100] * len(selector.preferred)
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [
+            {"weight": weight, "preference": {"matchExpressions": [term(key, values)]}}
+            for weight, (key, values) in zip(weights, selector.preferred.items(), strict=True)
+        ]
+    return {"nodeAffinity": affinity} if affinity else {}

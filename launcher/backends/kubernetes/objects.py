@@ -1,0 +1,152 @@
+"""Where the API keeps the objects we deal with, and what a manifest refers to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher import yamlio
+from launcher.problems import fail
+from launcher.specs import Bundle
+
+MANAGER = "recipe-launcher"
+"""Our name as a field manager; that of an object's maker has the bundle's digest behind it."""
+
+DIGEST = "recipe-launcher/digest"
+"""Annotation: digest of the bundle that an object comes from."""
+
+_SHORT = 12
+"""Characters of a digest in a field manager's name, which holds 128."""
+
+_NAMESPACED = {
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "HyperPodPyTorchJob": "/apis/sagemaker.amazonaws.com/v1/namespaces/{}/hyperpodpytorchjobs",
+    "PyTorchJob": "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "Event": "/api/v1/namespaces/{}/events",
+    "Secret": "/api/v1/namespaces/{}/secrets",
+    "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
+    "LimitRange": "/api/v1/namespaces/{}/limitranges",
+    "LocalQueue": "/apis/kueue.x-k8s.io/{version}/namespaces/{}/localqueues",
+    "Workload": "/apis/kueue.x-k8s.io/{version}/namespaces/{}/workloads",
+}
+_CLUSTER_WIDE = {
+    "Namespace": "/api/v1/namespaces",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
+    "ClusterQueue": "/apis/kueue.x-k8s.io/{version}/clusterqueues",
+    "WorkloadPriorityClass": "/apis/kueue.x-k8s.io/{version}/workloadpriorityclasses",
+}
+JOB_KINDS = ("HyperPodPyTorchJob", "PyTorchJob")
+
+
+def path(kind: str, namespace: str, name: str = "", *, version: str = "v1beta1") -> str:
+    """Return the API's path of an object, or of its kind's list.
+
+    Args:
+        kind: Its kind.
+        namespace: Its namespace; not used where its kind has none.
+        name: Its name; "" for all.
+        version: That of Kueue's API.
+    """
+    base = _NAMESPACED.get(kind) or _CLUSTER_WIDE[kind]
+    base = base.format(namespace, version=version)
+    return f"{base}/{name}" if name else base
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One object of a bundle, as it is to be.
+
+    Args:
+        file: Its file, relative to the bundle.
+        body: What is sent.
+    """
+
+    file: str
+    body: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def kind(self) -> str:
+        return self.body["kind"]
+
+    @property
+    def name(self) -> str:
+        return self.body["metadata"]["name"]
+
+    @property
+    def namespace(self) -> str:
+        return self.body["metadata"]["namespace"]
+
+    @property
+    def path(self) -> str:
+        """Where the API keeps it."""
+        return path(self.kind, self.namespace, self.name)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the bundle it comes from."""
+        return self.body["metadata"]["annotations"][DIGEST]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    def owned_by(self, owner: Mapping[str, Any]) -> "Manifest":
+        """Return the same object, which goes when `owner` goes."""
+        reference = {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+        }
+        metadata = {**self.body["metadata"], "ownerReferences": [reference]}
+        return Manifest(self.file, {**self.body, "metadata": metadata})
+
+
+def manifests(bundle: Bundle) -> tuple[Manifest, ...]:
+    """Return a bundle's objects in the order they are made, the job last.
+
+    Raises:
+        ProblemsFound: Something in it is no object that we submit.
+    """
+    found = []
+    for file, text in bundle.files.items():
+        if not file.startswith("manifests/"):
+            continue
+        body = yamlio.load(text)
+        if body.get("kind") not in ("ConfigMap", *JOB_KINDS):
+            raise fail("E703", str(bundle.directory / file), f"a {body.get('kind')} is nothing that is submitted")
+        annotations = {**(body["metadata"].get("annotations") or {}), DIGEST: bundle.digest}
+        metadata = {**body["metadata"], "annotations": annotations}
+        found.append(Manifest(file, {**body, "metadata": metadata}))
+    found.sort(key=lambda manifest: manifest.kind in JOB_KINDS)
+    if not found or found[-1].kind not in JOB_KINDS:
+        raise fail("E703", str(bundle.directory), "holds no job to submit")
+    return tuple(found)
+
+
+def manager(body: Mapping[str, Any]) -> str:
+    """Return the field manager of an object's maker.
+
+    Another bundle's is another one, so that the API itself refuses a second bundle of the same name (409): the two
+    want different values for DIGEST.
+    """
+    return f"{MANAGER}-{body['metadata']['annotations'][DIGEST][:_SHORT]}"
+
+
+def job_manifest(bundle: Bundle) -> Manifest:
+    """Return the job among a bundle's objects."""
+    return manifests(bundle)[-1]
+
+
+def pod_templates(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the pod templates of a job, one for each of its replica specs."""
+    spec = job["spec"]
+    return [part["template"] for part in spec.get("replicaSpecs") or spec["pytorchReplicaSpecs"].values()]
+
+
+def selector(job: Mapping[str, Any]) -> str:
+    """Return the label selector of a job's pods: what all its templates say."""
+    labels = [set((template.get("metadata") or {}).get("labels", {}).items()) for template in pod_templates(job)]
+    common = set.intersection(*labels) if labels else set()
+    return ",".join(f"{key}={value}" for key, value in sorted(common))

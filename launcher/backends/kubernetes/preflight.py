@@ -1,0 +1,321 @@
+"""Why a cluster would refuse a bundle, or leave its job waiting for ever: all at once, and nothing is created."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.backends.kubernetes.client import METADATA_ONLY, ApiError, Connection, Unreachable, problem
+from launcher.backends.kubernetes.objects import DIGEST, JOB_KINDS, Manifest, manager, path, pod_templates
+from launcher.governance import Quota, exceeds, limits_growth
+from launcher.problems import Notice, Problem
+
+_QUEUE, _PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+_MOST_NAMES = 8
+
+_OPERATOR = "install the HyperPod training operator, 1.2 or later for elastic jobs"
+"""Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Prerequisites."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Something that a job's pods need, by kind and name."""
+
+    kind: str
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a cluster says of a bundle before anything is created."""
+
+    problems: tuple[Problem, ...]
+    notices: tuple[Notice, ...] = ()
+
+
+def examine(connection: Connection, manifests: Sequence[Manifest]) -> Findings:
+    """Return everything that speaks against submitting `manifests`, the job last among them."""
+    job = manifests[-1]
+    if problems := tuple(_unusable_cluster(connection, job)):
+        return Findings(problems)
+    quota_problems, notices = _quotas(connection, job)
+    found = [
+        *_names_taken(connection, manifests),
+        *_missing(connection, manifests),
+        *_queue_refusals(connection, job),
+        *quota_problems,
+        *_rights_missing(connection, manifests),
+        *_rejections(connection, manifests),
+    ]
+    return Findings(tuple(dict.fromkeys(found)), notices)
+
+
+def _unusable_cluster(connection: Connection, job: Manifest) -> Iterator[Problem]:
+    """Yield what makes every further question pointless: no answer, no access, no namespace, no such kind."""
+    try:
+        phase = connection.get(path("Namespace", "", job.namespace)).get("status", {}).get("phase")
+        if phase == "Terminating":
+            yield Problem("E345", "cluster.namespace", "the namespace is being deleted", value=job.namespace)
+    except ApiError as error:
+        if error.status == 404:
+            remedy = "recipes governance team=… makes a team's namespace"
+            yield Problem("E345", "cluster.namespace", error.message, value=job.namespace, remedy=remedy)
+        elif error.status != 403:  # a user of one namespace need not be allowed to look at it from outside
+            yield problem(error, "cluster.namespace", value=job.namespace)
+            return
+    except Unreachable as error:
+        yield problem(error, "cluster.kube_context")
+        return
+    yield from _kind_missing(connection, job)
+
+
+def _kind_missing(connection: Connection, job: Manifest) -> Iterator[Problem]:
+    version = job.body["apiVersion"]
+    try:
+        served = [resource["kind"] for resource in connection.get(f"/apis/{version}").get("resources", [])]
+    except ApiError as error:
+        if error.status != 404:
+            yield problem(error, "cluster.use_hyperpod_pytorch_job")
+            return
+        served = []
+    except Unreachable as error:
+        yield problem(error, "cluster.kube_context")
+        return
+    if job.kind not in served:
+        remedy = _OPERATOR if job.kind == "HyperPodPyTorchJob" else "install the Kubeflow training operator"
+        message = f"the cluster has no {job.kind} ({version})"
+        yield Problem("E346", "cluster.use_hyperpod_pytorch_job", message, remedy=remedy)
+
+
+def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
+    for manifest in manifests:
+        there = find(connection, manifest)
+        if isinstance(there, Problem):
+            yield there
+        elif there is not None and there["metadata"].get("deletionTimestamp"):
+            message = f"the {manifest.kind} of that name is being removed"
+            yield Problem(
+                "E350", "recipes.run.name", message, value=manifest.name, remedy="try again when it is gone"
+            )
+        elif there is not None and digest_of(there) != digest_of(manifest.body):
+            message = f"a {manifest.kind} of that name is there already, made by something else than this bundle"
+            remedy = "launch again (the name's end is random), or remove the old one"
+            yield Problem("E350", "recipes.run.name", message, value=manifest.name, remedy=remedy)
+
+
+def find(connection: Connection, manifest: Manifest) -> Mapping[str, Any] | Problem | None:
+    """Return an object as it is, None where it is not, or why that cannot be told."""
+    try:
+        return connection.get(manifest.path)
+    except ApiError as error:
+        return None if error.status == 404 else problem(error, "cluster.namespace", value=manifest.namespace)
+    except Unreachable as error:
+        return problem(error, "cluster.kube_context")
+
+
+def digest_of(body: Mapping[str, Any]) -> str | None:
+    """Return the digest of the bundle that an object comes from, None where it is not ours."""
+    return (body["metadata"].get("annotations") or {}).get(DIGEST)
+
+
+def _missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
+    """Yield what the pods refer to and the cluster does not have. Never reads what a Secret holds."""
+    job, own = manifests[-1], {(m.kind, m.name) for m in manifests}
+    for reference in dict.fromkeys(references(job.body)):
+        if (reference.kind, reference.name) in own:
+            continue
+        try:
+            connection.get(path(reference.kind, job.namespace, reference.name), accept=METADATA_ONLY)
+        except ApiError as error:
+            if error.status == 404:
+                yield Problem("E349", reference.key, error.message, value=reference.name)
+            elif error.status != 403:  # who may not look at it may still use it
+                yield problem(error, reference.key, value=reference.name)
+        except Unreachable as error:
+            yield problem(error, reference.key)
+
+
+def references(job: Mapping[str, Any]) -> Iterator[Reference]:
+    """Yield what a job's pods cannot start without."""
+    for template in pod_templates(job):
+        spec = template["spec"]
+        if name := spec.get("serviceAccountName"):
+            yield Reference("ServiceAccount", name, "cluster.service_account_name")
+        if name := spec.get("priorityClassName"):
+            yield Reference("PriorityClass", name, "cluster.priority_class_name")
+        for secret in spec.get("imagePullSecrets") or ():
+            yield Reference("Secret", secret["name"], "cluster")
+        for volume in spec.get("volumes") or ():
+            yield from _of_volume(volume)
+        for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+            yield from _of_variables(container)
+
+
+def _of_volume(volume: Mapping[str, Any]) -> Iterator[Reference]:
+    if claim := volume.get("persistentVolumeClaim"):
+        yield Reference("PersistentVolumeClaim", claim["claimName"], "cluster.persistent_volume_claims")
+    if (secret := volume.get("secret")) and not secret.get("optional"):
+        yield Reference("Secret", secret["secretName"], "cluster")
+    if (config := volume.get("configMap")) and not config.get("optional"):
+        yield Reference("ConfigMap", config["name"], "cluster")
+
+
+def _of_variables(container: Mapping[str, Any]) -> Iterator[Reference]:
+    kinds = {"secretKeyRef": "Secret", "configMapKeyRef": "ConfigMap"}
+    for variable in container.get("env") or ():
+        for key, source in (variable.get("valueFrom") or {}).items():
+            if key in kinds and not source.get("optional"):
+                yield Reference(kinds[key], source["name"], f"env_vars.{variable['name']}")
+
+
+def _queue_refusals(connection: Connection, job: Manifest) -> Iterator[Problem]:
+    labels = job.body["metadata"].get("labels") or {}
+    queue, priority = labels.get(_QUEUE), labels.get(_PRIORITY)
+    if not queue and not priority:
+        return
+    version = kueue_version(connection)
+    if version is None:
+        key, value = ("queue_name", queue) if queue else ("workload_priority_class", priority)
+        yield Problem("E347", f"cluster.{key}", "the cluster has no Kueue that would read it", value=value)
+        return
+    if queue:
+        yield from _queue_missing(connection, job.namespace, queue, version)
+    if priority:
+        key = "cluster.workload_priority_class"
+        yield from _absent(connection, Reference("WorkloadPriorityClass", priority, key), "", version)
+
+
+def _queue_missing(connection: Connection, namespace: str, name: str, version: str) -> Iterator[Problem]:
+    key = "cluster.queue_name"
+    yield from _absent(connection, Reference("LocalQueue", name, key), namespace, version)
+    queue = _readable(connection, path("LocalQueue", namespace, name, version=version))
+    if queue is None:
+        return
+    stop = queue["spec"].get("stopPolicy", "None")
+    if stop != "None":
+        yield Problem("E347", key, f"the queue is stopped (stopPolicy {stop})", value=name)
+    for condition in queue.get("status", {}).get("conditions", ()):
+        if condition["type"] == "Active" and condition["status"] == "False":
+            yield Problem("E347", key, f"the queue takes no jobs: {condition.get('message')}", value=name)
+    cluster_queue = queue["spec"].get("clusterQueue", "")
+    yield from _absent(connection, Reference("ClusterQueue", cluster_queue, key), "", version)
+
+
+def _absent(connection: Connection, wanted: Reference, namespace: str, version: str) -> Iterator[Problem]:
+    try:
+        connection.get(path(wanted.kind, namespace, wanted.name, version=version), accept=METADATA_ONLY)
+    except ApiError as error:
+        if error.status == 404:
+            known = _readable(connection, path(wanted.kind, namespace, version=version)) or {}
+            names = sorted(item["metadata"]["name"] for item in known.get("items", ()))
+            allowed = ", ".join(names[:_MOST_NAMES]) or None
+            yield Problem("E347", wanted.key, error.message, value=wanted.name, allowed=allowed)
+        elif error.status != 403:
+            yield problem(error, wanted.key, value=wanted.name)
+    except Unreachable as error:
+        yield problem(error, wanted.key)
+
+
+def kueue_version(connection: Connection) -> str | None:
+    """Return the version that the cluster's Kueue prefers; None where there is no Kueue."""
+    try:
+        return connection.get("/apis/kueue.x-k8s.io")["preferredVersion"]["version"]
+    except (ApiError, Unreachable):
+        return None
+
+
+def _quotas(connection: Connection, job: Manifest) -> tuple[list[Problem], tuple[Notice, ...]]:
+    """Return why the job exceeds the quotas that can be read, and which of them keep it from growing."""
+    limit_ranges = (_readable(connection, path("LimitRange", job.namespace)) or {}).get("items", ())
+    listed = (_readable(connection, path("ResourceQuota", job.namespace)) or {}).get("items", ())
+    quotas = [Quota.of_namespace(quota, limit_ranges) for quota in listed]
+    if (queue := _cluster_queue(connection, job)) is not None:
+        quotas.append(Quota.of_queue(queue, limit_ranges))
+    problems = [problem for quota in quotas for problem in exceeds(job.body, quota)]
+    notices = tuple(notice for quota in quotas for notice in limits_growth(job.body, quota))
+    return problems, notices
+
+
+def _cluster_queue(connection: Connection, job: Manifest) -> Mapping[str, Any] | None:
+    name = (job.body["metadata"].get("labels") or {}).get(_QUEUE)
+    version = kueue_version(connection) if name else None
+    if not name or version is None:
+        return None
+    local = _readable(connection, path("LocalQueue", job.namespace, name, version=version))
+    if local is None:
+        return None
+    return _readable(connection, path("ClusterQueue", "", local["spec"].get("clusterQueue", ""), version=version))
+
+
+def _rights_missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
+    """Yield what this user could not undo; what it cannot do, the API says itself.
+
+    Source: Kubernetes, Authorization overview: SelfSubjectAccessReview.
+    """
+    for manifest in manifests:
+        group, _, plural = manifest.path.removeprefix("/apis/").partition("/")
+        attributes = {
+            "namespace": manifest.namespace,
+            "verb": "delete",
+            "group": "" if manifest.path.startswith("/api/") else group,
+            "resource": plural.split("/")[-2],
+        }
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        try:
+            answer = connection.ask("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        except (ApiError, Unreachable) as error:
+            yield problem(error, "cluster.namespace", value=manifest.namespace)
+            return
+        if not answer["status"].get("allowed"):
+            message = f"you may not delete {attributes['resource']} there, so that a job could not be taken back"
+            remedy = "ask for a Role that allows it; recipes governance makes one"
+            yield Problem("E344", "cluster.namespace", message, value=manifest.namespace, remedy=remedy)
+
+
+def _rejections(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
+    """Yield what the API says to each object when it is told to keep nothing, and what it would silently drop."""
+    for manifest in manifests:
+        try:
+            answer = connection.apply(manifest.path, manifest.body, manager(manifest.body), dry_run=True)
+        except ApiError as error:
+            if error.status != 409:  # a name that is taken was told already
+                yield problem(error, manifest.file)
+        except Unreachable as error:
+            yield problem(error, manifest.file)
+        else:
+            yield from _dropped(manifest, answer)
+
+
+def _dropped(manifest: Manifest, answer: Mapping[str, Any]) -> Iterator[Problem]:
+    lost = list(_lost(manifest.body, answer, ""))
+    if lost:
+        message = f"the cluster's {manifest.kind} does not know {', '.join(lost[:_MOST_NAMES])} and would drop it"
+        remedy = _OPERATOR if manifest.kind in JOB_KINDS else None
+        yield Problem("E346", manifest.file, message, remedy=remedy)
+
+
+def _lost(sent: Any, kept: Any, where: str) -> Iterator[str]:
+    """Yield the dotted paths of what was sent and is not in the answer; the topmost ones."""
+    if isinstance(sent, Mapping):
+        for key, value in sent.items():
+            if value in ({}, [], None):
+                continue
+            if not isinstance(kept, Mapping) or key not in kept:
+                yield f"{where}.{key}".lstrip(".")
+            else:
+                yield from _lost(value, kept[key], f"{where}.{key}")
+    elif isinstance(sent, list) and isinstance(kept, list):
+        for index, (value, other) in enumerate(zip(sent, kept, strict=False)):
+            yield from _lost(value, other, f"{where}[{index}]")
+
+
+def _readable(connection: Connection, where: str) -> Mapping[str, Any] | None:
+    """Return an object or a list; None where it is not, or cannot be looked at."""
+    try:
+        return connection.get(where)
+    except (ApiError, Unreachable):
+        return None

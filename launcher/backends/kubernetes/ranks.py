@@ -1,0 +1,81 @@
+"""Which pod runs which ranks, and whose line it is. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.specs import LogSelection
+
+_TEE = re.compile(r"\[[a-zA-Z_]+(\d+)\]:")
+"""How torchrun marks a worker's line in a node's log. Source: torch.distributed.elastic, tail_log: `[default0]:`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Which pod runs which ranks. A pod's place is its number, behind those of the replica specs before its own.
+
+    Args:
+        job: The job's name.
+        parts: Name and largest size of each replica spec, in order.
+        nproc_per_node: Ranks of a pod.
+    """
+
+    job: str
+    parts: Sequence[tuple[str, int]]
+    nproc_per_node: int
+
+    @classmethod
+    def of(cls, job: Mapping[str, Any]) -> "Places":
+        """Read them from a job's manifest."""
+        spec = job["spec"]
+        if kubeflow := spec.get("pytorchReplicaSpecs"):
+            parts = [(name.lower(), part.get("replicas", 1)) for name, part in kubeflow.items()]
+        else:
+            parts = [
+                (part["name"], part.get("maxReplicas", part.get("replicas", 0))) for part in spec["replicaSpecs"]
+            ]
+        nproc = str(spec.get("nprocPerNode", "1"))
+        return cls(job["metadata"]["name"], parts, int(nproc) if nproc.isdigit() else 1)
+
+    @property
+    def num_ranks(self) -> int:
+        return sum(count for _, count in self.parts) * self.nproc_per_node
+
+    def place(self, pod: str) -> int | None:
+        """Return a pod's place, None where its name does not tell."""
+        before = 0
+        for name, count in self.parts:
+            if match := re.match(rf"{re.escape(self.job)}-{re.escape(name)}-(\d+)(?:-|$)", pod):
+                return before + int(match[1])
+            before += count
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which lines of a pod are wanted, and how they are shown."""
+
+    selection: LogSelection
+    places: Places
+
+    def wants(self, pod: str) -> bool:
+        """Tell whether a pod runs a wanted rank."""
+        place, ranks = self.places.place(pod), self.selection.ranks
+        if place is None:
+            return ranks is None
+        nproc = self.places.nproc_per_node
+        return ranks is None or any(place * nproc <= rank < (place + 1) * nproc for rank in ranks)
+
+    def shown(self, pod: str, text: str) -> str | None:
+        """Return a line as it is shown, None where it is another rank's."""
+        nproc, place = self.places.nproc_per_node, self.places.place(pod)
+        if place is None:
+            return f"{pod} | {text}"
+        first, mark = place * nproc, _TEE.match(text)
+        rank = first + int(mark[1]) if mark else first if nproc == 1 else None
+        if rank is not None and self.selection.ranks is not None and rank not in self.selection.ranks:
+            return None
+        if not self.selection.has_prefixes:
+            return text
+        return f"rank {rank if rank is not None else f'{first}-{first + nproc - 1}'} | {text}"

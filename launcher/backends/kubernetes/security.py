@@ -1,0 +1,95 @@
+"""What a pod may do: the restricted Pod Security profile, and what a job's settings ask for beyond it.
+
+Source: Kubernetes, Pod Security Standards, Restricted.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher import container
+from launcher.families import interface
+from launcher.problems import Notice
+from launcher.specs import JobSpec
+
+_OF_ROOT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
+"""Capabilities without which root in a container cannot write to mounted folders of other users."""
+_PROFILES = ("RuntimeDefault", "Localhost")
+_SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+
+
+def container_context(job: JobSpec) -> dict[str, Any]:
+    """Return the container's securityContext: the user's own, or the restricted profile's and what root needs.
+
+    IPC_LOCK is for root alone: a capability that is added reaches no other user. Their EFA devices register memory
+    within the node's limit.
+    """
+    if job.settings.security_context:
+        return dict(job.settings.security_context)
+    restricted = {"allowPrivilegeEscalation": False}
+    if not _is_root(job):
+        restricted["runAsNonRoot"] = True
+        if job.settings.run_as_user:
+            restricted["runAsUser"] = job.settings.run_as_user
+    capabilities = {"drop": ["ALL"]}
+    if _is_root(job):
+        locked = ["IPC_LOCK"] if job.resources.efa and job.max_nodes > 1 else []
+        capabilities["add"] = [*_OF_ROOT, *locked]
+    return {**restricted, "capabilities": capabilities, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def notices(job: JobSpec) -> tuple[Notice, ...]:
+    """Return one notice for each thing that the restricted profile would refuse in this job's pods."""
+    return tuple(Notice("N117", f"beyond the restricted Pod Security profile: {words}") for words in _exceptions(job))
+
+
+def _is_root(job: JobSpec) -> bool:
+    settings = job.settings
+    if settings.run_as_root is None:
+        needs_root = interface(job.model_type).runs_as_root and not container.is_own(job)
+        return needs_root and settings.run_as_user is None
+    return settings.run_as_root
+
+
+def _exceptions(job: JobSpec) -> Iterator[str]:
+    settings = job.settings
+    if settings.security_context:
+        why = "cluster.security_context"
+    elif settings.run_as_root:
+        why = "cluster.run_as_root=true"
+    else:
+        why = f"the published image of {job.model_type}"
+    for words in _of_container(container_context(job)):
+        yield f"{words} ({why})"
+    if settings.hostNetwork:
+        yield "the node's network (cluster.hostNetwork=true)"
+    for i, volume in enumerate(settings.volumes or ()):
+        yield f"{volume.hostPath} of the node (cluster.volumes.{i})"
+
+
+def _of_container(context: Mapping[str, Any]) -> Iterator[str]:
+    if context.get("privileged"):
+        yield "a privileged container"
+    if context.get("allowPrivilegeEscalation") is not False:
+        yield "allowPrivilegeEscalation is not false"
+    if context.get("runAsNonRoot") is not True:
+        yield "may run as root"
+    if context.get("runAsUser") == 0:
+        yield "runs as user 0"
+    capabilities = context.get("capabilities") or {}
+    if "ALL" not in (capabilities.get("drop") or ()):
+        yield "does not drop all capabilities"
+    if added := [name for name in capabilities.get("add") or () if name != "NET_BIND_SERVICE"]:
+        yield f"capabilities {', '.join(map(str, added))}"
+    yield from _of_profiles(context)
+
+
+def _of_profiles(context: Mapping[str, Any]) -> Iterator[str]:
+    if (context.get("seccompProfile") or {}).get("type") not in _PROFILES:
+        yield "no seccomp profile"
+    if (context.get("appArmorProfile") or {}).get("type", "RuntimeDefault") not in _PROFILES:
+        yield "no AppArmor profile"
+    if context.get("procMount", "Default") != "Default":
+        yield f"procMount {context['procMount']}"
+    options = context.get("seLinuxOptions") or {}
+    if options.get("type", "") not in _SELINUX_TYPES or options.get("user") or options.get("role"):
+        yield "its own seLinuxOptions"

@@ -1,0 +1,126 @@
+"""A bundle onto the cluster: whole, once, or not at all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher.backends.kubernetes.client import ApiError, Connection, Unreachable, problem
+from launcher.backends.kubernetes.objects import Manifest, manager, manifests
+from launcher.backends.kubernetes.preflight import Findings, digest_of, examine, find
+from launcher.problems import Notice, Problem, ProblemsFound
+from launcher.specs import Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job that the cluster has.
+
+    Args:
+        job: The custom resource as it is now.
+        is_new: False where it was there already.
+        notices: What its user should know.
+    """
+
+    job: Mapping[str, Any]
+    is_new: bool
+    notices: tuple[Notice, ...] = ()
+
+
+def validate(connection: Connection, bundle: Bundle) -> Findings:
+    """Return why the cluster would refuse a bundle; nothing, where it has it already."""
+    wanted = manifests(bundle)
+    there = find(connection, wanted[-1])
+    if isinstance(there, Mapping) and digest_of(there) == bundle.digest:
+        return Findings(())
+    return examine(connection, wanted)
+
+
+def submit(connection: Connection, bundle: Bundle) -> Submitted:
+    """Make a bundle's objects, the job last; one that is there already is left as it is.
+
+    Raises:
+        ProblemsFound: Every reason against it; what this call had made is removed again.
+    """
+    wanted = manifests(bundle)
+    there = _standing(connection, wanted)
+    if all(body is not None and digest_of(body) == bundle.digest for body in there):
+        return Submitted(there[-1] or {}, is_new=False)
+    findings = examine(connection, wanted)
+    if findings.problems:
+        raise ProblemsFound(findings.problems)
+    absent = [manifest for manifest, body in zip(wanted, there, strict=True) if body is None]
+    # Without its job, what an earlier launch of this bundle left is of no use to anybody.
+    own = wanted if there[-1] is None else absent
+    is_settled = False
+    try:
+        job = _make(connection, wanted, absent, there[-1])
+        is_settled = True
+    except (ApiError, Unreachable) as error:
+        is_settled = True
+        raise ProblemsFound(_failed(connection, own, error)) from error
+    finally:
+        if not is_settled:  # interrupted
+            _take_back(connection, own)
+    return Submitted(job, is_new=True, notices=findings.notices)
+
+
+def _failed(connection: Connection, own: Sequence[Manifest], error: ApiError | Unreachable) -> tuple[Problem, ...]:
+    """Take back a submission that failed; say why it failed and what became of it."""
+    left = _take_back(connection, own)
+    told = problem(error, "cluster.namespace", value=own[-1].namespace)
+    if not left:
+        told = replace(told, message=f"{told.message}; what this launch had made was removed")
+    return (told, *left)
+
+
+def _standing(connection: Connection, wanted: Sequence[Manifest]) -> list[Mapping[str, Any] | None]:
+    """Return each object as it is, None where it is not.
+
+    Raises:
+        ProblemsFound: The cluster does not say.
+    """
+    found = [find(connection, manifest) for manifest in wanted]
+    if problems := tuple(dict.fromkeys(each for each in found if isinstance(each, Problem))):
+        raise ProblemsFound(problems)
+    return [each for each in found if not isinstance(each, Problem)]
+
+
+def _make(
+    connection: Connection, wanted: Sequence[Manifest], absent: Sequence[Manifest], job: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Make what is absent and let it go when the job goes; return the job."""
+    others = [manifest for manifest in wanted[:-1] if manifest in absent]
+    for manifest in others:
+        connection.apply(manifest.path, manifest.body, manager(manifest.body))
+    made = job or connection.apply(wanted[-1].path, wanted[-1].body, manager(wanted[-1].body))
+    for manifest in others:
+        connection.apply(manifest.path, manifest.owned_by(made).body, manager(manifest.body))
+    return made
+
+
+def _take_back(connection: Connection, own: Sequence[Manifest]) -> tuple[Problem, ...]:
+    """Remove what is there of a submission, the job first; return what cannot be removed.
+
+    Whether a request that broke had made its object, only the cluster knows: it is asked.
+    """
+    left = []
+    for manifest in reversed(own):
+        try:
+            there = connection.get(manifest.path)
+            if digest_of(there) == digest_of(manifest.body):
+                connection.delete(manifest.path, there["metadata"]["uid"])
+        except ApiError as error:
+            if error.status != 404:
+                left.append(_left(manifest, error))
+        except Unreachable as error:
+            left.append(_left(manifest, error))
+    return tuple(left)
+
+
+def _left(manifest: Manifest, error: ApiError | Unreachable) -> Problem:
+    return Problem(
+        "E352",
+        manifest.file,
+        f"{manifest} may have been made and could not be removed: {error}",
+        remedy=f"kubectl -n {manifest.namespace} delete {manifest.kind.lower()} {manifest.name}, or launch it again",
+    )

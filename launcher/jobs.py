@@ -1,0 +1,295 @@
+"""Submitted jobs: the record in each one's bundle, `job.json`, from which any later process finds the job again."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.base import Backend
+from launcher.chosen import clusters
+from launcher.contract import JOB_FILE
+from launcher.problems import Problem, ProblemsFound, fail
+from launcher.render import MANIFEST
+from launcher.runtime.durable import write_text
+from launcher.specs import Bundle, JobHandle, JobState, JobStatus
+
+_NATIVE = ("native_id", "kind", "namespace", "context", "uid")
+"""What a record keeps of a handle beside the bundle's own name and place."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job that was submitted.
+
+    Args:
+        handle: How its backend finds it.
+        digest: Its bundle's.
+        submitted: When, ISO 8601 in UTC.
+        user: Who submitted it.
+        cancelled_by: Who asked for its end; None where nobody did from this bundle.
+        ended: How it ended, once a command has seen that; the job itself may be gone by then.
+        is_closed: Whether its MLflow run says so too.
+    """
+
+    handle: JobHandle
+    digest: str
+    submitted: str
+    user: str
+    cancelled_by: str | None = None
+    ended: JobStatus | None = None
+    is_closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A bundle as `recipes jobs` lists it.
+
+    Args:
+        name: Its folder's.
+        record: None for one whose job was never submitted, or whose record is damaged.
+        status: None where nobody could tell.
+        problem: Why it could not be told.
+    """
+
+    name: str
+    record: JobRecord | None = None
+    status: JobStatus | None = None
+    problem: Problem | None = None
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Raise a Problem where a job of the bundle in `folder` could not be recorded.
+
+    Raises:
+        ProblemsFound: The folder cannot be written to.
+    """
+    if not os.access(folder, os.W_OK):
+        raise _unwritten(folder, "the folder cannot be written to; nothing was submitted")
+
+
+def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
+    """Write down that a bundle's job was submitted now; one that was there before keeps its record.
+
+    Its MLflow run counts as open again, since submitting marks it as running.
+
+    Raises:
+        ProblemsFound: The disk refuses.
+    """
+    known = None if handle.is_new else _known(bundle.directory)
+    if known and known.handle == replace(handle, bundle_dir=known.handle.bundle_dir):
+        return replace(known, handle=handle, is_closed=False)
+    job = JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
+    try:
+        with _locked(bundle.directory):
+            _write(bundle.directory, job)
+    except OSError as error:
+        raise _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded: {error}") from error
+    return job
+
+
+def read(folder: Path) -> JobRecord | None:
+    """Return the record of the job of the bundle in `folder`; None where it was never submitted.
+
+    Raises:
+        ProblemsFound: The record is damaged.
+    """
+    try:
+        fields = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
+        native = {name: fields["native"][name] for name in _NATIVE}
+        if fields["backend"] not in clusters():
+            raise ValueError(f"there is no cluster={fields['backend']}")
+        handle = JobHandle(fields["backend"], fields["job_name"], folder.resolve(), **native)
+        ended = fields["ended"] and _status(fields["ended"])
+        own = (fields["digest"], fields["submitted"], fields["user"], fields["cancelled_by"])
+        return JobRecord(handle, *own, ended, fields["is_closed"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        remedy = "recipes launch finds a job that is still there again"
+        raise fail("E711", str(folder / JOB_FILE), f"is damaged: {error!r}", remedy=remedy) from error
+
+
+def submitted(folder: Path) -> JobRecord:
+    """Return the record of a job that was submitted.
+
+    Raises:
+        ProblemsFound: It was not, or its record is damaged.
+    """
+    job = read(folder)
+    if job is None:
+        raise fail("E705", str(folder), "its job was never launched", remedy=f"recipes launch {folder}")
+    return job
+
+
+def status(job: JobRecord, backend: Backend) -> JobStatus:
+    """Return a job as it is now; one that was seen to end is not asked for again."""
+    return job.ended or settled(job, backend.status(job.handle), backend)
+
+
+def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
+    """Yield a job as it is now, then as it is after each change, the last time as it ended.
+
+    Raises:
+        ProblemsFound: It has not ended after `timeout_s` seconds (None never gives up), or the backend refuses.
+    """
+    if job.ended:
+        yield job.ended
+        return
+    seen = None
+    for each in backend.wait(job.handle, timeout_s=timeout_s):
+        yield (seen := settled(job, each, backend))
+    if seen is None or not seen.state.is_final:
+        words = [seen.state.value, seen.message] if seen else []
+        message = f"has not ended after {timeout_s:g} s: {', '.join(filter(None, words))}"
+        raise fail("E712", job.handle.job_name, message)
+
+
+def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
+    """Keep in the record how a job ended, which its cluster forgets; return the status.
+
+    Args:
+        job: The record as it was read.
+        seen: The job as it is now; one that is gone is as another command has seen it end.
+        backend: The job's. Jobs that end with their launcher leave their own record of it.
+    """
+    if not seen.state.is_final or backend.ends_with_launcher:
+        return seen
+    # A folder that is not ours to write: the next command finds the end by itself.
+    with contextlib.suppress(OSError), _current(job) as current:
+        if current is None:
+            return seen
+        if current.cancelled_by and seen.state is JobState.GONE:
+            seen = replace(seen, state=JobState.CANCELLED, message=f"cancelled by {current.cancelled_by}")
+        if current.ended:
+            return current.ended
+        _write(job.handle.bundle_dir, replace(current, ended=seen))
+    return seen
+
+
+def cancel(job: JobRecord, backend: Backend, user: str) -> JobStatus:
+    """End a job; return how it ended.
+
+    Raises:
+        ProblemsFound: The backend refuses.
+    """
+    if not backend.ends_with_launcher:
+        # Beforehand: whoever else follows the job sees only that it is gone.
+        with contextlib.suppress(OSError), _current(job) as current:
+            if current:
+                _write(job.handle.bundle_dir, replace(current, cancelled_by=user))
+    backend.cancel(job.handle)
+    return settled(job, backend.status(job.handle), backend)
+
+
+def close(job: JobRecord) -> None:
+    """Keep in the record that the job's MLflow run says how it ended."""
+    with contextlib.suppress(OSError), _current(job) as current:
+        if current:
+            _write(job.handle.bundle_dir, replace(current, is_closed=True))
+
+
+def listing(results: Path) -> tuple[Listed, ...]:
+    """Return every bundle below a folder as its record has it, the one submitted last at the end."""
+    found = (_listed(manifest.parent) for manifest in results.glob(f"*/{MANIFEST}"))
+    return tuple(sorted(found, key=lambda each: (each.record.submitted if each.record else "", each.name)))
+
+
+def with_statuses(listed: Iterable[Listed], load_backend: Callable[[str], Backend]) -> Iterator[Listed]:
+    """Yield bundles with the status of their jobs as they are now.
+
+    A cluster that has refused an answer is not asked for its other jobs, which could take a minute each.
+    """
+    refused: dict[tuple[str | None, ...], Problem] = {}
+    for each in listed:
+        job = each.record
+        if job is None:
+            yield each
+            continue
+        backend = load_backend(job.handle.backend)
+        place = (job.handle.backend, job.handle.context, job.handle.namespace)
+        if place in refused and not job.ended:
+            yield replace(each, problem=refused[place])
+            continue
+        try:
+            yield replace(each, status=status(job, backend))
+        except ProblemsFound as error:
+            yield replace(each, problem=error.problems[0])
+            if not backend.ends_with_launcher:
+                refused[place] = error.problems[0]
+
+
+def as_json(job: JobRecord, seen: JobStatus | None) -> dict[str, Any]:
+    """Return a job as plain data; `seen` None where nobody could tell its status."""
+    native = {name: value for name in _NATIVE if (value := getattr(job.handle, name))}
+    return {
+        "job": job.handle.job_name,
+        "backend": job.handle.backend,
+        **(asdict(seen) if seen else {"state": None}),
+        "submitted": job.submitted,
+        "user": job.user,
+        "digest": job.digest,
+        "native": native,
+        "bundle": str(job.handle.bundle_dir),
+    }
+
+
+def _listed(folder: Path) -> Listed:
+    try:
+        return Listed(folder.name, read(folder))
+    except ProblemsFound as error:
+        return Listed(folder.name, problem=error.problems[0])
+
+
+def _known(folder: Path) -> JobRecord | None:
+    """Return the record, None also where it is damaged: it is about to be replaced."""
+    with contextlib.suppress(ProblemsFound):
+        return read(folder)
+    return None
+
+
+def _write(folder: Path, job: JobRecord) -> None:
+    fields = {
+        "backend": job.handle.backend,
+        "job_name": job.handle.job_name,
+        "native": {name: getattr(job.handle, name) for name in _NATIVE},
+        "digest": job.digest,
+        "submitted": job.submitted,
+        "user": job.user,
+        "cancelled_by": job.cancelled_by,
+        "ended": asdict(job.ended) if job.ended else None,
+        "is_closed": job.is_closed,
+    }
+    write_text(folder / JOB_FILE, json.dumps(fields, indent=2) + "\n")
+
+
+def _status(fields: dict[str, Any]) -> JobStatus:
+    return JobStatus(**{**fields, "state": JobState(fields["state"]), "faulty_nodes": tuple(fields["faulty_nodes"])})
+
+
+@contextlib.contextmanager
+def _current(job: JobRecord) -> Iterator[JobRecord | None]:
+    """Give a job's record as it is now, None where it was submitted anew; others leave it alone meanwhile."""
+    with _locked(job.handle.bundle_dir):
+        current = _known(job.handle.bundle_dir)
+        is_same = current and (current.handle, current.submitted) == (job.handle, job.submitted)
+        yield current if is_same else None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other commands from changing a bundle's record meanwhile."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _unwritten(folder: Path, message: str) -> ProblemsFound:
+    return fail("E710", str(folder / JOB_FILE), message, remedy="make room, or take another base_results_dir")

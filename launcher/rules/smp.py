@@ -1,0 +1,343 @@
+"""Model parallelism and MPI: what `distribution` may say. Most of it nobody else checks before a job has started."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from launcher import mpi
+from launcher.check import Draft
+from launcher.problems import Problem
+from launcher.recipe import Model
+from launcher.rules import SIZES, rule
+from launcher.rules.batches import is_uneven, planned
+from launcher.rules.custom import is_unstated, states_no_processes
+from launcher.smp import PARAMETERS, TENSORFLOW, TORCH
+
+if TYPE_CHECKING:
+    from launcher.distribution import Distribution, SmpParameters
+
+_D = "recipes.distribution"
+_MPI = f"{_D}.mpi"
+_LIBRARY = f"{_D}.smdistributed.modelparallel"
+_P = f"{_LIBRARY}.parameters"
+_WORLD = (_D, "recipes.trainer", "recipes.training_cfg.run", "instance_type", *SIZES)
+_ARGS = "training_config.training_args"
+_BATCH = tuple(f"recipes.{_ARGS}.{key}" for key in ("micro_train_batch_size", "uneven_batch"))
+
+_PAGE = "Amazon SageMaker Python SDK, Required SageMaker Python SDK parameters"
+_SDK = "SageMaker Python SDK 2.251.1"
+_DECISIONS = "docs/decisions.md, Model parallelism and MPI"
+
+_GPU = "nvidia.com/gpu"
+_NO_SMP = "p5.48xlarge"
+"""What SMP 1 does not run on, beside anything without GPUs."""
+
+
+def _distribution(draft: Draft) -> "Distribution | None":
+    return getattr(draft.recipe, "distribution", None)
+
+
+def _parameters(draft: Draft) -> "SmpParameters | None":
+    distribution = _distribution(draft)
+    return distribution.parameters if distribution else None
+
+
+def _framework(draft: Draft) -> str:
+    return _distribution(draft).library.framework or TORCH
+
+
+def _given(parameters: Model) -> dict[str, object]:
+    return {name: value for name in type(parameters).model_fields if (value := getattr(parameters, name)) is not None}
+
+
+def _is_split(given: "SmpParameters") -> bool:
+    """Tell whether it is known how many parts the model has; else that is a Problem of its own."""
+    return bool(given.partitions or given.pipeline_parallel_degree)
+
+
+@rule("E240", _D, "cluster", source=_DECISIONS)
+def a_cluster_reads_it(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """On other clusters an agent starts the script, so mpirun and the library would silently not be there."""
+    distribution = _distribution(draft)
+    if distribution is None or not (distribution.is_mpi or distribution.library):
+        return
+    if draft.backend != "sm_jobs" and getattr(draft.settings, "contract", None) != "sagemaker":
+        yield problem(
+            _D,
+            f"cluster={draft.backend} starts no script by MPI",
+            allowed="cluster=sm_jobs, or cluster=local cluster.contract=sagemaker",
+            remedy=f"~{_D}",
+        )
+
+
+@rule("E241", _D, source=_PAGE)
+def mpi_is_enabled(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The library uses MPI internally. Without it each host would start one process, and train another model."""
+    distribution = _distribution(draft)
+    if distribution and distribution.library and not distribution.is_mpi:
+        yield problem(
+            f"{_MPI}.enabled" if distribution.mpi else _MPI,
+            "model parallelism needs MPI",
+            value=False if distribution.mpi else None,
+            remedy=f"++{_MPI}.enabled=true",
+        )
+
+
+@rule("E242", _D, source=f"{_PAGE}, smdistributed Parameters (partitions)")
+def partitions_are_given(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """How many parts a model is split into has no default; it has two names, of which one is given."""
+    if (given := _parameters(draft)) is None:
+        return
+    names = [name for name in ("partitions", "pipeline_parallel_degree") if getattr(given, name) is not None]
+    if len(names) == 1:
+        return
+    yield problem(
+        f"{_P}.partitions",
+        "is given together with pipeline_parallel_degree, its newer name" if names else "is missing",
+        value=given.partitions,
+        allowed="partitions, or with PyTorch pipeline_parallel_degree",
+        remedy=f"~{_P}.partitions" if names else f"++{_P}.partitions=2",
+    )
+
+
+@rule("E243", *_WORLD, source=f"{_PAGE}, Ranking Basics: mp_groups are disjoint and of one size")
+def ranks_are_whole_replicas(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Each rank is part of one replica, and a replica is partitions × tensor parallel degree ranks."""
+    if _parameters(draft) is None:
+        return
+    split, tensor = _distribution(draft).degrees
+    for scale in planned(draft):
+        ranks = scale.nodes * draft.devices
+        if ranks % (split * tensor):
+            sliced = f" × tensor parallel degree {tensor}" if tensor > 1 else ""
+            yield problem(
+                f"{_P}.{_split_name(draft)}",
+                f"{ranks} ranks ({scale.nodes} × {draft.devices}) are no multiple of {split} partitions{sliced}",
+                value=split,
+                allowed=f"a divisor of {ranks // tensor}" if ranks % tensor == 0 else f"a multiple of {tensor} ranks",
+            )
+            return
+
+
+def _split_name(draft: Draft) -> str:
+    return "pipeline_parallel_degree" if _parameters(draft).partitions is None else "partitions"
+
+
+@rule("E244", *_WORLD, *_BATCH, source=f"{_PAGE}, smdistributed Parameters (microbatches)")
+def batches_are_whole_microbatches(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The batch that a script hands to a step is cut into microbatches of one size."""
+    parameters = _parameters(draft)
+    if parameters is None or is_unstated(draft, f"recipes.{_ARGS}.micro_train_batch_size"):
+        return
+    microbatches = parameters.microbatches or 1
+    for scale in planned(draft):
+        args = scale.args
+        batches = (
+            (args.uneven_batch.small_local_batch_size, args.uneven_batch.large_local_batch_size)
+            if is_uneven(scale)
+            else (args.micro_train_batch_size,)
+        )
+        for batch in batches:
+            if batch is not None and batch % microbatches:
+                yield problem(
+                    f"{_P}.microbatches",
+                    f"a batch of {batch} does not divide into {microbatches} microbatches",
+                    value=microbatches,
+                    allowed=f"a divisor of {batch}",
+                    remedy=f"recipes.{_ARGS}.micro_train_batch_size={-(-batch // microbatches) * microbatches}",
+                )
+                return
+
+
+@rule("E245", _D, source=f"{_SDK}, validate_mp_config")
+def one_kind_of_data_parallelism(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Replicas train together by DistributedDataParallel or by Horovod, not by both."""
+    given = _parameters(draft)
+    if given and given.ddp and given.horovod:
+        other = "ddp" if _framework(draft) == TENSORFLOW else "horovod"
+        yield problem(f"{_P}.{other}", "ddp and horovod are both true", value=True, remedy=f"++{_P}.{other}=false")
+
+
+@rule("E246", _D, source=f"{_PAGE}, TensorFlow-specific parameters, PyTorch-specific parameters")
+def framework_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Some parameters exist for one framework only; the SDK passes them on to the other, where they do nothing."""
+    if (given := _parameters(draft)) is None:
+        return
+    framework = _framework(draft)
+    for name, value in _given(given).items():
+        owner = PARAMETERS[name].framework
+        if owner in (None, framework) or (name in ("ddp", "horovod") and given.ddp and given.horovod):
+            continue
+        yield problem(
+            f"{_P}.{name}",
+            f"is a parameter of {owner}; the script is written in {framework}",
+            value=value,
+            remedy=f"~{_P}.{name}, or ++{_LIBRARY}.framework={owner}",
+        )
+    if framework == TENSORFLOW and given.placement_strategy not in (None, "cluster", "spread"):
+        yield problem(
+            f"{_P}.placement_strategy",
+            "tensorflow has no tensor parallelism, and no order of three kinds",
+            value=given.placement_strategy,
+            allowed="cluster, spread",
+        )
+
+
+@rule("E247", *_WORLD, source=f"{_PAGE}, ddp, horovod and tensor_parallel_degree")
+def replicas_train_together(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Several replicas that do not average their gradients are several trainings; tensor slices need the same."""
+    if (given := _parameters(draft)) is None or not _is_split(given):
+        return
+    split, tensor = _distribution(draft).degrees
+    name = "horovod" if _framework(draft) == TENSORFLOW else "ddp"
+    if getattr(given, name) or (given.ddp and given.horovod):
+        return
+    counts = [scale.nodes * draft.devices // (split * tensor) for scale in planned(draft)]
+    if tensor > 1:
+        reason = f"a tensor parallel degree of {tensor} needs {name}"
+    elif any(count > 1 for count in counts):
+        reason = f"{max(counts)} replicas of the model need {name} to train together"
+    else:
+        return
+    yield problem(f"{_P}.{name}", reason, value=getattr(given, name), remedy=f"++{_P}.{name}=true")
+
+
+@rule("E248", _D, source=f"{_PAGE}, smdistributed Parameters (auto_partition, default_partition)")
+def default_partition_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Without automatic splitting, what the script places nowhere goes to a partition that is named and exists."""
+    if (given := _parameters(draft)) is None:
+        return
+    split, value = _distribution(draft).degrees[0], given.default_partition
+    if value is None and given.auto_partition is False:
+        yield problem(
+            f"{_P}.default_partition", "auto_partition=false needs it", remedy=f"++{_P}.default_partition=0"
+        )
+    elif value is not None and value >= split and _is_split(given):
+        yield problem(
+            f"{_P}.default_partition",
+            f"there are {split} partitions, counted from 0",
+            value=value,
+            allowed=f"0 to {split - 1}" if split > 1 else "0",
+        )
+
+
+@rule("E249", _D, source=f"{_PAGE}, the version beside each parameter")
+def version_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """An older library does not know a newer parameter."""
+    given = _parameters(draft)
+    version = _distribution(draft).library.version if given else None
+    if version is None:
+        return
+    major, minor = (int(number) for number in version.split(".")[:2])
+    newer = {name: known.since for name in _given(given) if (known := PARAMETERS[name]).since}
+    if given.placement_strategy not in (None, "cluster", "spread"):
+        newer["placement_strategy"] = PARAMETERS["tensor_parallel_degree"].since
+    for name, since in newer.items():
+        if (major, minor) < since:
+            needed = ".".join(map(str, since))
+            yield problem(
+                f"{_P}.{name}",
+                f"needs version {needed} of the library; the image is said to have {version}",
+                value=getattr(given, name),
+                remedy=f"~{_P}.{name}",
+            )
+
+
+@rule("E250", _D, "instance_type", source=f"{_SDK}, validate_distribution and Framework._distribution_configuration")
+def instance_runs_it(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The library puts each process on a GPU of its own; Trainium has its own launcher, and P5 its own library."""
+    distribution, instance = _distribution(draft), draft.instance
+    if distribution is None or instance is None or not (distribution.is_mpi or distribution.library):
+        return
+    if distribution.library and instance.accelerator_resource != _GPU:
+        reason = "has no GPUs, and the model parallel library needs one a process"
+    elif distribution.library and _NO_SMP in instance.name:
+        reason = "is not supported by the model parallel library that MPI starts"
+    elif instance.name.startswith("ml.trn"):
+        reason = "starts scripts by torchrun only, not by MPI"
+    else:
+        return
+    yield problem(
+        "instance_type", f"{instance.name} {reason}", value=instance.name, remedy="instance_type=p4d.24xlarge"
+    )
+
+
+@rule("E251", _MPI, "instance_type", source=f"{_PAGE}, mpi Parameters (processes_per_host)")
+def processes_have_gpus(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A process and a GPU belong to each other."""
+    processes = _processes(draft)
+    if processes and _exceeds(draft, processes):
+        gpus = draft.instance.accelerators
+        yield problem(
+            f"{_MPI}.processes_per_host",
+            f"{draft.instance.name} has {gpus} GPU{'s' if gpus > 1 else ''}",
+            value=processes,
+            allowed=f"1 to {gpus}",
+            remedy=f"++{_MPI}.processes_per_host={gpus}",
+        )
+
+
+def _processes(draft: Draft) -> int | None:
+    """Return `processes_per_host` where MPI is enabled and it is given."""
+    distribution = _distribution(draft)
+    return distribution.mpi.processes_per_host if distribution and distribution.is_mpi else None
+
+
+def _exceeds(draft: Draft, processes: int) -> bool:
+    instance = draft.instance
+    return bool(instance and instance.accelerator_resource == _GPU and processes > instance.accelerators)
+
+
+@rule("E252", _MPI, "recipes.trainer", "recipes.training_cfg.run", "instance_type", source=_DECISIONS)
+def processes_agree(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The batch is dealt to trainer.devices processes a node; MPI must start as many."""
+    processes = _processes(draft)
+    if not processes or processes == draft.devices or _exceeds(draft, processes) or states_no_processes(draft):
+        return
+    yield problem(
+        f"{_MPI}.processes_per_host",
+        f"the recipe plans {draft.devices} processes a node",
+        value=processes,
+        remedy=f"training_cfg.run.ntasks_per_node={processes}, or leave processes_per_host out",
+    )
+
+
+@rule("E253", _MPI, source="sagemaker-training toolkit 5.1.4, mpi.py; mpirun(1)")
+def options_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Custom options are split at blanks, and must leave the number of ranks and their places as they are planned."""
+    distribution = _distribution(draft)
+    options = distribution.mpi.custom_mpi_options if distribution and distribution.is_mpi else None
+    path, words = f"{_MPI}.custom_mpi_options", (options or "").split()
+    if re.search("[\"'\\\\]", options or ""):
+        yield problem(path, "quotes and backslashes reach mpirun as they are, as parts of a word", value=options)
+    if moving := [word for word in words if word.partition("=")[0] in mpi.PLACING]:
+        message = f"{', '.join(moving)} would move ranks away from where the plan has them"
+        yield problem(path, message, value=options, remedy="set processes_per_host and trainer.num_nodes")
+    try:
+        mpi.parted(words)
+    except ValueError as error:
+        yield problem(path, str(error), value=options, remedy="--NCCL_DEBUG INFO")
+
+
+@rule("E254", _D, source=f"{_SDK}, validate_mp_config")
+def ddp_options_have_ddp(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """What configures DistributedDataParallel needs it; whether it is used is said, not guessed."""
+    if (given := _parameters(draft)) is None or given.ddp is not None or _framework(draft) != TORCH:
+        return
+    for name in ("ddp_port", "ddp_dist_backend"):
+        if (value := getattr(given, name)) is not None:
+            yield problem(f"{_P}.{name}", "needs ddp", value=value, remedy=f"++{_P}.ddp=true")
+
+
+@rule("E255", _D, source=f"{_PAGE}, PyTorch-specific parameters (offload_activations)")
+def offloading_has_microbatches(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Activations are offloaded while other microbatches run; with one there is no such time."""
+    given = _parameters(draft)
+    if given is None or not given.offload_activations:
+        return
+    for name in ("microbatches", "active_microbatches"):
+        default = 1 if name == "microbatches" else None  # the library's default of active ones is more than one
+        if (getattr(given, name) or default) == 1:
+            yield problem(
+                f"{_P}.{name}", "offload_activations needs more than one", value=1, remedy=f"++{_P}.{name}=2"
+            )

@@ -1,0 +1,323 @@
+"""What a team gets on a HyperPod cluster: its namespace, quotas, rights, queue and priorities. Pure.
+
+Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Prerequisites: namespaces, quotas, RBAC, Kueue.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field
+
+from launcher import instances, yamlio
+from launcher.instances import Instance
+from launcher.problems import Notice, Problem, ProblemsFound
+from launcher.recipe import Listed, Model, NodeCount, NonNegativeInt
+from launcher.render import render_template
+from launcher.rules.kubernetes import DNS_LABEL
+from launcher.typed import did_you_mean, type_problems
+
+COUNTED_MEMORY_GIB = {"ml.p5.48xlarge": 640}
+"""GiB a node counts in a quota, where that is not all it has.
+
+Source: AWS, Using elastic training, Auto-scaling: 8 ml.p5.48xlarge have a quota of 5120Gi.
+"""
+
+_REQUESTED_SHARE = 0.9
+"""Part of a node that a container without requests of its own asks for: the kubelet and daemons need the rest, and a
+pod that asked for all of a node would never be scheduled. Our own choice."""
+
+_PODS_PER_NODE = 4
+"""Pods of the quota a node: a job's own, its next size's, and small ones beside them. Our own choice."""
+
+_SUFFIX = "-localqueue"
+_PREFIX = "hyperpod-ns-"
+_LONGEST_TEAM = 63 - len(_PREFIX) - len(_SUFFIX)
+"""Characters: the queue's name is the value of a label. Source: Kubernetes, Labels and Selectors."""
+
+_DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
+_GROUP = re.compile(r"[A-Za-z0-9@:./+=_-]{1,256}")
+_OWN_GROUPS = ("system:", "eks:", "aws:", "amazon:", "iam:")
+"""Prefixes of groups that no access entry may name. Source: Amazon EKS, Create access entries."""
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+PriorityValue = Annotated[int, Field(ge=0, le=1_000_000_000)]
+"""Source: Kubernetes, Pod Priority and Preemption: larger ones are the system's own."""
+
+
+class Team(Model):
+    """Every key of `recipes governance`."""
+
+    team: str
+    """The team: a DNS label of at most 40 characters. Its namespace is hyperpod-ns-<team>."""
+    instance_type: str
+    """What each of its nodes is, with or without ml."""
+    nodes: NodeCount
+    """Nodes that are the team's own: max_nodes of its largest job, or what its jobs together may have."""
+    borrow_nodes: NonNegativeInt = 0
+    """Nodes it may have beyond them while the cohort's other teams leave them idle. The ResourceQuota holds both."""
+    cohort: str | None = None
+    """Teams of one cohort lend each other what they do not use; null shares nothing."""
+    weight: Annotated[int, Field(ge=0, le=100)] = 1
+    """Weight of the team where several want the same idle nodes; 0 comes last."""
+    preempt_within_team: bool = True
+    """Whether a job takes the place of the team's own jobs of lower priority."""
+    topology: str | None = None
+    """Kueue Topology of the nodes, which must exist; jobs that ask for near nodes need it."""
+    priorities: dict[str, PriorityValue] = {"high": 100, "normal": 50, "low": 10}
+    """Class to value, higher first. Each is <class>-priority, for pods and for Kueue's workloads."""
+    memory_gib_per_node: Count | None = None
+    """GiB of main memory a node counts; null takes the instance's, on ml.p5.48xlarge the 640 of AWS's example."""
+    hugepages_mib_per_node: NonNegativeInt = 0
+    """MiB of 2 MiB huge pages a node counts. A queue admits no job that asks for what it does not cover."""
+    storage_gib: Count | None = None
+    """GiB that the team's claims may ask for together; null sets no bound."""
+    max_pods: Count | None = None
+    """Pods that have not ended; null takes 4 a node."""
+    max_claims: Count = 50
+    """PersistentVolumeClaims."""
+    max_services: Count = 50
+    """Services."""
+    max_jobs: Count = 100
+    """HyperPodPyTorchJobs, ended ones that were not removed among them."""
+    min_available: NonNegativeInt | None = None
+    """Training pods that a drain of nodes must leave; null takes one for each node of the team's own, 0 protects
+    none."""
+    role_arn: str | None = None
+    """IAM role that the pods of the team's service account act as (IRSA)."""
+    groups: Annotated[Listed[str], Field(min_length=1)] | None = None
+    """Kubernetes groups that may use the namespace, as EKS access entries name them; null takes the namespace's
+    name."""
+    pod_security: Literal["privileged", "baseline", "restricted"] | None = None
+    """Pod Security profile that the namespace enforces. null: baseline, but privileged where the instance has EFA,
+    for which the published image locks memory. What is less than restricted is warned of in any case."""
+    kueue: bool = True
+    """false leaves out queue, flavor and workload priorities: where the task governance add-on makes them."""
+
+    @property
+    def namespace(self) -> str:
+        """Name of the namespace. Source: HyperPod task governance."""
+        return _PREFIX + self.team
+
+    @property
+    def queue(self) -> str:
+        """Name of the LocalQueue. Source: HyperPod task governance."""
+        return self.namespace + _SUFFIX
+
+    @property
+    def instance(self) -> Instance:
+        """Its nodes."""
+        return instances.table()[instances.canonical(self.instance_type)]
+
+    @property
+    def memory_gib(self) -> int:
+        """GiB of main memory that a node counts."""
+        instance = self.instance
+        return self.memory_gib_per_node or COUNTED_MEMORY_GIB.get(instance.name, instance.memory_gib)
+
+
+def read(words: Sequence[str]) -> Team:
+    """Read `key=value` words.
+
+    Raises:
+        ProblemsFound: Every fault of them.
+    """
+    tree, problems = _tree(words)
+    team, faults = type_problems(Team, tree, "")
+    problems += [fault for fault in faults if fault.path not in {problem.path for problem in problems}]
+    faulty = {problem.path.partition(".")[0] for problem in problems}
+    if problems:  # what is right in itself is looked at all the same, beside the defaults
+        sound = [key for key in tree if key in Team.model_fields and key not in faulty]
+        team = Team.model_construct(**{key: getattr(team, key) for key in sound})
+    for needs, check in _CHECKS:
+        if not faulty & set(needs):
+            problems += check(team)
+    if problems:
+        raise ProblemsFound(tuple(problems))
+    return team
+
+
+def _tree(words: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
+    tree: dict[str, Any] = {}
+    problems = []
+    for word in words:
+        key, equals, text = word.partition("=")
+        try:
+            if not equals or not key or key in tree:
+                message = "is given twice" if key in tree else "is no key=value"
+                problems.append(Problem("E360", key or word, message, word, "team=… instance_type=… nodes=…"))
+            else:
+                tree[key] = yamlio.load(text)
+        except yaml.MarkedYAMLError as error:
+            problems.append(Problem("E360", key, f"is no YAML value: {error.problem}", text))
+    return tree, problems
+
+
+def _name_faults(team: Team) -> Iterator[Problem]:
+    if not DNS_LABEL.fullmatch(team.team) or len(team.team) > _LONGEST_TEAM:
+        allowed = f"1 to {_LONGEST_TEAM} lower-case letters, digits and -, starting and ending with letter or digit"
+        yield Problem("E361", "team", "cannot be part of a namespace's and a queue's name", team.team, allowed)
+
+
+def _instance_faults(team: Team) -> Iterator[Problem]:
+    name = instances.canonical(team.instance_type)
+    if name not in (known := list(instances.table())):
+        remedy = did_you_mean(name, known)
+        yield Problem("E230", "instance_type", "is not an instance type this program knows", name, None, remedy)
+    elif (team.memory_gib_per_node or 0) > team.instance.memory_gib:
+        allowed = f"at most {team.instance.memory_gib}, which is what {name} has"
+        yield Problem("E362", "memory_gib_per_node", "is more than a node has", team.memory_gib_per_node, allowed)
+
+
+def _queue_faults(team: Team) -> Iterator[Problem]:
+    if team.borrow_nodes and not team.cohort:
+        message = "nodes are borrowed from a cohort, and there is none"
+        yield Problem("E362", "borrow_nodes", message, team.borrow_nodes, remedy="cohort=<name of the sharing teams>")
+    for key in ("cohort", "topology"):
+        value = getattr(team, key)
+        if value is not None and not _DNS_SUBDOMAIN.fullmatch(value):
+            yield Problem("E361", key, "is no DNS name", value, "lower-case letters, digits, - and .")
+        elif value is not None and not team.kueue:
+            message = "is a setting of the queue, which kueue=false leaves out"
+            yield Problem("E362", key, message, value, remedy="leave it out")
+
+
+def _priority_faults(team: Team) -> Iterator[Problem]:
+    for name in team.priorities:
+        if not _DNS_SUBDOMAIN.fullmatch(f"{name}-priority"):
+            yield Problem("E361", f"priorities.{name}", "is no DNS name", name, "lower-case letters, digits, - and .")
+
+
+def _access_faults(team: Team) -> Iterator[Problem]:
+    if team.role_arn is not None and not _ROLE_ARN.fullmatch(team.role_arn):
+        allowed = "arn:aws:iam::<12 digits>:role/<name>"
+        yield Problem("E361", "role_arn", "is no ARN of an IAM role", team.role_arn, allowed)
+    for i, group in enumerate(team.groups or ()):
+        if not _GROUP.fullmatch(group) or group.startswith(_OWN_GROUPS):
+            message = "is no group that an access entry may name"
+            allowed = f"letters, digits and @:./+=_-; not {', '.join(_OWN_GROUPS)} in front"
+            yield Problem("E361", f"groups.{i}", message, group, allowed)
+
+
+_CHECKS: tuple[tuple[tuple[str, ...], Callable[[Team], Iterator[Problem]]], ...] = (
+    (("team",), _name_faults),
+    (("instance_type", "memory_gib_per_node"), _instance_faults),
+    (("borrow_nodes", "cohort", "topology", "kueue"), _queue_faults),
+    (("priorities",), _priority_faults),
+    (("role_arn", "groups"), _access_faults),
+)
+"""What types cannot say, with the keys that each check needs to be right in themselves."""
+
+
+def notices(team: Team) -> tuple[Notice, ...]:
+    """Return what whoever applies the objects should know."""
+    found = []
+    instance = team.instance
+    if team.memory_gib_per_node is None and team.memory_gib < instance.memory_gib:
+        message = f"memory counts {team.memory_gib} GiB a node, as in AWS's example, of {instance.memory_gib}"
+        found.append(Notice("N120", f"{message}; memory_gib_per_node={instance.memory_gib} counts all"))
+    if team.role_arn is None:
+        found.append(Notice("N121", "the service account has no IAM role; role_arn=… gives its pods access to AWS"))
+    if _pod_security(team) == "privileged":
+        reason = f"{instance.name} has EFA, and the published image locks memory for it; " * (not team.pod_security)
+        found.append(Notice("N122", f"the namespace enforces no Pod Security profile: {reason}it warns and audits"))
+    return tuple(found)
+
+
+def files(team: Team) -> dict[str, str]:
+    """Return every object of a team as YAML, by file name; the names are in the order to apply them."""
+    instance, nodes = team.instance, team.nodes + team.borrow_nodes
+    values = {
+        "team": team,
+        "instance": instance,
+        "groups": team.groups or [team.namespace],
+        "pod_security": _pod_security(team),
+        "hard": _hard(team, nodes),
+        "counted": _counted(team, nodes),
+        "default": {"cpu": str(instance.vcpus), "memory": f"{team.memory_gib}Gi"},
+        "requested": _requested(team),
+        "most": {"cpu": str(instance.vcpus), "memory": f"{instance.memory_gib}Gi"},
+        "min_available": team.nodes if team.min_available is None else team.min_available,
+        "quotas": _queue_quotas(team),
+    }
+    names = ["namespace", "quotas", "access"]
+    names += ["disruption"] * bool(values["min_available"])
+    names += ["priorities"] * bool(team.priorities)
+    names += ["queues"] * team.kueue
+    return {
+        f"{place}-{name}.yaml": render_template(f"kubernetes/governance/{name}.yaml.j2", **values)
+        for place, name in enumerate(names, 1)
+    }
+
+
+def _pod_security(team: Team) -> str:
+    return team.pod_security or ("privileged" if team.instance.efa else "baseline")
+
+
+def _devices(instance: Instance, nodes: int) -> dict[str, str]:
+    found = {}
+    if instance.accelerator_resource:
+        found[instance.accelerator_resource] = str(instance.accelerators * nodes)
+    if instance.efa:
+        found["vpc.amazonaws.com/efa"] = str(instance.efa * nodes)
+    return found
+
+
+def _hard(team: Team, nodes: int) -> dict[str, str]:
+    """Return the quota on compute.
+
+    Source: AWS, Using elastic training, Auto-scaling: its ResourceQuota for 8 ml.p5.48xlarge.
+    """
+    cpu, memory = str(team.instance.vcpus * nodes), f"{team.memory_gib * nodes}Gi"
+    amounts = {"cpu": cpu, "memory": memory}
+    return _devices(team.instance, nodes) | {
+        f"{kind}.{name}": amount for kind in ("requests", "limits") for name, amount in amounts.items()
+    }
+
+
+def _counted(team: Team, nodes: int) -> dict[str, str]:
+    """Return the quota on devices under the names that Kubernetes enforces, and on numbers of objects.
+
+    Source: Kubernetes, Resource Quotas: of extended resources only `requests.` items are allowed; object counts.
+    """
+    counts = {f"requests.{name}": amount for name, amount in _devices(team.instance, nodes).items()}
+    if team.hugepages_mib_per_node:
+        counts["requests.hugepages-2Mi"] = f"{team.hugepages_mib_per_node * nodes}Mi"
+    if team.storage_gib:
+        counts["requests.storage"] = f"{team.storage_gib}Gi"
+    return counts | {
+        "pods": str(team.max_pods or _PODS_PER_NODE * nodes),
+        "persistentvolumeclaims": str(team.max_claims),
+        "services": str(team.max_services),
+        "count/hyperpodpytorchjobs.sagemaker.amazonaws.com": str(team.max_jobs),
+    }
+
+
+def _requested(team: Team) -> dict[str, str]:
+    """Return what a container without requests asks for: it fits on a node beside the kubelet and daemons."""
+    instance = team.instance
+    memory = min(team.memory_gib, int(instance.memory_gib * _REQUESTED_SHARE))
+    return {"cpu": f"{int(instance.vcpus * 1000 * _REQUESTED_SHARE)}m", "memory": f"{memory}Gi"}
+
+
+def _queue_quotas(team: Team) -> list[dict[str, str]]:
+    """Return each resource that the ClusterQueue covers: its own share, and what it may borrow.
+
+    A job that asks for a resource which is not covered is never admitted, so all of a pod's are.
+    """
+    own, lent = (_amounts(team, nodes) for nodes in (team.nodes, team.borrow_nodes))
+    borrowing = ({"borrowingLimit": lent[name]} if team.cohort else {} for name in own)
+    return [
+        {"name": name, "nominalQuota": amount, **limit}
+        for (name, amount), limit in zip(own.items(), borrowing, strict=True)
+    ]
+
+
+def _amounts(team: Team, nodes: int) -> dict[str, str]:
+    amounts = _devices(team.instance, nodes)
+    amounts |= {"cpu": str(team.instance.vcpus * nodes), "memory": f"{team.memory_gib * nodes}Gi"}
+    if team.hugepages_mib_per_node:
+        amounts["hugepages-2Mi"] = f"{team.hugepages_mib_per_node * nodes}Mi"
+    return amounts

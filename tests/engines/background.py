@@ -1,0 +1,36 @@
+"""Waiting for something, and doing something meanwhile."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+
+def await_true(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Wait until `condition()` holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+class Collected(threading.Thread):
+    """Takes what an iterator yields, in the background; `result` raises what the iterator raised."""
+
+    def __init__(self, items: Iterable):
+        super().__init__(daemon=True)
+        self.items, self.got, self.error = items, [], None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for item in self.items:
+                self.got.append(item)
+        except BaseException as error:  # told in the thread that asks
+            self.error = error
+
+    def result(self, timeout_s: float = 20.0) -> list:
+        self.join(timeout_s)
+        assert not self.is_alive(), f"still goes on; so far {self.got[-5:]}"
+        if self.error:
+            raise self.error
+        return self.got

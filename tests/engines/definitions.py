@@ -1,0 +1,93 @@
+"""Custom resource definitions for the test's API server."""
+
+from pathlib import Path
+from typing import Any
+
+from launcher import yamlio
+
+HOME = Path(__file__).resolve().parent.parent / "kubernetes"
+KUEUE_VERSION = "v1beta1"
+_INT_OR_STRING = {"x-kubernetes-int-or-string": True}
+_QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_OBJECT_META = {
+    "type": "object",
+    "properties": {
+        name: {"type": "object", "additionalProperties": {"type": "string"}} for name in ("labels", "annotations")
+    },
+}
+"""What a pod template's metadata may hold."""
+
+
+def training_job(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the CRD of HyperPodPyTorchJob.
+
+    Args:
+        definitions: Those of the API server's own OpenAPI document.
+    """
+    crd = yamlio.load((HOME / "crd.yaml").read_text())
+    pod_spec = _inlined({"$ref": "#/definitions/io.k8s.api.core.v1.PodSpec"}, definitions)
+    items = schema(crd)["properties"]["spec"]["properties"]["replicaSpecs"]["items"]
+    items["properties"]["template"] = {"type": "object", "properties": {"metadata": _OBJECT_META, "spec": pod_spec}}
+    _allow_zeros(schema(crd))
+    return crd
+
+
+def _allow_zeros(part: Any) -> None:
+    """Mark scalars as nullable: built by Go 1.19, the server's validator takes "", 0 and false for null.
+
+    Source: go-openapi/validate, type.go, as Kubernetes 1.20 vendors it: a comparison with reflect.Zero.
+    """
+    if isinstance(part, dict):
+        if part.get("type") in ("string", "integer", "boolean", "number"):
+            part["nullable"] = True
+        for value in part.values():
+            _allow_zeros(value)
+    elif isinstance(part, list):
+        for value in part:
+            _allow_zeros(value)
+
+
+def schema(crd: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a CRD's only version."""
+    (version,) = crd["spec"]["versions"]
+    return version["schema"]["openAPIV3Schema"]
+
+
+def kueue() -> list[dict[str, Any]]:
+    """Return the CRDs of Kueue that tests need."""
+    return [_open_definition(**names) for names in yamlio.load((HOME / "kueue.yaml").read_text())]
+
+
+def _open_definition(kind: str, plural: str, scope: str) -> dict[str, Any]:
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": KUEUE_VERSION, "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.kueue.x-k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in"},
+        },
+        "spec": {
+            "group": "kueue.x-k8s.io",
+            "scope": scope,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "versions": [version],
+        },
+    }
+
+
+def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
+    """Return a schema of OpenAPI 2 as a structural one, without references."""
+    if reference := part.get("$ref"):
+        name = reference.rpartition("/")[2]
+        return dict(_INT_OR_STRING) if name == _QUANTITY else _inlined(definitions[name], definitions)
+    if part.get("format") == "int-or-string":
+        return dict(_INT_OR_STRING)
+    kept = {key: part[key] for key in ("type", "format", "required", "enum") if key in part}
+    if "properties" in part:
+        kept["properties"] = {name: _inlined(value, definitions) for name, value in part["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if key in part:
+            kept[key] = _inlined(part[key], definitions)
+    return kept if "type" in kept else {"type": "object", **kept}

@@ -1,0 +1,71 @@
+"""The command line against a real API server: compile, submit, look, scale, end."""
+
+import json
+
+import pytest
+from background import Collected, await_true
+
+from launcher import cli, run
+
+pytest_plugins = ("cluster_fixtures",)
+
+JOB = "HyperPodPyTorchJob"
+RECIPE = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
+ELASTIC = "recipes.elastic_policy.is_elastic=true"
+
+
+@pytest.fixture
+def launch(space, monkeypatch):
+    """Return a function from overrides to the exit code of `python main.py`, in the test's folder and namespace."""
+    monkeypatch.chdir(space.folder)
+    words = (f"recipes={RECIPE}", "cluster=k8s", f"cluster.namespace={space.name}", ELASTIC)
+    return lambda *overrides: run.main([*words, *overrides])
+
+
+def test_a_server_dry_run_tells_everything_and_creates_nothing(space, launch, capsys):
+    assert launch("server_dry_run=true") == 0
+    assert space.names(JOB) == []
+    assert launch("server_dry_run=true", "cluster.queue_name=q", "cluster.service_account_name=s") == 2
+    told = capsys.readouterr().err
+    assert "E347 cluster.queue_name" in told and 'serviceaccounts "s" not found' in told
+
+
+def test_a_job_is_launched_looked_at_scaled_and_ended(space, launch, capsys):
+    assert launch() == 0
+    (name,) = space.names(JOB)
+    job = space.get(JOB, name)
+    pod = space.pod(job)
+    space.run_container(pod)
+    space.cluster.kubelet.write(pod, "step 1/2 loss=1")
+    space.conditions(name, "Created", "Running")
+    capsys.readouterr()
+    assert cli.run(["status", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "running"
+    assert cli.run(["logs", name]) == 0
+    assert "step 1/2 loss=1" in capsys.readouterr().out
+    before = space.get(JOB, name)
+    assert cli.run(["launch", name]) == 0
+    assert space.get(JOB, name) == before
+    assert cli.run(["scale", name, "--nodes", "2"]) == 0
+    assert space.get(JOB, name)["spec"]["elasticPolicy"]["maxReplicas"] == 2
+    space.end_container(pod)
+    assert cli.run(["cancel", name]) == 0
+    assert space.names(JOB) == []
+    assert cli.run(["jobs"]) == 0
+    assert "cancelled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("end", "code"), [("Completed", 0), ("Failed", 3)], ids=["succeeds", "fails"])
+def test_wait_follows_a_job_and_exits_as_it_ended(space, launch, end, code, capsys):
+    codes = Collected(launch("wait=true") for _ in range(1))
+    await_true(lambda: space.names(JOB), 20)
+    (name,) = space.names(JOB)
+    pod = space.pod(space.get(JOB, name))
+    space.run_container(pod)
+    space.cluster.kubelet.write(pod, "hello from the pod")
+    space.conditions(name, "Created", "Running")
+    await_true(lambda: any(pod in each for each in space.cluster.kubelet.requests))
+    space.end_container(pod)
+    space.conditions(name, end)
+    assert codes.result(30) == [code]
+    assert "hello from the pod" in capsys.readouterr().out

@@ -1,0 +1,46 @@
+"""Every field of a job reaches a real API server and stays: what its schema does not know, it drops or refuses."""
+
+import pytest
+from manifest_schemas import EVERYTHING, templates
+
+from launcher import yamlio
+from launcher.backends.kubernetes.objects import path
+
+pytest_plugins = ("cluster_fixtures",)
+
+
+def test_a_job_with_every_field_is_kept_as_it_was_sent(space, bundle):
+    files = bundle(*EVERYTHING).files
+    for kind, name in ("ConfigMap", "configmap"), ("HyperPodPyTorchJob", "job"):
+        sent = yamlio.load(files[f"manifests/{name}.yaml"])
+        kept = space.connection().apply(path(kind, space.name, sent["metadata"]["name"]), sent, "test")
+        for section in ("spec", "data"):
+            assert kept.get(section) == sent.get(section)
+        for section in ("labels", "annotations"):
+            assert kept["metadata"].get(section) == sent["metadata"].get(section)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_elastic"),
+    [
+        (EVERYTHING, True),
+        (("cluster.use_hyperpod_pytorch_job=false",), False),
+        (
+            (
+                "cluster.hostNetwork=true",
+                "cluster.volumes=[{volumeName: data, hostPath: /mnt, mountPath: /data, readOnly: true}]",
+                "cluster.tolerations=[{operator: Exists}, {key: a, effect: NoExecute, tolerationSeconds: 0}]",
+                "cluster.node_selector={zone: ''}",
+                "cluster.security_context={privileged: true}",
+            ),
+            False,
+        ),
+    ],
+    ids=["everything", "kubeflow", "privileged"],
+)
+def test_pods_are_what_kubernetes_itself_accepts(space, bundle, overrides, is_elastic):
+    job = yamlio.load(bundle(*overrides, is_elastic=is_elastic).files["manifests/job.yaml"])
+    for i, template in enumerate(templates(job)):
+        body = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"x{i}"}, "template": template}
+        kept = space.connection().ask(f"/api/v1/namespaces/{space.name}/podtemplates", body)
+        assert kept["template"]["spec"]["nodeSelector"] == template["spec"]["nodeSelector"]

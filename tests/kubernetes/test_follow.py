@@ -1,0 +1,345 @@
+"""Following a job: its states, its events, and every line of its logs once."""
+
+import dataclasses
+import json
+import time
+
+import pytest
+from background import Collected, await_true
+
+from launcher import pipeline
+from launcher.backends.kubernetes.objects import path
+from launcher.problems import ProblemsFound
+from launcher.specs import JobState, LogSelection
+
+pytest_plugins = ("cluster_fixtures",)
+
+JOB = "HyperPodPyTorchJob"
+BACKEND = pipeline.load_backend("k8s")
+SECOND_NS = 10**9
+
+
+@pytest.fixture
+def launched(space, bundle):
+    """Return a function from overrides to a submitted job's handle and custom resource."""
+
+    def launch(*overrides, **more):
+        handle = BACKEND.submit(bundle(*overrides, **more))
+        return handle, space.get(JOB, handle.native_id)
+
+    return launch
+
+
+def follow(handle, ranks=(0,), **more):
+    return Collected(BACKEND.logs(handle, LogSelection(ranks, **more), follow=True))
+
+
+def logged(lines):
+    return [line for line in lines if line.split("  ")[0] not in ("event", "fault", "scale")]
+
+
+def test_a_job_goes_from_pending_to_succeeded(space, launched):
+    handle, job = launched()
+    seen = Collected(BACKEND.wait(handle))
+    await_true(lambda: seen.got)
+    space.conditions(handle.native_id, "Created")
+    pod = space.pod(job)
+    space.wait_container(pod, "ImagePullBackOff", "no such tag")
+    await_true(lambda: "ImagePullBackOff" in seen.got[-1].message)
+    space.run_container(pod)
+    space.conditions(handle.native_id, "Created", "PodsRunning", "Running")
+    await_true(lambda: seen.got[-1].state is JobState.RUNNING and seen.got[-1].nodes == 1)
+    space.conditions(handle.native_id, "Created", "Completed")
+    last = seen.result()[-1]
+    assert (last.state, last.message) == (JobState.SUCCEEDED, "JobCompleted: is Completed")
+    assert BACKEND.status(handle) == last
+
+
+def test_waiting_ends_at_its_time_limit(launched):
+    handle, _ = launched()
+    (only,) = BACKEND.wait(handle, timeout_s=0.5)
+    assert (only.state, only.message) == (JobState.PENDING, "waits for the operator to make its pods")
+
+
+def test_a_job_that_waits_for_quota_says_so(space, launched):
+    space.make("ClusterQueue", "team", "kueue.x-k8s.io/v1beta1", spec={})
+    space.make("LocalQueue", "q", "kueue.x-k8s.io/v1beta1", spec={"clusterQueue": "team"})
+    handle, job = launched()
+    labels = {"kueue.x-k8s.io/queue-name": "q"}
+    space.admin.merge(path(JOB, space.name, handle.native_id), {"metadata": {"labels": labels}}, "test")
+    assert BACKEND.status(handle).message == "waits in queue q to be admitted"
+    shortage = "insufficient unused quota for nvidia.com/gpu"
+    reserved = {"type": "QuotaReserved", "status": "False", "message": f"{shortage}."}
+    space.make(
+        "Workload",
+        "w",
+        "kueue.x-k8s.io/v1beta1",
+        metadata={"labels": {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}},
+        status={"conditions": [reserved]},
+    )
+    assert BACKEND.status(handle).message == f"waits for quota in queue q: {shortage}"
+
+
+def test_a_job_that_is_removed_ends_its_followers(space, launched):
+    handle, job = launched()
+    waiting, logs = Collected(BACKEND.wait(handle)), follow(handle)
+    await_true(lambda: waiting.got)
+    space.admin.delete(path(JOB, space.name, handle.native_id), job["metadata"]["uid"])
+    assert waiting.result()[-1].state is JobState.GONE
+    assert logs.result()[-1].startswith("event  gone")
+
+
+def test_a_follower_outlives_a_watch_that_forgot_and_one_that_breaks(space, launched):
+    handle, _ = launched()
+    proxy = space.cluster.proxy
+    proxy.fail(path="hyperpodpytorchjobs.*watch=true", cut_after=400)
+    proxy.fail(path="hyperpodpytorchjobs.*watch=true", status=410)
+    proxy.fail(path="hyperpodpytorchjobs.*watch=true", status=429, retry_after_s=0)
+    proxy.fail(path="pods.*watch=true", status=503, times=2)
+    proxy.fail(path="pods.*watch=true", is_refused=True, times=2)
+    seen = Collected(BACKEND.wait(handle))
+    await_true(lambda: seen.got)
+    for state in ("Created", "Running", "Completed"):
+        space.conditions(handle.native_id, state)
+        time.sleep(0.1)
+    assert seen.result()[-1].state is JobState.SUCCEEDED
+    assert not [fault for fault in proxy.faults if fault.times]
+
+
+def test_a_follower_whose_rights_are_taken_ends_with_the_reason(space, launched):
+    handle, _ = launched()
+    space.cluster.proxy.fail(path="/pods[?]", status=403, times=100)
+    with pytest.raises(ProblemsFound) as caught:
+        Collected(BACKEND.wait(handle)).result()
+    assert [problem.code for problem in caught.value.problems] == ["E344"]
+
+
+def test_logs_wait_for_pods_and_come_once(space, launched):
+    handle, job = launched()
+    logs = follow(handle)
+    await_true(lambda: logs.got)
+    pod = space.pod(job)
+    space.run_container(pod)
+    kubelet = space.cluster.kubelet
+    for step in range(5):
+        kubelet.write(pod, f"step {step}")
+    await_true(lambda: "step 4" in logs.got)
+    space.end_container(pod)
+    space.conditions(handle.native_id, "Completed")
+    lines = logs.result()
+    assert logged(lines) == [f"step {step}" for step in range(5)]
+    assert lines[-1] == "event  succeeded: JobCompleted: is Completed"
+
+
+def test_a_job_that_ended_before_it_was_followed_still_shows_its_logs(space, launched):
+    handle, job = launched()
+    for index in range(3):
+        pod = space.pod(job, index)
+        space.run_container(pod)
+        space.cluster.kubelet.write(pod, f"[default0]:from {index}")
+        space.end_container(pod)
+    space.conditions(handle.native_id, "Failed")
+    lines = follow(handle, ranks=None).result()
+    assert sorted(lines[:-1]) == [f"rank {8 * index} | [default0]:from {index}" for index in range(3)]
+    assert lines[-1] == "event  failed: JobFailed: is Failed"
+
+
+@pytest.mark.parametrize("same_time", [False, True], ids=["as-time-goes", "all-at-one-time"])
+def test_a_connection_that_breaks_neither_loses_nor_repeats_lines(space, launched, same_time):
+    handle, job = launched()
+    pod = space.pod(job)
+    space.run_container(pod)
+    kubelet, proxy = space.cluster.kubelet, space.cluster.proxy
+    for cut in (150, 350, 900, 2000, 5000):
+        proxy.fail(path="/log[?].*follow=true", cut_after=cut)
+    logs = follow(handle)
+    at_ns = time.time_ns() if same_time else None
+    words = [f"line {number % 7} of {number // 50}" for number in range(400)]  # many are alike
+    for start in range(0, 400, 40):
+        kubelet.write(pod, *words[start : start + 40], at_ns=at_ns)
+        time.sleep(0.05)
+    space.end_container(pod)
+    space.conditions(handle.native_id, "Completed")
+    assert logged(logs.result()) == words
+    assert sum(fault.times for fault in proxy.faults) < 3  # most of them happened
+
+
+def test_logs_go_on_with_a_container_that_restarts(space, launched):
+    handle, job = launched()
+    pod = space.pod(job)
+    space.run_container(pod)
+    kubelet = space.cluster.kubelet
+    logs = follow(handle)
+    kubelet.write(pod, "first")
+    await_true(lambda: "first" in logs.got)
+    kubelet.write(pod, "last words")
+    kubelet.end(pod)
+    space.run_container(pod, restarts=1)
+    kubelet.write(pod, "again")
+    await_true(lambda: "again" in logs.got)
+    space.end_container(pod, restarts=1)
+    space.conditions(handle.native_id, "Completed")
+    assert logged(logs.result()) == ["first", "last words", "again"]
+
+
+def test_logs_go_on_with_a_pod_that_takes_a_pod_s_place(space, launched):
+    handle, job = launched()
+    first = space.pod(job)
+    space.run_container(first)
+    kubelet = space.cluster.kubelet
+    kubelet.write(first, "before")
+    logs = follow(handle)
+    await_true(lambda: "before" in logs.got)
+    space.end_container(first, exit_code=1)
+    second = space.pod(job, suffix="-b7x")
+    space.run_container(second)
+    kubelet.write(second, "after")
+    await_true(lambda: "after" in logs.got)
+    space.end_container(second)
+    space.conditions(handle.native_id, "Completed")
+    assert logged(logs.result()) == ["before", "after"]
+
+
+def test_several_ranks_come_with_their_prefixes(space, launched):
+    handle, job = launched()
+    pods = [space.pod(job, index) for index in range(2)]
+    for index, pod in enumerate(pods):
+        space.run_container(pod)
+        space.cluster.kubelet.write(pod, f"[default0]:hello {index}", f"[default3]:aside {index}", "loose")
+        space.end_container(pod)
+    space.conditions(handle.native_id, "Completed")
+    lines = logged(follow(handle, ranks=(0, 8)).result())
+    assert sorted(lines) == [
+        "rank 0 | [default0]:hello 0",
+        "rank 0-7 | loose",
+        "rank 8 | [default0]:hello 1",
+        "rank 8-15 | loose",
+    ]
+    everything = list(BACKEND.logs(handle, LogSelection(None), follow=False))
+    assert everything[:3] == ["rank 0 | [default0]:hello 0", "rank 3 | [default3]:aside 0", "rank 0-7 | loose"]
+    assert len(everything) == 6
+
+
+def test_pods_of_another_job_are_not_followed(space, launched):
+    handle, job = launched("cluster.custom_labels={app: shared}")
+    other = {**job, "metadata": {**job["metadata"], "name": "other", "uid": "0-0"}}
+    stranger = space.pod(other)
+    space.run_container(stranger)
+    space.cluster.kubelet.write(stranger, "not ours")
+    assert BACKEND.status(handle).nodes == 0
+    assert list(BACKEND.logs(handle, LogSelection(None), follow=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("selection", "code"),
+    [(LogSelection((128,)), "E707"), (LogSelection(is_stderr=True), "E356")],
+    ids=["rank", "stderr"],
+)
+def test_lines_that_cannot_be_had_are_refused(launched, selection, code):
+    handle, _ = launched()
+    with pytest.raises(ProblemsFound) as caught:
+        list(BACKEND.logs(handle, selection, follow=False))
+    assert [problem.code for problem in caught.value.problems] == [code]
+
+
+def event(space, name, about, reason, count=1):
+    stamp = "2026-01-02T03:04:05Z"
+    space.make(
+        "Event",
+        name,
+        involvedObject={**about, "namespace": space.name},
+        reason=reason,
+        message=f"it {reason}",
+        type="Warning",
+        count=count,
+        firstTimestamp=stamp,
+        lastTimestamp=stamp,
+    )
+
+
+def test_events_of_the_job_and_its_pods_come_once(space, launched):
+    handle, job = launched()
+    own = {"kind": JOB, "name": handle.native_id, "uid": job["metadata"]["uid"]}
+    event(space, "a", own, "Created")
+    event(space, "b", {"kind": "Pod", "name": "a-stranger", "uid": "1"}, "Alien")
+    events = Collected(BACKEND.events(handle, follow=True))
+    await_true(lambda: events.got)
+    event(space, "c", {"kind": "Pod", "name": f"{handle.native_id}-pods-0", "uid": "2"}, "Scheduled")
+    await_true(lambda: len(events.got) == 2)
+    event(space, "a", own, "Created", count=2)
+    space.conditions(handle.native_id, "Failed")
+    told = events.result(30)
+    assert [each.kind for each in told] == ["Created", "Scheduled", "Created"]
+    assert told[1].about == f"Pod/{handle.native_id}-pods-0" and told[0].about == "" and told[0].is_warning
+    assert len(list(BACKEND.events(handle, follow=False))) == 2
+
+
+def spec_of(space, handle):
+    return space.get(JOB, handle.native_id)["spec"]
+
+
+def test_scaling_moves_the_bounds_and_keeps_the_counts_together(space, launched):
+    handle, _ = launched()
+    BACKEND.scale(handle, 4)
+    spec = spec_of(space, handle)
+    assert spec["elasticPolicy"]["maxReplicas"] == spec["replicaSpecs"][0]["maxReplicas"] == 4
+    assert spec["elasticPolicy"]["replicaDiscreteValues"] == [1, 2, 3, 4]
+    BACKEND.scale(handle, 16)
+    spec = spec_of(space, handle)
+    assert spec["elasticPolicy"]["replicaDiscreteValues"] == [1, 2, 3, 4, 6, 8, 16]
+    assert spec["replicaSpecs"][0]["maxReplicas"] == 16
+
+
+def test_scaling_outlasts_an_operator_that_writes_meanwhile(space, launched):
+    handle, _ = launched()
+    space.cluster.proxy.fail(method="PATCH", path=JOB.lower(), status=409, times=3)
+    space.cluster.proxy.fail(method="PATCH", path=JOB.lower(), is_lost=True)
+    BACKEND.scale(handle, 2)
+    assert spec_of(space, handle)["elasticPolicy"]["maxReplicas"] == 2
+
+
+@pytest.mark.parametrize("nodes", [5, 32], ids=["between", "beyond"])
+def test_a_size_that_is_not_planned_is_refused(space, launched, nodes):
+    handle, _ = launched()
+    with pytest.raises(ProblemsFound) as caught:
+        BACKEND.scale(handle, nodes)
+    assert [problem.code for problem in caught.value.problems] == ["E413"]
+    assert spec_of(space, handle)["elasticPolicy"]["maxReplicas"] == 16
+
+
+def test_a_job_that_has_ended_is_neither_scaled_nor_removed(space, launched):
+    handle, _ = launched()
+    space.conditions(handle.native_id, "Completed")
+    with pytest.raises(ProblemsFound) as caught:
+        BACKEND.scale(handle, 2)
+    assert [problem.code for problem in caught.value.problems] == ["E412"]
+    BACKEND.cancel(handle)
+    assert space.names(JOB) == [handle.native_id]
+
+
+@pytest.mark.parametrize("fault", [{"is_lost": True}, {"status": 500}], ids=["answer-lost", "in-trouble"])
+def test_cancelling_removes_everything_and_leaves_others_alone(space, launched, fault):
+    handle, _ = launched()
+    space.make("ConfigMap", "another", data={})
+    space.cluster.proxy.fail(method="DELETE", **fault)
+    BACKEND.cancel(handle)
+    assert space.names(JOB) == []
+    assert f"training-config-{handle.native_id}" not in space.names("ConfigMap")
+    assert "another" in space.names("ConfigMap")
+    assert BACKEND.status(handle).state is JobState.GONE
+
+
+def test_cancelling_leaves_a_later_job_of_that_name_alone(space, launched):
+    handle, _ = launched()
+    BACKEND.cancel(dataclasses.replace(handle, uid="an-earlier-one"))
+    assert space.names(JOB) == [handle.native_id]
+
+
+def test_a_handle_works_after_the_current_context_has_changed(space, launched, monkeypatch):
+    handle, _ = launched()
+    config = json.loads((space.folder / "kubeconfig.json").read_text())
+    config["contexts"].append({"name": "elsewhere", "context": {"cluster": "c", "user": "u"}})
+    config["current-context"] = "elsewhere"
+    (space.folder / "kubeconfig.json").write_text(json.dumps(config))
+    assert handle.context == "test"
+    assert BACKEND.status(handle).state is JobState.PENDING

@@ -1,0 +1,157 @@
+"""What the cluster says of a job as one state and a few words. No API server: these are tables."""
+
+import pytest
+
+from launcher.backends.kubernetes.control import planned_sizes
+from launcher.backends.kubernetes.logs import Window
+from launcher.backends.kubernetes.ranks import Filter, Places
+from launcher.backends.kubernetes.status import View, read
+from launcher.specs import JobState, LogSelection
+
+QUEUE = {"kueue.x-k8s.io/queue-name": "q"}
+
+
+def job(*conditions, labels=None, spec=None, deleted=False, **status):
+    held = [{"type": each, "status": "True", "reason": "R", "message": "why"} for each in conditions]
+    metadata = {"name": "j", "labels": labels or {}} | (
+        {"deletionTimestamp": "2026-01-02T03:04:05Z"} if deleted else {}
+    )
+    return {"metadata": metadata, "spec": spec or {}, "status": {"conditions": held, **status}}
+
+
+def pod(phase="Running", waiting=None, unschedulable=None):
+    status = {"phase": phase}
+    if waiting:
+        reason, message = waiting
+        state = {"waiting": {"reason": reason, "message": message}}
+        status["containerStatuses"] = [{"name": "pytorch", "image": "me/image:1", "state": state}]
+    if unschedulable:
+        status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": unschedulable}]
+    return {"metadata": {"name": "p"}, "status": status}
+
+
+def scaling(target, **more):
+    return {"elasticScalingStatus": {"targetReplicas": target, **more}}
+
+
+RUNNING = ("Created", "PodsRunning", "Running")
+PENDING_POD = pod("Pending", unschedulable="0/4 nodes are available: 4 Insufficient nvidia.com/gpu.")
+CASES = {
+    "gone": (View(None), JobState.GONE, "the cluster does not have it any more"),
+    "nothing-said": (View(job()), JobState.PENDING, "waits for the operator to make its pods"),
+    "created": (View(job("Created")), JobState.PENDING, "waits for the operator to make its pods"),
+    "suspended": (View(job(spec={"runPolicy": {"suspend": True}})), JobState.PENDING, "is suspended"),
+    "queued": (View(job("Created", labels=QUEUE)), JobState.PENDING, "waits in queue q to be admitted"),
+    "being-removed": (View(job(*RUNNING, deleted=True), (pod(),)), JobState.PENDING, "is being removed"),
+    "image": (
+        View(job("Created"), (pod("Pending", ("ErrImagePull", "not found")),) * 2),
+        JobState.PENDING,
+        "waits for image me/image:1: ErrImagePull not found (2 of 2 pods)",
+    ),
+    "configuration": (
+        View(job("Created"), (pod("Pending", ("CreateContainerConfigError", 'secret "hf" not found')),)),
+        JobState.PENDING,
+        'has pods that cannot start: CreateContainerConfigError secret "hf" not found (1 of 1 pods)',
+    ),
+    "nodes": (
+        View(job("Created"), (pod(), PENDING_POD)),
+        JobState.PENDING,
+        "waits for nodes: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu (1 of 2 pods)",
+    ),
+    "starting": (
+        View(job("Created"), (pod("Pending", ("ContainerCreating", "")),)),
+        JobState.PENDING,
+        "waits for 1 pods to start",
+    ),
+    "workers-start": (
+        View(job("Created", "PodsRunning"), (pod(), pod())),
+        JobState.PENDING,
+        "pods run on 2 nodes, and the workers start",
+    ),
+    "running": (View(job(*RUNNING), (pod(),)), JobState.RUNNING, ""),
+    "restarted": (
+        View(job(*RUNNING, restartCount=2, latestFaultyPodInstanceList=["i-1", "i-2"]), (pod(),)),
+        JobState.RUNNING,
+        "restarted 2 times; faulty nodes: i-1, i-2",
+    ),
+    "shrinks": (View(job(*RUNNING, **scaling(1)), (pod(), pod())), JobState.SCALING, "scales from 2 to 1 nodes"),
+    "grows": (
+        View(job(*RUNNING, **scaling(2)), (pod(), pod("Pending"))),
+        JobState.SCALING,
+        "scales from 1 to 2 nodes",
+    ),
+    "may-grow": (
+        View(job(*RUNNING, **scaling(2)), (pod(), PENDING_POD)),
+        JobState.RUNNING,
+        "asks for 2 nodes and waits for nodes: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu (1 of 2 pods)",
+    ),
+    "fails-to-scale": (
+        View(job(*RUNNING, **scaling(1, consecutiveScalingFailures=3, isFaultyPodScaleDown=True)), (pod(), pod())),
+        JobState.SCALING,
+        "scales from 2 to 1 nodes; 3 scalings in a row failed; leaves faulty pods behind",
+    ),
+    "completed": (View(job(*RUNNING, "Completed")), JobState.SUCCEEDED, "R: why"),
+    "kubeflow-succeeded": (View(job("Created", "Succeeded")), JobState.SUCCEEDED, "R: why"),
+    "failed": (View(job(*RUNNING, "Failed")), JobState.FAILED, "R: why"),
+}
+
+
+@pytest.mark.parametrize(("view", "state", "message"), CASES.values(), ids=CASES)
+def test_reads_a_state_and_says_what_it_waits_for(view, state, message):
+    seen = read(view)
+    assert (seen.state, seen.message) == (state, message)
+
+
+def test_a_condition_that_does_not_hold_counts_for_nothing():
+    conditions = [{"type": "Failed", "status": "False"}, {"type": "Running", "status": "Unknown"}]
+    assert read(View(job() | {"status": {"conditions": conditions}})).state is JobState.PENDING
+
+
+@pytest.mark.parametrize(
+    ("policy", "sizes"),
+    [
+        ({"minReplicas": 1, "maxReplicas": 4, "replicaDiscreteValues": [4, 1, 2]}, [1, 2, 4]),
+        ({"minReplicas": 2, "maxReplicas": 8, "replicaIncrementStep": 3}, [2, 5, 8]),
+    ],
+    ids=["listed", "stepped"],
+)
+def test_the_sizes_of_a_plan_are_those_of_its_policy(policy, sizes):
+    assert list(planned_sizes({"spec": {"elasticPolicy": policy}})) == sizes
+
+
+PARTS = {"replicaSpecs": [{"name": "base", "replicas": 2}, {"name": "elastic", "replicas": 0, "maxReplicas": 6}]}
+KUBEFLOW = {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "pod_name", "place"),
+    [
+        (PARTS, "j-base-1", 1),
+        (PARTS, "j-elastic-0", 2),
+        (PARTS, "j-elastic-3-x7b", 5),
+        (PARTS, "j-base-x", None),
+        (PARTS, "other-base-0", None),
+        (KUBEFLOW, "j-master-0", 0),
+        (KUBEFLOW, "j-worker-2", 3),
+    ],
+)
+def test_a_pod_s_place_follows_from_its_name(spec, pod_name, place):
+    places = Places.of({"metadata": {"name": "j"}, "spec": {"nprocPerNode": "8", **spec}})
+    assert places.place(pod_name) == place
+    assert places.num_ranks == (64 if spec is PARTS else 32)
+
+
+def test_a_pod_of_unknown_place_is_shown_where_all_ranks_are():
+    places = Places("j", [("pods", 2)], 8)
+    assert not Filter(LogSelection(), places).wants("j-odd")
+    assert Filter(LogSelection(None), places).wants("j-odd")
+    assert Filter(LogSelection(None), places).shown("j-odd", "x") == "j-odd | x"
+
+
+def test_lines_that_come_again_are_known_and_equal_ones_are_kept():
+    window = Window()
+    lines = [f"2026-01-02T03:04:0{second}.5Z same".encode() for second in (1, 1, 5, 5, 9)]
+    assert window.since() is None and all(map(window.is_new, lines))
+    assert window.since() == "2026-01-02T03:04:07Z"
+    assert [window.is_new(line) for line in [lines[-1], lines[-1]]] == [False, True]
+    assert len(window.told) == 2  # what is older is forgotten

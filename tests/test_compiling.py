@@ -1,0 +1,109 @@
+"""The commands that compile, as a user meets them: check, plan, render, new."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT
+
+from launcher import catalogue
+from launcher.problems import Problem
+from launcher.sweep import Checked
+
+
+def test_check_says_what_is_right(recipes):
+    code, out, err = recipes("check", SHORT, "cluster=k8s", ELASTIC)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"ok  {SHORT}  elastic, 7 sizes on ml.p5.48xlarge\n")
+
+
+def test_check_reports_every_recipe_and_exits_with_2(recipes):
+    code, out, err = recipes("check", SHORT, "training/tiny/tiny_lm_cpu", "recipes.trainer.devices=no")
+    assert (code, out) == (2, "")
+    assert err.count("E102 recipes.trainer.devices") == 2 and "2 problems in 2 of 2 recipes" in err
+
+
+@pytest.mark.parametrize("words", [[], [SHORT, "--all"]], ids=["nothing", "both"])
+def test_check_needs_recipes_or_all(recipes, words):
+    code, _, err = recipes("check", *words)
+    assert code == 2 and err.startswith("E801")
+
+
+@pytest.fixture
+def two_entries(monkeypatch):
+    entries = [entry for entry in catalogue.entries() if entry.name in (LLAMA, "training/tiny/tiny_lm_cpu")]
+    monkeypatch.setattr(catalogue, "entries", lambda: tuple(entries))
+
+
+def test_check_all_says_how_much_it_checked(recipes, two_entries):
+    code, out, err = recipes("check", "--all")
+    assert (code, err) == (0, "")
+    assert out.startswith("2 recipes, ") and ": 0 problems\n" in out
+
+
+def test_check_all_says_a_problem_once_and_on_which_instances(recipes, two_entries):
+    code, out, err = recipes("check", "--all", "recipes.training_config.training_args.save_steps=often")
+    assert code == 2 and err.count("E102 recipes.training_config.training_args.save_steps") == 2
+    assert "     on ml." in err and " and 4 more\n" in err and out.splitlines()[0].endswith(" problems")
+
+
+def test_check_as_json_has_every_field_of_a_problem(recipes):
+    code, out, _ = recipes("check", SHORT, "training/tiny/tiny_lm_cpu", f"{RATE}=fast", "--json")
+    found = json.loads(out)
+    assert (code, found["num_problems"], len(found["checked"])) == (2, 2, 2)
+    problem = found["checked"][0]["problems"][0]
+    assert problem.items() >= {"code": "E102", "path": RATE, "value": "fast", "where": f"{RATE}=fast"}.items()
+
+
+def test_check_annotates_the_file_and_line_for_github(recipes):
+    words = ("cluster=k8s", ELASTIC, "instance_type=ml.g5.12xlarge", "--github")
+    code, out, _ = recipes("check", SHORT, *words)
+    head, _, message = out.splitlines()[0].partition(f"::{SHORT}")
+    fields = dict(part.split("=", 1) for part in head.removeprefix("::error ").split(","))
+    line = (ROOT / fields["file"]).read_text().splitlines()[int(fields["line"]) - 1]
+    assert code == 2 and "uneven_batch" in line
+    assert "%0A" in message and fields["title"].startswith("E22")
+
+
+def test_an_annotation_escapes_what_would_end_it(recipes, monkeypatch):
+    from launcher.commands import checked
+
+    problem = Problem("E999", "a,b:c", "100% wrong\nreally", where="/x,y.yaml:7")
+    monkeypatch.setattr(checked, "checked", lambda *_: Checked("r", Path("r"), None, False, 0, (problem,)))
+    _, out, _ = recipes("check", "tiny_lm_cpu", "--github")
+    assert out.startswith(
+        "::error file=/x%2Cy.yaml,line=7,title=E999 a%2Cb%3Ac::r: E999 a,b:c%0A     100%25 wrong%0A"
+    )
+    assert len(out.splitlines()) == 1
+
+
+def test_plan_shows_the_table_the_chart_and_the_ranking(recipes):
+    code, out, _ = recipes("plan", SHORT, "cluster=k8s", ELASTIC)
+    assert code == 0
+    for part in ("samples per rank", "5 on 16, 6 on 8", "░", "worth allowing", "note  N105"):
+        assert part in out
+    assert not Path("results").exists()
+
+
+def test_plan_as_json_is_the_bundle_s(recipes, elastic_bundle):
+    _, out, _ = recipes("plan", SHORT, "cluster=k8s", ELASTIC, f"{RATE}=0.3", "--json")
+    ours, theirs = json.loads(out), json.loads((elastic_bundle / "plan.json").read_text())
+    assert {**ours, "job_name": ""} == {**theirs, "job_name": ""}
+
+
+def test_plan_draws_a_picture(recipes):
+    code, out, _ = recipes("plan", SHORT, "cluster=k8s", ELASTIC, "--picture", "plan.svg")
+    assert code == 0 and out.endswith("picture plan.svg\n") and "<svg" in Path("plan.svg").read_text()
+
+
+@pytest.mark.parametrize("picture", ["plan.doc", "absent/plan.png"])
+def test_a_picture_that_cannot_be_drawn_is_a_problem(recipes, picture):
+    code, _, err = recipes("plan", SHORT, "cluster=k8s", "--picture", picture)
+    assert code == 2 and err.startswith("E709")
+
+
+def test_a_new_recipe_inherits_and_passes(recipes):
+    code, out, _ = recipes("new", "mine.yaml", "--from", SHORT)
+    assert code == 0 and "recipes plan mine.yaml" in out
+    assert recipes("check", "mine.yaml", "cluster=k8s")[0] == 0
+    assert recipes("new", "mine.yaml")[0] == 2

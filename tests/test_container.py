@@ -1,0 +1,336 @@
+"""An image of one's own: its build context read by linters, its entrypoint run as process 1 with the real agent."""
+
+import contextlib
+import importlib.metadata
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ELASTIC, LLAMA_K8S, ROOT
+
+from launcher import cli, container, yamlio
+from launcher.backends.local.agent import Agent, AgentUnreachable, StartOrder
+from launcher.backends.local.terms import AgentState
+from launcher.commands.governance import write
+from launcher.problems import ProblemsFound
+
+BASE = "me/torch:2.9.0"
+OWN = ("cluster.runtime=launcher", f"container={BASE}")
+TIMEOUT_S = 60.0
+NEW_PID_NAMESPACE = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")
+PROGRAM = """
+import os, pathlib, sys, time
+import launcher
+text = f"{launcher.__file__} {os.environ['WORLD_SIZE']} {sys.argv[1:]}"
+pathlib.Path(f"rank-{os.environ['RANK']}").write_text(text)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def is_allowed(command) -> bool:
+    with contextlib.suppress(OSError):
+        return subprocess.run([*command, "true"], capture_output=True, timeout=20).returncode == 0
+    return False
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return a folder as an image's /opt/recipes would be."""
+    folder = tmp_path_factory.mktemp("image")
+    write(folder, container.files(BASE))
+    return folder
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Pod:
+    """The entrypoint as a container would start it, as process 1 where this machine allows that.
+
+    Of the launcher it finds only what the image has.
+    """
+
+    def __init__(self, built, work, program, **variables):
+        self.work, self.port = work, free_port()
+        self.short = tempfile.mkdtemp()  # the agent's socket is named by its pid, which is 1 in every pod
+        self.is_process_one = is_allowed(NEW_PID_NAMESPACE)
+        path = os.pathsep.join([str(built / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {
+            "PATH": path,
+            "PYTHONPATH": str(built / "lib"),
+            "HOME": str(work),
+            "TMPDIR": self.short,
+            "AGENT_HOST": "127.0.0.1",
+            "AGENT_PORT": str(self.port),
+            **variables,
+        }
+        # The folder that the agent writes to is the image's, which this machine does not have.
+        words = [built / "bin/entrypoint", f"--rdzv-conf=resource_config_dir={work}", *program]
+        with (work / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*(NEW_PID_NAMESPACE if self.is_process_one else ()), *words],
+                cwd=work,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+        self.agent = Agent(self.port)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in [*self.below(), self.process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+        self.agent.close()
+        shutil.rmtree(self.short)
+
+    def below(self):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.process.pid).children(recursive=True)
+        return []
+
+    def main_process(self):
+        one = psutil.Process(self.process.pid)
+        return one.children()[0] if self.is_process_one else one
+
+    def until(self, condition):
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert self.process.poll() is None and time.monotonic() < deadline, (self.work / "log").read_text()
+            time.sleep(0.05)
+
+    def state(self):
+        try:
+            return self.agent.status().state
+        except AgentUnreachable:
+            return None
+
+    def start(self):
+        self.until(lambda: self.state() is AgentState.READY)
+        self.agent.start(StartOrder(rank=0, num_nodes=1, attempt=0, master_port=free_port()))
+
+
+@pytest.fixture
+def work(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def test_the_entrypoint_runs_commands_workers_and_commands_from_what_is_in_the_image(built, work):
+    variables = {
+        "NPROC_PER_NODE": "2",
+        "PRE_SCRIPT_COMMANDS": "echo 'it is' > pre\necho \"$0 $#\" >> pre",
+        "POST_SCRIPT_COMMANDS": "cat rank-* > post",
+    }
+    with Pod(built, work, ["train.py", "0", "--name=two words"], **variables) as pod:
+        pod.start()
+        pod.until(lambda: pod.state() is AgentState.COMPLETED)
+        pod.agent.shutdown()
+        assert pod.process.wait(TIMEOUT_S) == 0
+    ranks = [(work / f"rank-{rank}").read_text() for rank in range(2)]
+    assert ranks == [f"{built / 'lib/launcher/__init__.py'} 2 ['0', '--name=two words']"] * 2
+    assert (work / "pre").read_text() == "it is\nbash 0\n"
+    assert (work / "post").read_text() == "".join(ranks)
+
+
+def test_commands_that_fail_fail_the_node_before_its_workers(built, work):
+    with Pod(built, work, ["train.py", "0"], NPROC_PER_NODE="1", PRE_SCRIPT_COMMANDS="false\ntouch pre") as pod:
+        pod.start()
+        pod.until(lambda: pod.state() is AgentState.FAULTED)
+    assert not (work / "pre").exists() and not (work / "rank-0").exists()
+
+
+def test_the_agent_is_the_process_that_the_kubelet_started_and_ends_while_it_waits(built, work):
+    with Pod(built, work, ["train.py", "0"], NPROC_PER_NODE="1") as pod:
+        pod.until(lambda: pod.state() is AgentState.READY)
+        main = pod.main_process()
+        assert main.cmdline()[1:3] == ["-m", "launcher.backends.kubernetes.process_one"]
+        if pod.is_process_one:
+            assert re.search(r"NSpid:\t\d+\t1\n", Path(f"/proc/{main.pid}/status").read_text())
+        main.send_signal(signal.SIGTERM)
+        status = pod.process.wait(10)
+    assert status == 128 + signal.SIGTERM
+
+
+def test_sigterm_ends_the_agent_while_it_imports(built, work):
+    with Pod(built, work, ["train.py", "0"], NPROC_PER_NODE="1") as pod:
+        pod.until(lambda: any("process_one" in " ".join(p.cmdline()) for p in [pod.main_process()]))
+        catches = re.compile(r"SigCgt:\t([0-9a-f]+)")
+        bit = 1 << (signal.SIGTERM - 1)
+        pod.until(
+            lambda: int(catches.search(Path(f"/proc/{pod.main_process().pid}/status").read_text())[1], 16) & bit
+        )
+        pod.main_process().send_signal(signal.SIGTERM)
+        assert pod.process.wait(10) == 128 + signal.SIGTERM
+
+
+def test_sigterm_ends_the_workers_and_then_the_agent(built, work):
+    with Pod(built, work, ["train.py", "600"], NPROC_PER_NODE="2") as pod:
+        pod.start()
+        pod.until((work / "rank-1").exists)
+        workers = pod.main_process().children(recursive=True)
+        assert len(workers) >= 2
+        pod.main_process().send_signal(signal.SIGTERM)
+        status = pod.process.wait(30)
+        assert not [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE]
+    assert status == 128 + signal.SIGTERM
+
+
+def test_the_image_trains_a_recipe_with_what_is_in_it(built, work, prepare):
+    job = prepare("recipes=training/tiny/tiny_lm_cpu", "recipes.training_config.training_args.max_epochs=1")
+    configs = work / "configs"
+    configs.mkdir()
+    (configs / "config.yaml").write_text(yamlio.dump(job.scales[0].config))
+    words = ["-m", "launcher.runtime.entrypoint", f"--config-path={configs}"]
+    variables = {"NPROC_PER_NODE": "1", "RECIPES_RUN_DIR": str(work), "OMP_NUM_THREADS": "1"}
+    with Pod(built, work, words, **variables) as pod:
+        pod.start()
+        pod.until(lambda: (work / "metrics.jsonl").exists() and (work / "metrics.jsonl").read_text().count("\n") >= 3)
+
+
+def test_an_entrypoint_without_a_program_says_what_it_takes(built):
+    done = subprocess.run([built / "bin/entrypoint"], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2 and done.stderr.startswith("usage: entrypoint SCRIPT")
+
+
+# The build context
+
+
+@pytest.mark.parametrize("tool", ["hadolint", "shellcheck"])
+def test_linters_find_nothing(built, tool):
+    program = Path(sys.executable).parent / tool
+    if not program.exists():
+        pytest.skip(f"{tool} is missing: pip install '.[test]'")
+    files = [built / "Dockerfile"] if tool == "hadolint" else sorted((built / "bin").iterdir())
+    done = subprocess.run([program, *files], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_linter_would_find_a_fault(built, tmp_path):
+    program = Path(sys.executable).parent / "hadolint"
+    if not program.exists():
+        pytest.skip("hadolint is missing: pip install '.[test]'")
+    faulty = tmp_path / "Dockerfile"
+    faulty.write_text((built / "Dockerfile").read_text().replace(BASE, "torch:latest"))
+    assert subprocess.run([program, faulty], capture_output=True, timeout=60).returncode == 1
+
+
+def test_the_image_ends_as_a_user_that_is_not_root_and_starts_the_entrypoint(built):
+    lines = (built / "Dockerfile").read_text().splitlines()
+    assert [line for line in lines if line.startswith("FROM")] == [f"FROM {BASE}"]
+    assert [line for line in lines if line.startswith("USER")][-1] == f"USER {container.UID}:{container.UID}"
+    assert lines[-1] == f'ENTRYPOINT ["{container.HOME}/bin/entrypoint"]'
+    copied = [line.split()[-2] for line in lines if line.startswith("COPY")]
+    assert sorted(copied) == sorted(path.name for path in built.iterdir() if path.name != "Dockerfile")
+
+
+def test_what_is_installed_is_what_the_agent_needs():
+    assert f"AGENT := {container.AGENT}" in (ROOT / "Makefile").read_text()
+    needs = importlib.metadata.requires("hyperpod-elastic-agent")
+    without = [need for need in needs if re.match(r"[a-z]+", need)[0] not in ("pip", "torch")]
+    assert set(without) <= set(container.REQUIREMENTS)
+
+
+def test_the_library_is_the_runtime_and_no_more():
+    library = {Path(name): text for name, text in container.files(BASE).items() if name.startswith("lib/launcher/")}
+    places = {path.relative_to("lib/launcher"): text for path, text in library.items()}
+    assert {path.parts[0] for path in places} == {"__init__.py", "backends", "contract.py", "prctl.py", "runtime"}
+    for path, text in places.items():
+        assert (ROOT / "launcher" / path).read_text(encoding="utf-8") == text
+    runtime = {path.relative_to(ROOT / "launcher") for path in (ROOT / "launcher/runtime").rglob("*.py")}
+    assert runtime == {path for path in places if path.parts[0] == "runtime" and path.suffix == ".py"}
+
+
+@pytest.mark.parametrize(
+    "base",
+    ["torch", "torch:latest", "registry:5000/torch", "a:1\nRUN x", "a:1 b", "", "a@sha256:12", "a:"],
+    ids=["no-tag", "latest", "port-only", "second-line", "second-word", "empty", "short-digest", "empty-tag"],
+)
+def test_a_base_that_moves_is_refused(base):
+    with pytest.raises(ProblemsFound, match="E366"):
+        container.files(base)
+
+
+@pytest.mark.parametrize(
+    "base", ["torch:2.9", "a.b:5000/c/d:1_x", f"a/b@sha256:{'0' * 64}"], ids=["tag", "port", "digest"]
+)
+def test_a_base_that_stays_is_taken(base):
+    assert f"\nFROM {base}\n" in container.files(base)["Dockerfile"]
+
+
+def test_the_command_writes_a_folder_to_build_in(tmp_path, capsys):
+    assert cli.run(["container", "--base", BASE, "--out", str(tmp_path / "image")]) == 0
+    assert "docker build" in capsys.readouterr().out
+    assert os.access(tmp_path / "image/bin/entrypoint", os.X_OK)
+    assert cli.run(["container", "--base", "torch", "--out", str(tmp_path / "other")]) == 2
+    assert not (tmp_path / "other").exists()
+
+
+# Jobs in such an image
+
+
+def pod_of(bundle):
+    job = yamlio.load(bundle.files["manifests/job.yaml"])
+    spec = job["spec"].get("replicaSpecs") or list(job["spec"]["pytorchReplicaSpecs"].values())
+    (found,) = spec[0]["template"]["spec"]["containers"]
+    return found
+
+
+def test_a_recipe_runs_in_an_image_of_ones_own(render):
+    published, own = (pod_of(render(*LLAMA_K8S, ELASTIC, *words)) for words in ((), OWN))
+    assert own["image"] == BASE
+    program = ["-m", "amzn_awsllm_fine_tuning.train_hp", "--config-path=/config"]
+    assert own["command"] == [f"{container.HOME}/bin/entrypoint", *program]
+    assert own["volumeMounts"] == published["volumeMounts"]
+    names = {entry["name"]: entry.get("value") for entry in own["env"]}
+    assert (names["NNODES"], names["NPROC_PER_NODE"]) == ("1", "8")
+    assert names["HYPERPOD_SIGNAL_COORDINATION"] == "distributed" and "GIT_REPO_URL" not in names
+
+
+def test_a_job_in_an_image_of_ones_own_needs_no_root(render):
+    assert pod_of(render(*LLAMA_K8S, *OWN))["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def test_commands_before_and_after_reach_the_entrypoint(render):
+    words = ("++recipes.pre_script=[a b, 'c; d']", "++recipes.post_script=[e]")
+    names = {entry["name"]: entry.get("value") for entry in pod_of(render(*LLAMA_K8S, *OWN, *words))["env"]}
+    assert (names["PRE_SCRIPT_COMMANDS"], names["POST_SCRIPT_COMMANDS"]) == ("a b\nc; d", "e")
+
+
+def test_the_users_own_command_still_wins(render):
+    assert pod_of(render(*LLAMA_K8S, *OWN, "cluster.command=[python3, x.py]"))["command"] == ["python3", "x.py"]
+
+
+def test_kubeflow_starts_the_program_of_such_an_image_by_torchrun(render):
+    command = pod_of(render(*LLAMA_K8S, *OWN, "cluster.use_hyperpod_pytorch_job=false"))["command"]
+    assert command[0] == "torchrun"
+    assert command[-3:] == ["-m", "amzn_awsllm_fine_tuning.train_hp", "--config-path=/config"]
+
+
+def test_what_such_an_image_cannot_do_is_a_problem(problems):
+    found = problems(*LLAMA_K8S, "cluster.runtime=launcher", "git.repo_url_or_path=https://host/repo", "git.branch=b")
+    assert [(problem.code, problem.path) for problem in found] == [
+        ("E367", "git.repo_url_or_path"),
+        ("E367", "git.branch"),
+        ("E367", "container"),
+    ]

@@ -1,0 +1,443 @@
+"""What a team gets, held against AWS's example, Kubernetes' and Kueue's schemas; and which jobs a quota refuses."""
+
+import json
+from fractions import Fraction
+
+import pytest
+from conftest import ELASTIC, LLAMA_K8S, ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher import cli, governance, instances, teams, yamlio
+from launcher.governance import Quota, UnreadableQuantity, amount, exceeds, limits_growth
+from launcher.problems import ProblemsFound
+
+P5 = ("team=research", "instance_type=ml.p5.48xlarge", "nodes=8")
+SHARED = (*P5, "cohort=shared", "borrow_nodes=4", "weight=3")
+CRDS = ROOT.parent / "shared" / "facts" / "kueue-crds"
+"""Kueue's own CRDs, config/components/crd/bases of its repository, which are not part of this one."""
+
+
+@pytest.fixture(scope="module")
+def schemas():
+    """Return Kueue's schemas of version v1beta2 by kind."""
+    if not CRDS.is_dir():
+        pytest.skip(f"Kueue's CRDs are not there: {CRDS.name}")
+    specs = [yamlio.load(file.read_text(encoding="utf-8"))["spec"] for file in CRDS.glob("*.yaml")]
+    return {
+        spec["names"]["kind"]: version["schema"]["openAPIV3Schema"]
+        for spec in specs
+        for version in spec["versions"]
+        if version["name"] == "v1beta2"
+    }
+
+
+def objects(*words):
+    files = teams.files(teams.read(words))
+    assert list(files) == sorted(files)
+    return [each for text in files.values() for each in yamlio.load_documents(text)]
+
+
+def one(kind, *words, ends=""):
+    (found,) = [o for o in objects(*words) if o["kind"] == kind and o["metadata"]["name"].endswith(ends)]
+    return found
+
+
+def problems(*words):
+    with pytest.raises(ProblemsFound) as caught:
+        teams.read(words)
+    return {problem.path: problem for problem in caught.value.problems}
+
+
+def test_the_quota_of_the_elastic_document_comes_out_exactly():
+    assert one("ResourceQuota", *P5, ends="-compute")["spec"]["hard"] == {
+        "nvidia.com/gpu": "64",
+        "vpc.amazonaws.com/efa": "256",
+        "requests.cpu": "1536",
+        "requests.memory": "5120Gi",
+        "limits.cpu": "1536",
+        "limits.memory": "5120Gi",
+    }
+
+
+def test_devices_are_also_counted_under_the_names_that_kubernetes_enforces():
+    hard = one("ResourceQuota", *P5, "storage_gib=100", "hugepages_mib_per_node=5120", ends="-objects")["spec"][
+        "hard"
+    ]
+    assert hard == {
+        "requests.nvidia.com/gpu": "64",
+        "requests.vpc.amazonaws.com/efa": "256",
+        "requests.hugepages-2Mi": "40960Mi",
+        "requests.storage": "100Gi",
+        "pods": "32",
+        "persistentvolumeclaims": "50",
+        "services": "50",
+        "count/hyperpodpytorchjobs.sagemaker.amazonaws.com": "100",
+    }
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "devices"),
+    [
+        ("trn1.32xlarge", {"aws.amazon.com/neurondevice": "32", "vpc.amazonaws.com/efa": "16"}),
+        ("g5.xlarge", {"nvidia.com/gpu": "2"}),
+        ("m5.4xlarge", {}),
+    ],
+    ids=["trainium", "no-efa", "cpu"],
+)
+def test_a_quota_counts_the_devices_that_an_instance_has(instance_type, devices):
+    hard = one("ResourceQuota", "team=a", f"instance_type={instance_type}", "nodes=2", ends="-compute")["spec"][
+        "hard"
+    ]
+    instance = instances.table()[f"ml.{instance_type}"]
+    assert {name: text for name, text in hard.items() if "/" in name} == devices
+    assert hard["requests.cpu"] == hard["limits.cpu"] == str(2 * instance.vcpus)
+    assert hard["requests.memory"] == f"{2 * instance.memory_gib}Gi"
+
+
+@pytest.mark.parametrize("name", sorted(instances.table()))
+def test_a_pod_that_states_nothing_gets_what_fits_on_a_node_and_in_the_quota(name):
+    words = ("team=a", f"instance_type={name}", "nodes=1")
+    container, pod = one("LimitRange", *words)["spec"]["limits"]
+    hard = one("ResourceQuota", *words, ends="-compute")["spec"]["hard"]
+    instance = instances.table()[name]
+    for resource, has in (("cpu", instance.vcpus), ("memory", instance.memory_gib * 1024**3)):
+        requested, limit = amount(container["defaultRequest"][resource]), amount(container["default"][resource])
+        assert 0 < requested <= limit <= amount(container["max"][resource]) == amount(pod["max"][resource]) == has
+        assert requested <= has * Fraction(9, 10)
+        assert requested <= amount(hard[f"requests.{resource}"]) and limit <= amount(hard[f"limits.{resource}"])
+
+
+def test_names_are_those_of_task_governance():
+    assert one("Namespace", *P5)["metadata"]["name"] == "hyperpod-ns-research"
+    assert one("LocalQueue", *P5)["metadata"]["name"] == "hyperpod-ns-research-localqueue"
+    names = [o["metadata"]["name"] for o in objects(*P5) if o["kind"] == "WorkloadPriorityClass"]
+    assert names == ["high-priority", "normal-priority", "low-priority"]
+
+
+def test_every_recommended_object_is_there():
+    assert {o["kind"] for o in objects(*P5)} == {
+        *("Namespace", "ResourceQuota", "LimitRange", "ServiceAccount", "Role", "RoleBinding", "PodDisruptionBudget"),
+        *("PriorityClass", "WorkloadPriorityClass", "ResourceFlavor", "ClusterQueue", "LocalQueue"),
+    }
+
+
+def test_what_is_turned_off_is_left_out():
+    kinds = {o["kind"] for o in objects(*P5, "kueue=false", "min_available=0", "priorities={}")}
+    assert kinds == {"Namespace", "ResourceQuota", "LimitRange", "ServiceAccount", "Role", "RoleBinding"}
+
+
+def test_borrowed_nodes_are_in_the_quota_and_are_the_borrowing_limit():
+    queue = one("ClusterQueue", *SHARED)["spec"]
+    assert queue["cohortName"] == "shared"
+    assert queue["fairSharing"] == {"weight": 3}
+    assert queue["preemption"] == {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"}
+    (group,) = queue["resourceGroups"]
+    (flavor,) = group["flavors"]
+    assert flavor["resources"][0] == {"name": "nvidia.com/gpu", "nominalQuota": "64", "borrowingLimit": "32"}
+    assert group["coveredResources"] == [each["name"] for each in flavor["resources"]]
+    assert one("ResourceQuota", *SHARED, ends="-compute")["spec"]["hard"]["nvidia.com/gpu"] == "96"
+
+
+def test_without_a_cohort_there_is_no_borrowing_limit():
+    """Kueue's own rule, in CEL, which a JSON Schema does not evaluate."""
+    queue = one("ClusterQueue", *P5)["spec"]
+    assert "cohortName" not in queue
+    assert all(set(r) == {"name", "nominalQuota"} for r in queue["resourceGroups"][0]["flavors"][0]["resources"])
+    assert queue["preemption"]["reclaimWithinCohort"] == "Never"
+
+
+def test_rights_end_at_the_namespace():
+    made = objects(*P5, "groups=[ml-team]")
+    assert not {o["kind"] for o in made} & {"ClusterRole", "ClusterRoleBinding"}
+    role, binding = one("Role", *P5), one("RoleBinding", *P5, "groups=[ml-team]")
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == "hyperpod-ns-research"
+    assert binding["roleRef"]["kind"] == "Role"
+    assert [subject["name"] for subject in binding["subjects"]] == ["ml-team"]
+    assert not [rule for rule in role["rules"] if "*" in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])]
+    written = {r: set(rule["verbs"]) for rule in role["rules"] for r in rule["resources"]}
+    assert written["secrets"] == {"create", "delete"}
+    assert written["resourcequotas"] == {"get", "list", "watch"}
+
+
+def test_the_service_account_acts_as_the_iam_role():
+    arn = "arn:aws:iam::123456789012:role/team/train"
+    account = one("ServiceAccount", *P5, f"role_arn={arn}")
+    assert account["metadata"]["annotations"] == {"eks.amazonaws.com/role-arn": arn}
+    assert account["automountServiceAccountToken"] is False
+    assert "annotations" not in one("ServiceAccount", *P5)["metadata"]
+
+
+def test_the_disruption_budget_knows_the_pods_of_our_jobs(render):
+    queue = one("LocalQueue", *P5)["metadata"]["name"]
+    files = render(*LLAMA_K8S, f"cluster.queue_name={queue}").files
+    (part,) = yamlio.load(files["manifests/job.yaml"])["spec"]["replicaSpecs"]
+    labels = part["template"]["metadata"]["labels"]
+    selector = one("PodDisruptionBudget", *P5)["spec"]["selector"]["matchLabels"]
+    assert selector and selector.items() <= labels.items()
+
+
+@pytest.mark.parametrize("words", [P5, SHARED, ("team=a", "instance_type=m5.xlarge", "nodes=1")], ids="pmc")
+def test_objects_pass_the_schemas_of_kubernetes_and_kueue(words, schemas):
+    validate = pytest.importorskip("kubernetes_validate").validate
+    jsonschema = pytest.importorskip("jsonschema")
+    seen = set()
+    for each in objects(*words, "topology=racks"):
+        seen.add(each["kind"])
+        if each["kind"] in schemas:
+            jsonschema.Draft202012Validator(strict(schemas[each["kind"]])).validate(each)
+            assert each["apiVersion"] == "kueue.x-k8s.io/v1beta2"
+        else:
+            validate(each, "1.30", strict=True)
+    assert seen >= {"ClusterQueue", "LocalQueue", "ResourceFlavor", "WorkloadPriorityClass"} and set(
+        schemas
+    ) >= seen & {"Cohort", "Topology"}
+
+
+def strict(schema):
+    """Return a CRD's schema as one that refuses unknown fields and knows integers-or-strings."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(value) for key, value in schema.items()}
+    if isinstance(found.get("properties"), dict) and "additionalProperties" not in found:
+        found["additionalProperties"] = False
+        if "metadata" in found["properties"]:
+            found["properties"]["metadata"] = {"type": "object"}
+    return found
+
+
+def test_the_schemas_refuse_a_field_that_kueue_does_not_know(schemas):
+    jsonschema = pytest.importorskip("jsonschema")
+    queue = one("ClusterQueue", *P5)
+    queue["spec"]["cohort"] = "shared"
+    with pytest.raises(jsonschema.ValidationError, match="cohort"):
+        jsonschema.Draft202012Validator(strict(schemas["ClusterQueue"])).validate(queue)
+
+
+def test_every_fault_of_a_team_is_said_at_once():
+    found = problems(
+        "team=A_b",
+        "instance_type=p5.48xlarg",
+        "nodes=0",
+        "role_arn=x",
+        "groups=[system:masters, 'a b']",
+        "priorities={Hi: 3}",
+        "borrow_nodes=1",
+        "wieght=3",
+        "max_pods",
+    )
+    assert {path: problem.code for path, problem in found.items()} == {
+        "team": "E361",
+        "instance_type": "E230",
+        "nodes": "E102",
+        "role_arn": "E361",
+        "groups.0": "E361",
+        "groups.1": "E361",
+        "priorities.Hi": "E361",
+        "borrow_nodes": "E362",
+        "wieght": "E101",
+        "max_pods": "E360",
+    }
+    assert found["instance_type"].remedy == "did you mean ml.p5.48xlarge?"
+    assert found["wieght"].remedy == "did you mean weight?"
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ((f"team={'a' * 41}",), "team"),
+        (("memory_gib_per_node=2049",), "memory_gib_per_node"),
+        (("cohort=c", "kueue=false"), "cohort"),
+        (("nodes=9",), "nodes"),
+        (("max_pods={",), "max_pods"),
+        (("cohort='a: b'",), "cohort"),
+        (("pod_security=none",), "pod_security"),
+    ],
+    ids=["label-too-long", "more-than-a-node", "no-queue", "twice", "no-yaml", "no-name", "no-profile"],
+)
+def test_a_fault_of_a_team_is_a_problem_at_its_key(words, path):
+    given_keys = {word.partition("=")[0] for word in words}
+    base = [word for word in P5 if word.partition("=")[0] not in given_keys or path == "nodes"]
+    assert list(problems(*base, *words)) == [path]
+
+
+def test_the_longest_team_has_a_queue_that_is_a_label_value():
+    team = teams.read((f"team={'a' * 40}", *P5[1:]))
+    assert len(team.queue) == 63
+
+
+@given(st.text(max_size=40))
+def test_no_group_leaves_its_place_in_the_yaml(group):
+    words = (*P5, f"groups={json.dumps([group])}")
+    try:
+        binding = one("RoleBinding", *words)
+    except ProblemsFound:
+        return
+    assert [subject["name"] for subject in binding["subjects"]] == [group]
+
+
+def test_the_command_prints_what_kubectl_takes_and_never_overwrites(tmp_path, capsys):
+    assert cli.run(["governance", *P5]) == 0
+    printed = capsys.readouterr().out
+    assert list(map(str, yamlio.load_documents(printed))) == list(map(str, objects(*P5)))
+    assert cli.run(["governance", *P5, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["items"] == objects(*P5)
+    out = str(tmp_path / "gov")
+    assert [cli.run(["governance", *P5, "--out", out]) for _ in range(2)] == [0, 0]
+    (tmp_path / "gov/2-quotas.yaml").write_text("mine")
+    assert cli.run(["governance", *P5, "--out", out]) == 2
+    assert "E805" in capsys.readouterr().err
+    assert (tmp_path / "gov/2-quotas.yaml").read_text() == "mine"
+
+
+def test_the_command_without_a_team_says_what_it_needs(capsys):
+    assert cli.run(["governance"]) == 2
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines() if line[0] == "E"] == [
+        "team",
+        "instance_type",
+        "nodes",
+    ]
+
+
+# Jobs against quotas
+
+
+@pytest.fixture
+def job(render):
+    """Return a function from overrides to the parsed job."""
+    batch = "recipes.training_config.training_args.train_batch_size=128"
+    return lambda *words: yamlio.load(render(*LLAMA_K8S, batch, *words).files["manifests/job.yaml"])
+
+
+def quotas(nodes, *words):
+    made = objects("team=a", "instance_type=p5.48xlarge", f"nodes={nodes}", *words)
+    ranges = [o for o in made if o["kind"] == "LimitRange"]
+    found = [Quota.of_namespace(o, ranges) for o in made if o["kind"] == "ResourceQuota"]
+    return [*found, *(Quota.of_queue(o, ranges) for o in made if o["kind"] == "ClusterQueue")]
+
+
+SIZED = (
+    ELASTIC,
+    "recipes.elastic_policy.min_nodes=2",
+    "recipes.elastic_policy.max_nodes=8",
+    "recipes.trainer.num_nodes=4",
+)
+
+
+def test_a_job_fits_the_quota_that_was_made_for_it(job):
+    for quota in quotas(8):
+        assert exceeds(job(*SIZED), quota) == limits_growth(job(*SIZED), quota) == ()
+
+
+def test_a_job_whose_smallest_size_is_more_than_the_quota_is_refused(job):
+    for quota in quotas(1):
+        found = exceeds(job(*SIZED), quota)
+        gpus = [problem for problem in found if "gpu" in problem.message]
+        assert {problem.code for problem in found} == {"E364"}
+        assert {problem.path for problem in found} == {"recipes.elastic_policy.min_nodes"}
+        assert all(problem.remedy == "recipes.elastic_policy.min_nodes=1" for problem in found)
+        assert gpus and gpus[0].message.startswith("2 nodes need 16 requests.nvidia.com/gpu")
+        assert gpus[0].allowed == f"{quota.name} allows 8"
+
+
+def test_an_elastic_job_that_cannot_grow_to_its_largest_size_is_a_notice(job):
+    for quota in quotas(4):
+        assert exceeds(job(*SIZED), quota) == ()
+        (notice,) = limits_growth(job(*SIZED), quota)
+        assert notice.code == "N123" and "holds 4 nodes" in notice.message and "8" in notice.message
+
+
+def test_a_static_job_needs_all_of_its_nodes(job):
+    static = job("recipes.trainer.num_nodes=2")
+    assert all(exceeds(static, quota) == () for quota in quotas(2))
+    for quota in quotas(1):
+        assert {problem.path for problem in exceeds(static, quota)} == {"recipes.trainer.num_nodes"}
+
+
+def test_both_parts_of_a_job_with_two_priorities_count(job):
+    tiers = (
+        "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"
+    )
+    for quota in quotas(1):
+        assert exceeds(job(*SIZED, tiers), quota)
+    assert all(exceeds(job(*SIZED, tiers), quota) == () for quota in quotas(2))
+
+
+def test_a_pod_that_does_not_state_what_a_quota_bounds_is_refused(job):
+    compute = one("ResourceQuota", *P5, ends="-compute")
+    (problem,) = exceeds(job(), Quota.of_namespace(compute))
+    assert problem.code == "E365"
+    assert "requests.cpu, requests.memory, limits.cpu, limits.memory" in problem.message
+
+
+def test_what_a_queue_does_not_cover_is_never_admitted(job):
+    huge = job("++recipes.resources={hugepages: 5120Mi, memory: 100Gi}")
+    queue = quotas(8)[-1]
+    (problem,) = exceeds(huge, queue)
+    assert (problem.code, problem.path) == ("E365", "cluster.queue_name")
+    assert "hugepages-2Mi" in problem.message
+    assert exceeds(huge, quotas(8, "hugepages_mib_per_node=5120")[-1]) == ()
+
+
+def test_more_memory_than_the_quota_counts_is_refused_at_that_number_of_nodes(job):
+    static = job("recipes.trainer.num_nodes=2", "++recipes.resources.memory=1000Gi")
+    (requests, limits), *_ = (exceeds(static, quota) for quota in quotas(3))
+    assert requests.message.startswith("2 nodes need 2000Gi requests.memory")
+    assert requests.remedy == limits.remedy == "recipes.trainer.num_nodes=1"
+
+
+def test_a_cohort_without_borrowing_limit_may_lend_any_amount(job):
+    queue = one("ClusterQueue", *SHARED)
+    for resource in queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]:
+        del resource["borrowingLimit"]
+    static = job("recipes.trainer.num_nodes=16")
+    assert exceeds(static, Quota.of_queue(queue)) == ()
+    assert exceeds(static, Quota.of_queue(one("ClusterQueue", *SHARED)))
+
+
+def test_quotas_with_scopes_and_other_namespaces_of_names_bound_no_job(job):
+    scoped = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}, "scopes": ["BestEffort"]}}
+    storage = {
+        "metadata": {"name": "q"},
+        "spec": {"hard": {"gold.storageclass.storage.k8s.io/requests.storage": "0"}},
+    }
+    assert exceeds(job(), Quota.of_namespace(scoped)) == exceeds(job(), Quota.of_namespace(storage)) == ()
+    pods = {"metadata": {"name": "q"}, "spec": {"hard": {"count/pods": "0"}}}
+    (problem,) = exceeds(job(), Quota.of_namespace(pods))
+    assert "1 node need 1 pods" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("64", 64),
+        (64, 64),
+        ("172800m", Fraction(1728, 10)),
+        ("5120Gi", 5120 * 2**30),
+        ("1.5Ki", 1536),
+        ("3k", 3000),
+        ("1e3", 1000),
+        ("5E", 5 * 10**18),
+        ("2E-1", Fraction(1, 5)),
+        (".5", Fraction(1, 2)),
+        ("1Ei", 2**60),
+    ],
+    ids=str,
+)
+def test_quantities_are_read_as_kubernetes_reads_them(text, value):
+    assert amount(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "five", "5 Gi", "5GiB", "1e", "0x10", "1e9999", "٣"])
+def test_what_is_no_quantity_is_refused(text):
+    with pytest.raises(UnreadableQuantity):
+        amount(text)
+
+
+@given(st.integers(1, 10**12), st.sampled_from(["", "m", "k", "M", "Gi", "Mi", "Ti"]))
+def test_a_shown_amount_is_never_less_than_what_is_needed(number, suffix):
+    value = amount(f"{number}{suffix}")
+    shown = amount(governance._shown(value))
+    assert value <= shown < value + Fraction(1, 1000)

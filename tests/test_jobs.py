@@ -1,0 +1,493 @@
+"""The record of a submitted job, and the commands that start from it, with a cluster that does as it is told."""
+
+import json
+import shutil
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import frozen_context
+from launch_records import Job
+
+from launcher import bundle as bundles
+from launcher import cli, jobs, pipeline, run, tracking
+from launcher.backends.base import RANK_0
+from launcher.backends.local.backend import LocalBackend
+from launcher.contract import JOB_FILE
+from launcher.problems import Problem, ProblemsFound, fail
+from launcher.specs import JobEvent, JobHandle, JobState, JobStatus, LogSelection
+
+NAME = "tiny-lm-cpu-abcde"
+MAIN = (
+    "recipes=training/tiny/tiny_lm_cpu",
+    "cluster=k8s",
+    "container=me/image:1",
+    "instance_type=ml.m5.2xlarge",
+    "cluster.namespace=team",
+)
+RUNNING = JobStatus(JobState.RUNNING, 2, "training")
+QUEUED = JobStatus(JobState.PENDING, 0, "waits for quota: 8 of 16 nvidia.com/gpu are in use")
+SUCCEEDED = JobStatus(JobState.SUCCEEDED, 0)
+FAILED = JobStatus(JobState.FAILED, 0, "rank 1 ended with 3", restarts=2, faulty_nodes=("node-7",))
+CANCELLED = JobStatus(JobState.CANCELLED, 0, "cancelled by ada")
+GONE = JobStatus(JobState.GONE, 0, "is no longer there")
+
+
+class Cluster:
+    """A cluster with at most one job, whose state changes as listed, once for each look."""
+
+    name = "k8s"
+    ends_with_launcher = False
+
+    def __init__(self, *statuses, refuses=None):
+        self.statuses = list(statuses)
+        self.refuses = refuses
+        self.calls = []
+
+    def _called(self, name):
+        self.calls.append(name)
+        if self.refuses:
+            raise ProblemsFound((self.refuses,))
+
+    def validate(self, bundle):
+        self.calls.append("validate")
+        return (self.refuses,) if self.refuses else ()
+
+    def submit(self, bundle):
+        is_new = "submit" not in self.calls
+        self._called("submit")
+        return handle_of(bundle.directory, is_new=is_new)
+
+    def status(self, handle):
+        self._called("status")
+        return self.statuses[0]
+
+    def wait(self, handle, *, timeout_s=None):
+        self._called("wait")
+        yield self.statuses[0]
+        while len(self.statuses) > 1:
+            self.statuses.pop(0)
+            yield self.statuses[0]
+
+    def logs(self, handle, selection=RANK_0, *, follow):
+        self._called(("logs", selection, follow))
+        yield "event  node-7 is lost"
+        yield "rank 1 | hello" if selection.has_prefixes else "hello"
+
+    def events(self, handle, *, follow):
+        self._called("events")
+        yield JobEvent(0.0, "Created", "the job was created")
+        yield JobEvent(61.5, "FailedScheduling", "0/4 nodes are available", "Pod/tiny-0", is_warning=True)
+
+    def scale(self, handle, num_nodes):
+        self._called(("scale", num_nodes))
+
+    def cancel(self, handle):
+        self._called("cancel")
+        self.statuses = [GONE]
+
+
+def handle_of(folder, **changes):
+    fields = {"native_id": NAME, "kind": "HyperPodPyTorchJob", "namespace": "team", "context": "prod", "uid": "7-8-9"}
+    return JobHandle("k8s", NAME, folder.resolve(), **{**fields, **changes})
+
+
+@pytest.fixture
+def bundle(tmp_path, monkeypatch):
+    """Return the bundle of an untracked job for a cluster, on disk under results/ of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    context = replace(frozen_context(tmp_path), suffix="abcde")
+    rendered = pipeline.render(pipeline.prepare(MAIN, context), context)
+    pipeline.write(rendered)
+    assert rendered.job_name == NAME
+    return rendered
+
+
+@pytest.fixture
+def record(bundle):
+    return jobs.record(bundle, handle_of(bundle.directory), "ada")
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """Return a function that puts a cluster in place of every backend."""
+
+    def put(cluster):
+        monkeypatch.setattr(pipeline, "load_backend", lambda name: cluster)
+        return cluster
+
+    return put
+
+
+def test_a_record_is_read_as_it_was_written_and_leaves_the_bundle_as_it_was_reviewed(bundle, record):
+    assert jobs.read(bundle.directory) == record
+    assert (record.digest, record.user, record.ended) == (bundle.digest, "ada", None)
+    assert bundles.read(bundle.directory)[0].digest == bundle.digest
+    assert [path.name for path in bundle.directory.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_bundle_may_move_with_its_record(bundle, record):
+    moved = bundle.directory.rename(bundle.directory.with_name("elsewhere"))
+    assert jobs.submitted(moved).handle == replace(record.handle, bundle_dir=moved.resolve())
+
+
+def damaged(**changes):
+    def damage(text):
+        return json.dumps({**json.loads(text), **changes})
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: "",
+        damaged(native=None),
+        damaged(native={"native_id": "x"}),
+        damaged(backend="nomad"),
+        damaged(ended={"state": "winning"}),
+    ],
+    ids=["torn", "list", "empty", "no-native", "no-uid", "no-such-cluster", "no-such-state"],
+)
+def test_a_damaged_record_is_a_problem_and_hides_no_other_job(bundle, record, damage, capsys):
+    other = bundle.directory.with_name("other")
+    shutil.copytree(bundle.directory, other)
+    path = bundle.directory / JOB_FILE
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(ProblemsFound, match="E711"):
+        jobs.submitted(bundle.directory)
+    (faulty, sound) = jobs.listing(Path("results"))
+    assert faulty.problem.code == "E711" and sound.record.handle.bundle_dir == other.resolve()
+    assert jobs.record(bundle, record.handle, "ada").handle == record.handle
+
+
+def test_nothing_is_submitted_where_it_could_not_be_recorded(bundle, on):
+    cluster = on(Cluster(RUNNING))
+    shutil.rmtree(bundle.directory)
+    with pytest.raises(ProblemsFound, match="E710"):
+        pipeline.submit(bundle, cluster)
+    assert cluster.calls == []
+
+
+def test_a_job_that_runs_unrecorded_is_named(bundle, monkeypatch):
+    def full(path, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(jobs, "write_text", full)
+    with pytest.raises(ProblemsFound, match=f"E710.*\n.*runs as {NAME}, unrecorded.*No space left"):
+        pipeline.submit(bundle, Cluster(RUNNING))
+
+
+def test_how_a_job_ended_is_kept_when_its_cluster_forgets_it(record):
+    folder = record.handle.bundle_dir
+    assert jobs.status(record, Cluster(FAILED)) == FAILED
+    forgetful = Cluster(GONE)
+    assert jobs.status(jobs.submitted(folder), forgetful) == FAILED
+    assert list(jobs.changes(jobs.submitted(folder), forgetful)) == [FAILED]
+    assert jobs.settled(record, GONE, forgetful) == FAILED, "one that has the record from before learns it too"
+    assert forgetful.calls == []
+
+
+def test_a_job_that_nobody_saw_end_is_gone(record):
+    assert jobs.status(record, Cluster(GONE)) == GONE
+
+
+def test_a_cancelled_job_is_cancelled_for_those_that_only_see_it_gone(record):
+    assert jobs.cancel(record, Cluster(RUNNING), "ada") == JobStatus(JobState.CANCELLED, 0, "cancelled by ada")
+    assert jobs.settled(record, GONE, Cluster()).message == "cancelled by ada"
+
+
+def test_a_job_that_ended_before_it_could_be_cancelled_has_ended_as_it_did(record):
+    class Late(Cluster):
+        def cancel(self, handle):
+            self.statuses = [SUCCEEDED]
+
+    assert jobs.cancel(record, Late(RUNNING), "ada") == SUCCEEDED
+
+
+def test_the_end_of_an_earlier_job_is_not_written_to_the_record_of_the_next(bundle, record):
+    anew = jobs.record(bundle, replace(record.handle, uid="1-2-3"), "grace")
+    assert jobs.settled(record, FAILED, Cluster()) == FAILED
+    assert jobs.submitted(bundle.directory) == anew
+
+
+def test_an_end_that_cannot_be_kept_is_told_all_the_same(record, monkeypatch):
+    def refuse(path, text):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(jobs, "write_text", refuse)
+    assert jobs.status(record, Cluster(FAILED)) == FAILED
+
+
+def test_commands_at_the_same_time_leave_one_whole_record_and_agree(record):
+    ends = [FAILED, SUCCEEDED] * 8
+    told = []
+    threads = [
+        threading.Thread(target=lambda end=end: told.append(jobs.settled(record, end, Cluster()))) for end in ends
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(told) == len(ends) and set(told) == {jobs.submitted(record.handle.bundle_dir).ended}
+
+
+def test_the_same_job_found_again_keeps_its_record(bundle, record):
+    found = handle_of(bundle.directory, is_new=False)
+    assert jobs.record(bundle, found, "grace") == record
+    assert jobs.record(bundle, replace(found, uid="1-2-3"), "grace").user == "grace"
+
+
+def test_a_cluster_that_refuses_is_asked_once_for_all_its_jobs(bundle, record):
+    ended = bundle.directory.with_name("ended")
+    for name in ("second", "third", "ended"):
+        shutil.copytree(bundle.directory, bundle.directory.with_name(name))
+    jobs.settled(jobs.submitted(ended), FAILED, Cluster())
+    cluster = Cluster(refuses=Problem("E341", "cluster", "does not answer"))
+    listed = tuple(jobs.with_statuses(jobs.listing(Path("results")), lambda name: cluster))
+    assert cluster.calls == ["status"]
+    problems = {each.name: each.problem and each.problem.code for each in listed}
+    assert problems == {NAME: "E341", "second": "E341", "third": "E341", "ended": None}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [((QUEUED, RUNNING, SUCCEEDED), 0), ((QUEUED, FAILED), 3), ((RUNNING, CANCELLED), 130), ((GONE,), 3)],
+    ids=["succeeded", "failed", "cancelled", "gone"],
+)
+def test_wait_tells_each_change_and_exits_as_the_job_ended(record, on, capsys, monkeypatch, statuses, code):
+    finished = []
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state: finished.append(state))
+    on(Cluster(*statuses))
+    assert cli.run(["wait", NAME]) == code
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out] == [status.state.value for status in statuses]
+    assert all(status.message in line for status, line in zip(statuses, out, strict=True))
+    assert finished == [status.state for status in statuses[-1:] if status is not GONE]
+    assert cli.run(["wait", NAME, "--json"]) == code
+    (last,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (last["job"], last["state"]) == (NAME, statuses[-1].state.value)
+    assert len(finished) <= 1, "the run of a job that was seen to end is not closed again"
+
+
+def test_wait_gives_up_with_what_the_job_waits_for(record, on, capsys):
+    on(Cluster(QUEUED))
+    assert cli.run(["wait", NAME, "--timeout", "0.5"]) == 2
+    assert f"has not ended after 0.5 s: pending, {QUEUED.message}" in capsys.readouterr().err
+
+
+def test_a_tracking_store_that_refuses_does_not_change_how_a_job_ended(record, on, capsys, monkeypatch):
+    def refuse(bundle, state):
+        raise fail("E502", "mlflow", "does not answer")
+
+    monkeypatch.setattr(tracking, "finish", refuse)
+    on(Cluster(SUCCEEDED))
+    assert cli.run(["wait", NAME]) == 0
+    assert "E502" in capsys.readouterr().err
+    finished = []
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state: finished.append(state))
+    assert [cli.run(["wait", NAME]) for _ in range(2)] == [0, 0]
+    assert finished == [JobState.SUCCEEDED], "it is asked again until it takes the end, and then no more"
+
+
+def test_status_in_words_and_as_json(record, on, capsys):
+    on(Cluster(replace(RUNNING, state=JobState.SCALING, target_nodes=3, restarts=1, faulty_nodes=("node-7",))))
+    assert cli.run(["status", NAME]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "scaling  2 -> 3 nodes  training",
+        "restarts  1",
+        "faulty    node-7",
+        f"runs as   HyperPodPyTorchJob/{NAME} (namespace team, context prod)",
+        f"submitted {record.submitted} by ada",
+    ]
+    assert cli.run(["status", NAME, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["target_nodes"], told["faulty_nodes"]) == ("scaling", 3, ["node-7"])
+    assert told["native"]["uid"] == "7-8-9" and told["digest"] == record.digest
+
+
+def test_jobs_lists_what_is_rendered_runs_and_cannot_be_told(bundle, record, on, capsys):
+    rendered = bundle.directory.with_name("rendered")
+    shutil.copytree(bundle.directory, rendered)
+    (rendered / JOB_FILE).unlink()
+    on(Cluster(RUNNING))
+    assert cli.run(["jobs"]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["job", "cluster", "state", "nodes", "submitted", "message"]
+    assert first.split() == ["rendered", "-", "rendered", "-", "-"]
+    assert second.split() == [NAME, "k8s", "running", "2", record.submitted, "training"]
+    on(Cluster(refuses=Problem("E341", "cluster", "does not answer")))
+    assert cli.run(["jobs", "--json"]) == 0
+    untold, unknown = json.loads(capsys.readouterr().out)
+    assert untold == {"job": "rendered", "state": None}
+    assert unknown["state"] is None and "E341" in unknown["problem"]
+    assert cli.run(["jobs", "nowhere"]) == 0 and cli.run(["jobs", "nowhere", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_events_in_words_and_as_lines_of_json(record, on, capsys):
+    on(Cluster(RUNNING))
+    assert cli.run(["events", NAME]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "1970-01-01T00:00:00+00:00  Created  the job was created",
+        "1970-01-01T00:01:01+00:00  FailedScheduling  Pod/tiny-0: 0/4 nodes are available",
+    ]
+    assert cli.run(["events", NAME, "--json"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["is_warning"], second["is_warning"], second["time_s"]) == (False, True, 61.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "selection", "line"),
+    [
+        ([], LogSelection(has_headings=True), {"kind": "line", "rank": 0, "text": "hello"}),
+        (
+            ["--rank", "3", "--rank", "1", "--stderr", "--attempt", "2", "-f"],
+            LogSelection((1, 3), 2, is_stderr=True, has_headings=True),
+            {"kind": "line", "rank": 1, "text": "hello"},
+        ),
+        (["--all-ranks"], LogSelection(None, has_headings=True), {"kind": "line", "rank": 1, "text": "hello"}),
+    ],
+    ids=["rank-0", "several", "all"],
+)
+def test_logs_pass_on_what_is_selected(record, on, capsys, options, selection, line):
+    cluster = on(Cluster(RUNNING))
+    assert cli.run(["logs", NAME, *options, "--json"]) == 0
+    news, said = map(json.loads, capsys.readouterr().out.splitlines())
+    assert news == {"kind": "event", "rank": None, "text": "node-7 is lost"} and said == line
+    assert cluster.calls == [("logs", selection, "-f" in options)]
+
+
+def test_scale_asks_for_the_size(record, on, capsys):
+    cluster = on(Cluster(RUNNING))
+    assert cli.run(["scale", NAME, "--nodes", "3"]) == 0
+    assert cli.run(["scale", NAME, "--nodes", "1", "--json"]) == 0
+    asked, told = capsys.readouterr().out.split("\n", 1)
+    assert asked.startswith("asked for 3 nodes;") and json.loads(told) == {"job": NAME, "nodes": 1}
+    assert cluster.calls == [("scale", 3), ("scale", 1)]
+
+
+def test_cancel_ends_a_job_once(record, on, capsys, monkeypatch):
+    finished = []
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state: finished.append(state))
+    cluster = on(Cluster(RUNNING))
+    assert cli.run(["cancel", NAME]) == 0
+    assert capsys.readouterr().out.startswith("cancelled  cancelled by ")
+    assert cli.run(["cancel", NAME, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "cancelled"
+    assert cluster.calls.count("cancel") == 1 and finished == [JobState.CANCELLED]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status"], ["logs"], ["events"], ["wait"], ["cancel"], ["scale", "--nodes", "2"]],
+    ids=lambda words: words[0],
+)
+def test_a_job_that_was_never_launched_and_one_whose_cluster_refuses_are_problems(bundle, on, capsys, words):
+    assert cli.run([*words, NAME]) == 2
+    assert capsys.readouterr().err.startswith("E705")
+    jobs.record(bundle, handle_of(bundle.directory), "ada")
+    on(Cluster(refuses=Problem("E343", "cluster.kube_context", "the cluster does not know you")))
+    assert cli.run([*words, NAME]) == 2
+    assert capsys.readouterr().err.startswith("E343")
+
+
+def test_launch_returns_once_a_job_elsewhere_is_submitted(bundle, on, capsys):
+    cluster = on(Cluster(QUEUED))
+    assert cli.run(["launch", NAME]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"submitted HyperPodPyTorchJob/{NAME} (namespace team, context prod)"
+    assert any(line.startswith(f"recipes logs -f results/{NAME}") for line in out)
+    assert cluster.calls == ["submit"] and jobs.submitted(bundle.directory).handle.uid == "7-8-9"
+
+
+def test_launching_the_same_bundle_again_says_that_nothing_was_submitted(bundle, on, capsys):
+    on(Cluster(SUCCEEDED))
+    assert cli.run(["launch", NAME]) == 0
+    first = jobs.submitted(bundle.directory)
+    capsys.readouterr()
+    assert cli.run(["launch", NAME]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "is there already, from this very bundle; nothing was submitted" in out[0] and out[1] == "succeeded"
+    assert jobs.submitted(bundle.directory) == replace(first, ended=SUCCEEDED, is_closed=True)
+
+
+@pytest.mark.parametrize(("last", "code"), [(SUCCEEDED, 0), (FAILED, 3)], ids=["succeeded", "failed"])
+def test_with_wait_a_launch_follows_to_the_end(bundle, on, capsys, last, code):
+    on(Cluster(QUEUED, RUNNING, last))
+    assert cli.run(["launch", NAME, "--wait"]) == code
+    told = capsys.readouterr()
+    assert QUEUED.message in told.out and "hello" in told.out.splitlines()
+    assert told.out.splitlines()[-1] == f"logs: recipes logs results/{NAME}"
+    assert last.state.value in (told.out + told.err)
+    assert jobs.submitted(bundle.directory).ended == last
+
+
+def test_ctrl_c_leaves_a_job_elsewhere_alone(bundle, on, capsys):
+    class Interrupting(Cluster):
+        def logs(self, handle, selection=None, *, follow):
+            signal.raise_signal(signal.SIGINT)
+            yield "never read"
+
+    cluster = on(Interrupting(RUNNING))
+    assert cli.run(["launch", NAME, "--wait"]) == 130
+    told = capsys.readouterr()
+    assert "the job goes on" in told.err and f"recipes cancel results/{NAME}" in told.out
+    assert "cancel" not in cluster.calls
+
+
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("wait=true",), 3)], ids=["returns", "waits"])
+def test_main_follows_where_it_is_asked_to(tmp_path, monkeypatch, on, with_rendering, words, code):
+    monkeypatch.chdir(tmp_path)
+    with_rendering(Cluster(QUEUED, FAILED))
+    assert run.main([*MAIN, *words]) == code
+
+
+@pytest.fixture
+def with_rendering(on):
+    """Return a function that puts a cluster in place of every backend but for what k8s itself renders."""
+    real = pipeline.load_backend("k8s")
+
+    def put(cluster):
+        cluster.check, cluster.render = real.check, real.render
+        return on(cluster)
+
+    return put
+
+
+def test_a_server_dry_run_asks_the_cluster_and_submits_nothing(tmp_path, monkeypatch, capsys, with_rendering):
+    monkeypatch.chdir(tmp_path)
+    cluster = with_rendering(Cluster(refuses=Problem("E350", "manifests/job.yaml", "unknown field")))
+    assert run.main([*MAIN, "server_dry_run=true"]) == 2
+    assert "E350" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+    cluster = with_rendering(Cluster())
+    assert run.main([*MAIN, "server_dry_run=true"]) == 0
+    assert cluster.calls == ["validate"] and "next: recipes launch results/" in capsys.readouterr().out
+    (written,) = jobs.listing(Path("results"))
+    assert written.record is None
+
+
+def test_this_machine_has_no_server_to_ask(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run.main(["server_dry_run=true"]) == 2
+    assert capsys.readouterr().err.startswith("E416") and list(tmp_path.iterdir()) == []
+
+
+def test_local_events_are_those_of_the_last_launch_until_its_end(tmp_path):
+    earlier = Job(tmp_path / "run", launched=1000.0)
+    earlier.end(state="failed")
+    job = Job(tmp_path / "run", launched=2000.0)
+    job.start([0])
+    job.event("fault", node=0, cause="its agent ended", message="node 0: its agent ended")
+    job.end()
+    handle = JobHandle("local", "rehearsed", tmp_path)
+    events = list(LocalBackend().events(handle, follow=True))
+    assert events[0].kind == "launched" and events[0].time_s >= 2000.0
+    assert [(event.kind, event.about) for event in events if event.is_warning] == [("fault", "node 0")]
+    assert (events[-1].kind, events[-1].message) == ("ended", "succeeded")
+    starting = next(event for event in events if event.kind == "starting")
+    assert "nodes 0" in starting.message
