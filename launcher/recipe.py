@@ -164,8 +164,8 @@ class UnevenBatch(Model):
     small_local_batch_size: NonNegativeInt | None = None
     """Samples per optimizer step of each rank with the small share; at least 1."""
     large_local_batch_size: NonNegativeInt | None = None
-    """Samples per optimizer step of each other rank, and without a micro batch the most a device holds at once. small · num_small +
-    large · (ranks − num_small) must be train_batch_size."""
+    """Samples per optimizer step of each other rank, and without a micro batch the most a device holds at once.
+    small · num_small + large · (ranks − num_small) must be train_batch_size."""
 
 
 class BatchArgs(Model):

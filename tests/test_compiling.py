@@ -1,6 +1,7 @@
 """The commands that compile, as a user meets them: check, plan, render, new."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,8 @@ def test_check_all_says_how_much_it_checked(recipes, two_entries):
     code, out, err = recipes("check", "--all")
     assert (code, err) == (0, "")
     assert out.startswith("2 recipes, ") and ": 0 problems\n" in out
+    num_jobs = int(re.search(r"(\d+) jobs", out)[1])
+    assert all(int(told) <= num_jobs for told in re.findall(r"[EN]\d{3} on (\d+) jobs", out))
 
 
 def test_check_all_says_a_problem_once_and_on_which_instances(recipes, two_entries):

@@ -35,6 +35,7 @@ def recipe(samples=128, micro=8, rate=1e-4, group=1, first=1, last=16, step=None
         training_config=SimpleNamespace(training_args=args),
         elastic_policy=SimpleNamespace(min_nodes=first, max_nodes=last, replica_increment_step=step),
         trainer=SimpleNamespace(num_nodes=first),
+        model_parallel_size=1,
         planner=planner,
     )
 

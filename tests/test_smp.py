@@ -426,7 +426,8 @@ LINE = (
     "mpirun --host algo-1:8,algo-2:8 -np 16 --allow-run-as-root --display-map --tag-output"
     " -mca btl_tcp_if_include eth0 -mca oob_tcp_if_include eth0 -mca plm_rsh_no_tree_spawn 1 -bind-to none"
     " -map-by slot -mca pml ob1 -mca btl ^openib -mca orte_abort_on_non_zero_status 1"
-    " -mca btl_vader_single_copy_mechanism none -x NCCL_MIN_NRINGS=4 -x NCCL_SOCKET_IFNAME=eth0 -x NCCL_DEBUG={debug} -x LD_LIBRARY_PATH -x PATH"
+    " -mca btl_vader_single_copy_mechanism none -x NCCL_MIN_NRINGS=4 -x NCCL_SOCKET_IFNAME=eth0 -x NCCL_DEBUG={debug}"
+    " -x LD_LIBRARY_PATH -x PATH"
     " -x LD_PRELOAD=/lib/gethostname.so{custom} -x FI_PROVIDER=efa -x NCCL_PROTO=simple -x FI_EFA_USE_DEVICE_RDMA=1"
     " -x SM_HOSTS -x SM_HPS{library} /usr/bin/python3 -m mpi4py train.py --epochs 1"
 )

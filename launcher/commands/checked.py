@@ -90,9 +90,9 @@ def summarize(results: Sequence[Checked], seconds: float) -> None:
     said = f"{len(recipes)} recipes, {len(results)} jobs, {sizes} sizes in {seconds:.1f} s, {peak_mib:.0f} MiB: "
     outcome = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
     console.say(said + outcome, "bold red" if problems else "bold green")
-    counts = Counter(notice.code for result in results for notice in result.notices)
-    if counts:
-        listed = ", ".join(f"{code} on {count} jobs" for code, count in sorted(counts.items()))
+    num_jobs = Counter(code for result in results for code in {notice.code for notice in result.notices})
+    if num_jobs:
+        listed = ", ".join(f"{code} on {number} jobs" for code, number in sorted(num_jobs.items()))
         console.say(f"notes: {listed}; recipes rules says why", "dim")
 
 

@@ -44,7 +44,7 @@ def ranks(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show host, local rank, and model and data parallel groups of every rank. Of a recipe, or of numbers."""
+    """Show where ranks lie. Host, local rank and both groups of each, for a recipe or for numbers."""
     from launcher import console, ranks_picture
 
     numbers = (hosts, processes, partitions, tensor, strategy)

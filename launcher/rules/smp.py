@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from launcher import mpi
 from launcher.check import Draft
 from launcher.problems import Problem
 from launcher.recipe import Model
@@ -307,8 +306,12 @@ def options_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator
     """Custom options are split at blanks, and must leave the number of ranks and their places as they are planned."""
     distribution = _distribution(draft)
     options = distribution.mpi.custom_mpi_options if distribution and distribution.is_mpi else None
-    path, words = f"{_MPI}.custom_mpi_options", (options or "").split()
-    if re.search("[\"'\\\\]", options or ""):
+    if not options:
+        return
+    from launcher import mpi  # few recipes need it, and its import costs every launch milliseconds
+
+    path, words = f"{_MPI}.custom_mpi_options", options.split()
+    if re.search("[\"'\\\\]", options):
         yield problem(path, "quotes and backslashes reach mpirun as they are, as parts of a word", value=options)
     if moving := [word for word in words if word.partition("=")[0] in mpi.PLACING]:
         message = f"{', '.join(moving)} would move ranks away from where the plan has them"

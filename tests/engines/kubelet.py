@@ -59,16 +59,29 @@ def stamp(time_ns: int) -> str:
 def running(authority: Authority) -> Iterator[Kubelet]:
     """Run the stand-in until the block ends."""
     kubelet = Kubelet()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(kubelet))
+    server.daemon_threads = True
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("kubelet"))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    kubelet.port = server.server_address[1]
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    try:
+        yield kubelet
+    finally:
+        server.shutdown()
+        server.server_close()
 
+
+def _handler(kubelet: Kubelet) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             address = urlsplit(self.path)
             kubelet.requests.append(self.path)
-            pod = address.path.split("/")[3]
             query = {name: values[0] for name, values in parse_qs(address.query).items()}
-            runs = kubelet.logs.get(pod, [])
+            runs = kubelet.logs.get(address.path.split("/")[3], [])
             index = -2 if query.get("previous") == "true" else -1
             if len(runs) < -index:
                 self.send_error(400, "no such container")
@@ -87,19 +100,7 @@ def running(authority: Authority) -> Iterator[Kubelet]:
         def log_message(self, *_args: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*authority.issue("kubelet"))
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    kubelet.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield kubelet
-    finally:
-        server.shutdown()
-        server.server_close()
+    return Handler
 
 
 def _lines(kubelet: Kubelet, log: ContainerLog, query: dict[str, str]) -> Iterator[str]:

@@ -82,7 +82,7 @@ class ClusterStage:
             for name in [name for name in self._pods if name not in jobs]:
                 for pod in self._pods.pop(name):
                     there = self._space.get("Pod", pod)
-                    self._space.cluster.kubelet.end(pod)
+                    self._space.end_container(pod, exit_code=143)  # without a kubelet a pod that runs stays for ever
                     self._space.admin.delete(path("Pod", self._space.name, pod), there["metadata"]["uid"])
 
     def _start(self, name, job):

@@ -122,5 +122,6 @@ def _await_end(connection: Connection, target: Target) -> None:
         if waited_s > _PATIENCE_S:
             raise fail("E353", "job", f"is deleted, and {seen.nodes} of its pods still run", value=target.name)
         attempt += 1
-        connection.stop.wait(pause_s(attempt))
-        waited_s += pause_s(attempt)
+        pause = pause_s(attempt)
+        connection.stop.wait(pause)
+        waited_s += pause

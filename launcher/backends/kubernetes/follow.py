@@ -304,7 +304,7 @@ def events(connection: Connection, target: Target, *, follow: bool) -> Iterator[
             found = observer.next(_LOOK_AGAIN_S)
             if found is not None:
                 yield from _new_events(found, target, told)
-            elif observer.is_informed and observer.inbox.empty() and observer.status().state.is_final:
+            if observer.is_informed and observer.inbox.empty() and observer.status().state.is_final:
                 latest, _ = _listed(observer.connection, where, {})
                 yield from _new_events(latest, target, told)
                 return

@@ -43,12 +43,12 @@ class View:
 
 def read(view: View) -> JobStatus:
     """Return a job's status."""
+    nodes = len([pod for pod in view.pods if _phase(pod) == "Running"])
     if view.job is None:
-        return JobStatus(JobState.GONE, 0, "the cluster does not have it any more")
+        return JobStatus(JobState.GONE, nodes, "the cluster does not have it any more")
     status = view.job.get("status") or {}
     held = {each["type"]: each for each in status.get("conditions") or () if each["status"] == "True"}
     name, state = next(((name, state) for name, state in STATES if name in held), ("", JobState.PENDING))
-    nodes = len([pod for pod in view.pods if _phase(pod) == "Running"])
     extras = {
         "restarts": status.get("restartCount") or 0,
         "faulty_nodes": tuple(status.get("latestFaultyPodInstanceList") or ()),

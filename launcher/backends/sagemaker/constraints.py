@@ -1,0 +1,181 @@
+"""What CreateTrainingJob takes: every constraint of its members, checked before the service is asked.
+
+botocore itself checks required members, types and minima only.
+
+Source: `api.json`, the service model of the Amazon SageMaker API 2017-07-24. A test compares it with botocore's.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "long": (int,),
+    "list": (list, tuple),
+    "map": (Mapping,),
+    "structure": (Mapping,),
+}
+_WORDS = {
+    "list": "a list",
+    "map": "a mapping",
+    "structure": "a mapping",
+    "string": "a text",
+    "boolean": "true or false",
+}
+
+# What Java means by a class of characters, where Python means another one or has none.
+_OUTSIDE = {r"\d": "[0-9]", r"\w": "[A-Za-z0-9_]", ".": "[^\n\r\u0085\u2028\u2029]"}
+_INSIDE = {
+    r"\p{Alnum}": "A-Za-z0-9",
+    r"\p{L}": r"\w",
+    r"\p{N}": "",  # \w has digits
+    r"\p{Z}": " \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000",
+}
+_TOKEN = re.compile(r"\\p\{\w+\}|\\.|.", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A value that the service would refuse.
+
+    Args:
+        member: Where it is in the request, as `ResourceConfig.InstanceGroups.0.InstanceCount`; "" for the request.
+        message: What is wrong with it, with the API's name of what it is.
+        value: The value; None where it is absent.
+        allowed: What the service takes.
+    """
+
+    member: str
+    message: str
+    value: Any = None
+    allowed: str | None = None
+
+
+def faults(value: Any, member: str = "") -> Iterator[Fault]:
+    """Yield everything that the service would refuse about a request, or about the value of one of its members.
+
+    Args:
+        value: As in the request's JSON.
+        member: Path of the member in `api.json`; "" for the request itself.
+    """
+    yield from _faults(value, member, member)
+
+
+def member(path: str) -> Callable[[Any], Any]:
+    """Return a validator of a pydantic field that holds what goes to a member of the request."""
+
+    def validate(value: Any) -> Any:
+        found = next(faults(value, path), None)
+        if found:
+            raise ValueError(": ".join(filter(None, (found.message, found.allowed))))
+        return value
+
+    return validate
+
+
+def instance_types() -> frozenset[str]:
+    """Return every instance type that runs training jobs, with its `ml.` prefix."""
+    return frozenset(_enum("TrainingInstanceType"))
+
+
+def _faults(value: Any, path: str, at: str) -> Iterator[Fault]:
+    shape, name = _members()[path], _name(path)
+    kind = shape["type"]
+    if not isinstance(value, _TYPES[kind]) or (kind in ("integer", "long") and isinstance(value, bool)):
+        yield Fault(at, f"{name} has the wrong type", value, _WORDS.get(kind, "a whole number"))
+        return
+    yield from _own_faults(value, shape, name, at)
+    if kind == "list":
+        for i, item in enumerate(value):
+            yield from _faults(item, f"{path}[]", f"{at}.{i}")
+    elif kind == "map":
+        for key, item in value.items():
+            yield from _faults(key, f"{path}{{key}}", f"{at}.{key}")
+            yield from _faults(item, f"{path}{{value}}", f"{at}.{key}")
+    elif kind == "structure":
+        yield from _member_faults(value, shape, path, at)
+
+
+def _member_faults(value: Mapping[str, Any], shape: Mapping[str, Any], path: str, at: str) -> Iterator[Fault]:
+    for required in shape.get("required", ()):
+        if required not in value:
+            yield Fault(_below(at, required), f"{_name(path)} lacks {required}")
+    for key, item in value.items():
+        if (inner := _below(path, key)) in _members():
+            yield from _faults(item, inner, _below(at, key))
+        else:
+            allowed = ", ".join(_known(path))
+            yield Fault(_below(at, key), f"{_name(path)} has no member of that name", key, allowed)
+
+
+def _own_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Iterator[Fault]:
+    """Yield what is wrong with the size of a value, its form, or its not being one of those listed."""
+    kind = shape["type"]
+    size = value if kind in ("integer", "long") else len(value) if kind in ("string", "list", "map") else None
+    least, most = shape.get("min", 0), shape.get("max")
+    if size is not None and (("min" in shape and size < least) or (most is not None and size > most)):
+        unit = {"string": " characters", "list": " entries", "map": " entries"}.get(kind, "")
+        allowed = f"at least {least}" if most is None else f"{least} to {most}"
+        yield Fault(at, f"{name} is {size}{unit}", value if len(str(value)) < 80 else None, f"{allowed}{unit}")
+    enum = shape.get("enum")
+    names = _enum(enum) if isinstance(enum, str) else enum
+    if names and value not in names:
+        yield Fault(at, f"{name} has no such value", value, ", ".join(names) if len(names) < 20 else None)
+    pattern = shape.get("pattern")
+    if pattern and not java_pattern(pattern).fullmatch(value):
+        yield Fault(at, f"{name} has another form", value, _described(pattern))
+
+
+def _described(pattern: str) -> str:
+    return {".*": "one line", ".+": "one line, not empty"}.get(pattern, f"all of {pattern}")
+
+
+@cache
+def java_pattern(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of the service model as Python's; use its `fullmatch`, as the service does.
+
+    Source: Java, java.util.regex.Pattern: \\d and \\w are ASCII, and a dot is anything but five ends of a line.
+    """
+    is_inside, words = False, []
+    for token in _TOKEN.findall(pattern):
+        if token in ("[", "]"):
+            is_inside = token == "["
+        table = _INSIDE if is_inside else _OUTSIDE
+        words.append(table.get(token, token))
+    return re.compile("".join(words))
+
+
+def _name(path: str) -> str:
+    """Return how messages call a member."""
+    text = path.replace("[]", "").replace("{value}", " value").replace("{key}", " key")
+    return text or "CreateTrainingJob"
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _known(path: str) -> list[str]:
+    prefix = f"{path}." if path else ""
+    names = (each.removeprefix(prefix) for each in _members() if each and each.startswith(prefix))
+    return [name for name in names if not any(sign in name for sign in ".[{")]
+
+
+def _enum(name: str) -> list[str]:
+    return _model()["enums"][name]
+
+
+def _members() -> dict[str, dict[str, Any]]:
+    return _model()["members"]
+
+
+@cache
+def _model() -> dict[str, Any]:
+    return json.loads(Path(__file__).with_name("api.json").read_text(encoding="utf-8"))

@@ -1,0 +1,59 @@
+"""Types of values that go to one member of CreateTrainingJob, held to its bounds where they are typed."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from launcher.backends.sagemaker.constraints import member
+from launcher.recipe import Listed
+
+
+def _is_free(key: str) -> str:
+    """Refuse a tag's key that is Amazon's own. Source: Tagging AWS resources, Tag naming limits."""
+    if key.lower().startswith("aws:"):
+        raise ValueError("tags that begin with aws: are Amazon's own")
+    return key
+
+
+RoleArn = Annotated[str, AfterValidator(member("RoleArn"))]
+S3Uri = Annotated[str, Field(pattern=r"^(s3|https)://[^/]+"), AfterValidator(member("OutputDataConfig.S3OutputPath"))]
+KmsKey = Annotated[str, AfterValidator(member("OutputDataConfig.KmsKeyId"))]
+LocalPath = Annotated[str, Field(pattern=r"^/"), AfterValidator(member("CheckpointConfig.LocalPath"))]
+MaxRuntime = Annotated[int, Field(le=28 * 86400), AfterValidator(member("StoppingCondition.MaxRuntimeInSeconds"))]
+"""Source: StoppingCondition: the maximum is 28 days, which is in the prose only."""
+MaxWait = Annotated[int, AfterValidator(member("StoppingCondition.MaxWaitTimeInSeconds"))]
+MaxPending = Annotated[int, AfterValidator(member("StoppingCondition.MaxPendingTimeInSeconds"))]
+Retries = Annotated[int, AfterValidator(member("RetryStrategy.MaximumRetryAttempts"))]
+KeepAlive = Annotated[int, AfterValidator(member("ResourceConfig.KeepAlivePeriodInSeconds"))]
+GroupName = Annotated[str, AfterValidator(member("ResourceConfig.InstanceGroups[].InstanceGroupName"))]
+PlanArn = Annotated[str, AfterValidator(member("ResourceConfig.TrainingPlanArn"))]
+Subnet = Annotated[str, AfterValidator(member("VpcConfig.Subnets[]"))]
+SecurityGroup = Annotated[str, AfterValidator(member("VpcConfig.SecurityGroupIds[]"))]
+Subnets = Annotated[Listed[Subnet], Field(min_length=1, max_length=16)]
+SecurityGroups = Annotated[Listed[SecurityGroup], Field(min_length=1, max_length=5)]
+TagKey = Annotated[str, AfterValidator(_is_free), AfterValidator(member("Tags[].Key"))]
+TagValue = Annotated[str, AfterValidator(member("Tags[].Value"))]
+Tags = Annotated[dict[TagKey, TagValue], Field(max_length=50)]
+Variable = Annotated[str, AfterValidator(member("Environment{key}"))]
+VariableValue = Annotated[str, AfterValidator(member("Environment{value}"))]
+Environment = Annotated[dict[Variable, VariableValue], Field(max_length=100)]
+Hyperparameter = Annotated[str, AfterValidator(member("HyperParameters{key}"))]
+Word = Annotated[str, AfterValidator(member("AlgorithmSpecification.ContainerArguments[]"))]
+Words = Annotated[Listed[Word], Field(min_length=1, max_length=100)]
+ChannelName = Annotated[str, AfterValidator(member("InputDataConfig[].ChannelName"))]
+Mode = Literal["File", "Pipe", "FastFile"]
+ChannelText = Annotated[str, AfterValidator(member("InputDataConfig[].ContentType"))]
+Attribute = Annotated[str, AfterValidator(member("InputDataConfig[].DataSource.S3DataSource.AttributeNames[]"))]
+Attributes = Annotated[Listed[Attribute], Field(min_length=1, max_length=16)]
+_FILES = "InputDataConfig[].DataSource.FileSystemDataSource"
+FileSystemId = Annotated[str, AfterValidator(member(f"{_FILES}.FileSystemId"))]
+DirectoryPath = Annotated[str, Field(pattern=r"^/"), AfterValidator(member(f"{_FILES}.DirectoryPath"))]
+_REGISTRY = "AlgorithmSpecification.TrainingImageConfig.TrainingRepositoryAuthConfig"
+CredentialsArn = Annotated[str, AfterValidator(member(f"{_REGISTRY}.TrainingRepositoryCredentialsProviderArn"))]
+MlflowArn = Annotated[str, AfterValidator(member("MlflowConfig.MlflowResourceArn"))]
+MlflowName = Annotated[str, AfterValidator(member("MlflowConfig.MlflowRunName"))]
+MetricName = Annotated[str, AfterValidator(member("AlgorithmSpecification.MetricDefinitions[].Name"))]
+MetricRegex = Annotated[str, AfterValidator(member("AlgorithmSpecification.MetricDefinitions[].Regex"))]
+AlgorithmName = Annotated[str, AfterValidator(member("AlgorithmSpecification.AlgorithmName"))]
+Scalars = dict[Hyperparameter, str | int | float | bool]
+Groups = Annotated[Listed[GroupName], Field(min_length=1, max_length=5)]
