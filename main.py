@@ -9,8 +9,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 def main() -> int:
-    from launcher import run
-
+    try:
+        from launcher import run
+    except ModuleNotFoundError as error:
+        print(f"{error.name} is not installed: make run sets up .venv and runs here, or pip install .", file=sys.stderr)
+        return 2
     if any(word.startswith("-") for word in sys.argv[1:]):  # --cfg, --help, --multirun: Hydra's own
         from launcher import flags
 

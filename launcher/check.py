@@ -4,22 +4,28 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from launcher import families, instances, planner
+from launcher import families, instances, planner, references
+from launcher.chosen import GROUPS
 from launcher.compose import Composition
 from launcher.instances import Instance
+from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.recipe import Launch, RecipeBase, UnevenBatch
 from launcher.rules import all_rules, related
 from launcher.scales import AUTO, ScaleTree, get, leaves, scale_trees, size_of, static_tree, without
-from launcher.typed import did_you_mean, is_field, type_problems
+from launcher.typed import is_field, type_problems
 
 _BACKENDS = {"local": "local", "k8s": "kubernetes", "slurm": "slurm", "sm_jobs": "sagemaker"}
 """Package under `launcher.backends` of each choice of `cluster`."""
+_MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
+"""Remedies of keys that were to choose a file."""
+_OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,8 @@ def examine(composition: Composition) -> tuple[Draft | None, list[Problem]]:
     The faults are without their origins, which cost more than all rules together.
     """
     draft, problems = _type(composition)
+    if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
+        return None, misspelt  # whatever else is wrong is wrong with a job that was not meant
     faulty = frozenset(problem.path for problem in problems)
     for rule in all_rules():
         if draft and rule.applies(composition.backend, faulty):
@@ -291,21 +299,42 @@ def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Any
 
 
 def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
-    """Return faults with where each faulty value came from, and where a key that is not here belongs."""
-    located = (p if p.where else dataclasses.replace(p, where=composition.origin(p.path)) for p in problems)
+    """Return faults with where each faulty value came from, and where a key that is not here belongs.
+
+    A value that only refers to a faulty one is left out: the fault is there.
+    """
+    faulty = {tuple(problem.path.split(".")) for problem in problems}
+    own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
+    located = [p if p.where else dataclasses.replace(p, where=composition.origin(p.path)) for p in own]
+    if any(p.code == "E101" and not p.remedy for p in located):
+        located = _with_places(composition, located)
+    return tuple(located)
+
+
+def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:
+    places = composition.settings(path)
+    written = places[-1].value if places else None
+    is_reference = isinstance(written, str) and "${" in written
+    return is_reference and not faulty.isdisjoint(references.targets(written, tuple(path.split("."))))
+
+
+def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
+    """Say of each unknown key where its name is known, else how all those of the recipe are declared."""
     known: dict[str, list[str]] = {}
-    for path, _ in leaves(composition.tree) if any(p.code == "E101" for p in problems) else ():
+    for path, _ in leaves(composition.tree):
         if "scale_config" not in path:
             known.setdefault(path.rpartition(".")[2], []).append(path)
-    return tuple(p if p.code != "E101" or p.remedy else _with_place(known, p) for p in located)
+    placed = [p if p.code != "E101" or p.remedy else _with_place(known, p) for p in problems]
+    unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
+    declared = get(composition.tree, "recipes.extra_keys")
+    keys = [*(declared if isinstance(declared, list) else ()), *(_OF_SIZE.sub("", p.path, count=1) for p in unread)]
+    remedy = f"recipes.extra_keys=[{','.join(dict.fromkeys(map(str, keys)))}] if your training code reads "
+    remedy += "it" if len(unread) == 1 else "them"
+    return [dataclasses.replace(p, remedy=remedy) if p in unread else p for p in placed]
 
 
 def _with_place(known: Mapping[str, list[str]], problem: Problem) -> Problem:
     """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
     name, unknown = problem.path.rpartition(".")[2], problem.path
     places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
-    if places:
-        return dataclasses.replace(problem, remedy=f"did you mean {' or '.join(places[:3])}?")
-    inside = unknown.removeprefix("recipes.")
-    remedy = f"recipes.extra_keys=[{inside}] if your training code reads it" if inside != unknown else None
-    return dataclasses.replace(problem, remedy=remedy)
+    return dataclasses.replace(problem, remedy=f"did you mean {' or '.join(places[:3])}?") if places else problem

@@ -1,6 +1,5 @@
 """The files that a launch chooses, composed by Hydra, and why they cannot be."""
 
-import difflib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher import defaults
+from launcher.nearest import nearest
 from launcher.paths import COLLECTION
 from launcher.problems import ProblemsFound, fail
 from launcher.sources import RecipeFiles, count_references, known_configs, register
@@ -129,7 +129,7 @@ def _refused(error: Exception, choices: Choices) -> ProblemsFound:
 def _unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
     names = (config.partition("/") for config in known_configs(choices.search))
     known = [path for folder, _, path in names if folder == group]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or known[:8]
+    near = nearest(name, known, cutoff=0.5) or known[:8]
     return fail(
         "E005",
         group,

@@ -59,7 +59,7 @@ class _Command(TyperCommand):
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:
         params = self.get_params(ctx)
-        arguments = [(p.metavar, p.help) for p in params if p.param_type_name == "argument"]
+        arguments = [(p.metavar, p.help or "") for p in params if p.param_type_name == "argument"]
         options = [p.get_help_record(ctx) for p in params if p.param_type_name == "option"]
         for heading, rows in (("Arguments", arguments), ("Options", options)):
             if rows:

@@ -25,6 +25,7 @@ _CONTAINER = "docs/container.md"
 _SCRIPT = "docs/decisions.md, A script of your own"
 _DISTRIBUTION = "docs/decisions.md, Model parallelism and MPI"
 _JOBS = "docs/decisions.md, Jobs and their records"
+_TRAINING_JOBS = "docs/decisions.md, Training jobs of SageMaker"
 _SECURITY = "docs/manifest.md, What pods may do"
 
 
@@ -54,7 +55,7 @@ SUBJECTS = {
     "E0": "Composition",
     "E1": "Types",
     "E2": "Sizes, batches and hardware",
-    "E3": "Kubernetes",
+    "E3": "Kubernetes and SageMaker",
     "E4": "This machine and its rehearsals",
     "E5": "Tracking",
     "E6": "Secrets",
@@ -151,6 +152,21 @@ _ELSEWHERE = (
         "Commands before and after training are run by an image's start script; some images have none.",
         "docs/manifest.md",
         "k8s",
+    ),
+    Code("E392", "A training job is started with boto3, which is an extra of its own.", "pyproject.toml", "sm_jobs"),
+    Code("E393", "A training job runs in one region, which has no default.", _TRAINING_JOBS, "sm_jobs"),
+    Code("E394", "AWS has to know who asks for a job.", _TRAINING_JOBS, "sm_jobs"),
+    Code("E395", "AWS does not allow a user what a command needs.", _TRAINING_JOBS, "sm_jobs"),
+    Code("E396", "AWS does not answer, is in trouble, or asks for patience.", _TRAINING_JOBS, "sm_jobs"),
+    Code("E397", "AWS refuses what is asked of it, for a reason of its own.", _TRAINING_JOBS, "sm_jobs"),
+    Code(
+        "E398", "CloudWatch keeps one stream a host, which has its output and its errors.", _TRAINING_JOBS, "sm_jobs"
+    ),
+    Code(
+        "E399",
+        "A member of the request is not as the API takes it.",
+        "Amazon SageMaker API, CreateTrainingJob",
+        "sm_jobs",
     ),
     Code(
         "E401",
@@ -268,8 +284,12 @@ _ELSEWHERE = (
     Code("N116", "What a script takes in a step is its own affair until its recipe states it.", _SCRIPT),
     Code("N117", "Something of the pods is beyond the restricted Pod Security profile.", _SECURITY, "k8s"),
     Code("N118", "A section of distribution that is not enabled does nothing, whatever else it says.", _DISTRIBUTION),
+    Code("N124", "An entry of extra_keys that is no key of the recipe may be a typo, or a leftover.", _TYPES),
+    Code("N125", "Accelerators that no process uses are paid for all the same.", "launcher/instances.yaml"),
     Code("N120", "A quota counts less memory a node than it has, as AWS's own example does.", _GOVERNANCE),
     Code("N121", "Pods of a team without an IAM role have no access to AWS of their own.", _GOVERNANCE),
     Code("N122", "A namespace that enforces no Pod Security profile only warns and audits.", _GOVERNANCE),
     Code("N123", "An elastic job asks for more nodes than its quota will ever hold.", _GOVERNANCE, "k8s"),
+    Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
+    Code("N125", "A recipe without an elastic_policy has no bounds of its own, so the default ones hold.", _PRECEDENCE),
 )

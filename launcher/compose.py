@@ -19,15 +19,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher import provenance, references
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
+from launcher.nearest import did_you_mean
 from launcher.problems import Problem, ProblemsFound, fail, shown
 from launcher.provenance import Setting
 from launcher.scales import AUTO, leaves
-from launcher.sources import USER_RECIPE, UserRecipe, locate
-from launcher.typed import did_you_mean
+from launcher.sources import USER_RECIPE, UserRecipe, find, locate
 
 _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
 _SCALES = "recipes.scale_config"
+_POLICY = ("base/elastic/policy", "recipes")
+"""Layer of files that holds the default `elastic_policy`, and its package."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Composition:
         overrides: As typed.
         explicit: Dotted path of every leaf an override sets, to that override.
         corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
+        has_default_policy: Whether overrides made an `elastic_policy` where the recipe has none, over the default one.
     """
 
     tree: Mapping[str, Any]
@@ -49,6 +52,7 @@ class Composition:
     overrides: tuple[str, ...]
     explicit: Mapping[str, str]
     corrections: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
+    has_default_policy: bool = field(kw_only=True, default=False)
     _layers: tuple[tuple[str, str], ...] = field(repr=False, compare=False)
     _search: tuple[str, ...] = field(repr=False, compare=False)
 
@@ -110,13 +114,15 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     config = copy.deepcopy(files.config)
     values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
     has_corrections = _apply(config, values)
+    has_default_policy = _inherit_policy(config, files.config)
     composition = Composition(
         tree={},
         recipe=next((str(o.value()) for o in parsed if o.key_or_group == "recipes"), files.recipe),
         backend=files.cluster,
         overrides=tuple(overrides),
         explicit=_explicit(values),
-        _layers=files.layers,
+        has_default_policy=has_default_policy,
+        _layers=(_POLICY, *files.layers) if has_default_policy else files.layers,
         _search=choices.search,
     )
     if files.references + sum(text.count("${") for text in overrides) > references.FEW:
@@ -160,11 +166,32 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
                     "E008", key, "cannot be removed: there is no such key", where=shown(override.input_line)
                 )
             del node[name]
+        elif inside := _of_recipe(config, key):
+            remedy = f"did you mean {inside}?"
+            return Problem("E101", key, "unknown key", remedy=remedy, where=shown(override.input_line))
         else:
             OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
         return Problem("E003", key, first_line(error), where=shown(override.input_line))
     return None
+
+
+def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
+    """Lay the default `elastic_policy` under one that overrides made where the files have none; tell whether."""
+    key = "recipes.elastic_policy"
+    policy = OmegaConf.select(config, key)
+    if not OmegaConf.is_dict(policy) or OmegaConf.select(of_files, key) is not None:
+        return False
+    default = OmegaConf.load(find(_POLICY[0], ()))["elastic_policy"]
+    OmegaConf.update(config, key, OmegaConf.merge(default, policy), merge=False)
+    return True
+
+
+def _of_recipe(config: DictConfig, key: str) -> str | None:
+    """Return where a key stands that was given without `recipes.`, below a key of the launch that holds no others."""
+    head, _, rest = key.partition(".")
+    is_leaf = head in config and not OmegaConf.is_dict(config[head])
+    return f"recipes.{key}" if rest and is_leaf and OmegaConf.is_dict(config.recipes.get(head)) else None
 
 
 def _corrections(config: DictConfig, values: Sequence[Override]) -> list[Override]:
@@ -256,12 +283,24 @@ def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     return Choices(tuple(words), tuple(search))
 
 
+def search_path(overrides: Sequence[str]) -> list[Path]:
+    """Return the folders that `hydra.searchpath` adds among overrides.
+
+    Raises:
+        ProblemsFound: It is no list of folders, or one is not there.
+    """
+    parsed = _parse([text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")])
+    return [Path(folder) for override in parsed for folder in override.value() if "://" not in folder]
+
+
 def _recipe_file(override: Override, cwd: Path) -> Path | None:
     """Return the file that `recipes=` names, or None when it names a recipe of the collection."""
     name = str(override.value())
     if not name.endswith((".yaml", ".yml")):
         return None
     path = (cwd / Path(name).expanduser()).resolve()
+    if path.exists() and not path.is_file():
+        raise fail("E005", "recipes", "is no regular file", value=name, allowed="a YAML file")
     if not path.is_file():
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
         remedy = near or "a recipe of the collection is a path under recipes/ without .yaml"

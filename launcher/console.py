@@ -4,15 +4,20 @@ import functools
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from launcher.problems import Problem
+from launcher.problems import Notice, Problem
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_INDENT_OF_PROBLEM, _INDENT_OF_NOTICE = " " * 7, " " * 11
+"""What the further lines of a line that is wrapped start with: a little more than it does; under its message."""
 
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
@@ -66,7 +71,23 @@ def show_problem(text: str) -> None:
     head, *rest = text.splitlines()
     say(head, "bold red", stderr=True)
     for line in rest:
-        say(line, stderr=True)
+        for part in _wrapped(line, _INDENT_OF_PROBLEM, sys.stderr):
+            say(part, stderr=True)
+
+
+def show_notice(notice: Notice, *, stderr: bool = False) -> None:
+    """Print a notice."""
+    for line in _wrapped(str(notice), _INDENT_OF_NOTICE, sys.stderr if stderr else sys.stdout):
+        say(line, "yellow", stderr=stderr)
+
+
+def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
+    """Return a line in pieces that fit a terminal, cut between words; whole where it goes elsewhere."""
+    if not stream.isatty() or len(line) <= (columns := shutil.get_terminal_size().columns):
+        return [line]
+    return textwrap.wrap(
+        line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 @contextmanager

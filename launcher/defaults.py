@@ -1,6 +1,5 @@
 """What is wrong with the `defaults` of the files a launch is composed of, once Hydra has refused them."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from launcher import yamlio
+from launcher.nearest import nearest
 from launcher.paths import COLLECTION
 from launcher.problems import Problem
 from launcher.sources import find, known_configs
@@ -163,6 +163,6 @@ def _instead(entry: _Entry, names: Sequence[str]) -> str | None:
     name, _, package = entry.written.partition("@")
     if name in names:
         return f"/{entry.written}, with a slash before it"
-    near = difflib.get_close_matches(entry.config, names, n=3, cutoff=0.7)
+    near = nearest(entry.config, names, cutoff=0.7)
     place = f"@{package or _HERE}"
     return f"did you mean {' or '.join(f'/{found}{place}' for found in near)}?" if near else None

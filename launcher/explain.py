@@ -1,6 +1,5 @@
 """Where the value of a key comes from, at every size: the place that wins, and every place it wins over."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +7,7 @@ from typing import Any
 
 from launcher.check import Draft, examine
 from launcher.compose import Composition
+from launcher.nearest import nearest
 from launcher.planner import BOUND
 from launcher.problems import fail
 from launcher.provenance import Setting
@@ -18,8 +18,6 @@ _SCALES = "recipes.scale_config"
 _FILLED_IN = "training_config"
 """The key of the top level that gets the recipe's name."""
 _SIZE = "recipes.trainer.num_nodes"
-_NEAR = 3
-"""Names suggested for a key that is not there."""
 ABSENT = object()
 """Stands for the value of a key that a size does not have."""
 
@@ -128,8 +126,8 @@ def _suggestion(key: str, known: Sequence[str]) -> str | None:
     """Name the keys nearest to a wrong one, first by its last word, then by its whole path."""
     word = key.rpartition(".")[2]
     words = {path.rpartition(".")[2]: path for path in reversed(known) if ".scale_config." not in path}
-    near = [words[name] for name in difflib.get_close_matches(word, words, n=_NEAR, cutoff=0.7)]
-    near = near or difflib.get_close_matches(f"{_ROOT}{key}", known, n=_NEAR, cutoff=0.7)
+    near = [words[name] for name in nearest(word, list(words), cutoff=0.7)]
+    near = near or nearest(f"{_ROOT}{key}", known, cutoff=0.7)
     return f"did you mean {' or '.join(path.removeprefix(_ROOT) for path in near)}?" if near else None
 
 

@@ -174,6 +174,13 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
                 f" {draft.recipe.trainer.devices}",
             )
         )
+    if draft.size_plan and not draft.is_elastic:
+        how = "++recipes.elastic_policy.is_elastic=true makes it elastic"
+        notices.append(Notice("N124", f"the job is static, so auto plans its one size: {how}"))
+    if draft.composition.has_default_policy and draft.is_elastic:
+        policy = draft.recipe.elastic_policy
+        bounds = f"{policy.min_nodes} to {policy.max_nodes} nodes"
+        notices.append(Notice("N125", f"the recipe has no elastic_policy: base/elastic/policy stands for it, {bounds}"))
     if draft.recipe.planner and draft.size_plan is None:
         notices.append(Notice("N115", "recipes.planner has no effect: scale_config is not auto"))
     notices += _changed_by_elasticity(draft, sizes)
@@ -184,11 +191,28 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
         counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
         notices.append(Notice("N106", f"samples per optimizer step differ between sizes: {counts}"))
     empty = [key for key in _left_empty(draft) if get(draft.composition.tree, key) == ""]
+    if unmatched := [key for key in draft.recipe.extra_keys or () if not _has(draft, key)]:
+        notices.append(Notice("N124", f"extra_keys names {', '.join(unmatched)}, which this recipe does not set"))
+    if idle := _idle(draft):
+        of = f"{draft.instance.accelerators} accelerators of {draft.instance.name}"
+        notices.append(Notice("N125", f"{idle} of {of} stay idle: trainer.devices is {draft.devices}"))
     if empty:
         keys = ", ".join(key.removeprefix("recipes.training_config.") for key in empty)
         verb = "is" if len(empty) == 1 else "are"
         notices.append(Notice("N107", f"{keys} {verb} empty: the container's own default applies"))
     return notices
+
+
+def _has(draft: Draft, key: str) -> bool:
+    """Tell whether the recipe sets a key, at some size at least."""
+    parent, _, name = f"recipes.{key}".rpartition(".")
+    trees = (draft.composition.tree, *({"recipes": scale.tree} for scale in draft.scales))
+    return any(name in (get(tree, parent) or ()) for tree in trees)
+
+
+def _idle(draft: Draft) -> int:
+    """Return the accelerators of a node that no process uses."""
+    return draft.instance.accelerators - _resources(draft).accelerators if draft.instance else 0
 
 
 def _about_sizes(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:

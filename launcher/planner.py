@@ -143,12 +143,13 @@ def _learning_rate(recipe: Any, given: Given, samples: int, rate: float, source:
     policy = recipe.planner.learning_rate if recipe.planner else None
     factor = args.train_batch_size / samples if _BATCH in given.own else 1.0
     if _RATE in given.own:
-        return args.learning_rate, "yours"
+        is_idle = policy not in (None, "keep")
+        return args.learning_rate, f"yours, planner.learning_rate={policy} has no effect" if is_idle else "yours"
     if factor == 1 or policy in (None, "keep"):
         return rate, f"kept from {source}"
     scaled = rate * (math.sqrt(factor) if policy == "sqrt" else factor)
-    sign = "√" if policy == "sqrt" else ""
-    return float(f"{scaled:.{_DIGITS}g}"), f"{rate:g} · {sign}{args.train_batch_size}/{samples}"
+    ratio = f"{args.train_batch_size}/{samples}"
+    return float(f"{scaled:.{_DIGITS}g}"), f"{rate:g} · {f'√({ratio})' if policy == 'sqrt' else ratio}"
 
 
 def _memory_bound(recipe: Any, given: Given) -> tuple[int, str]:

@@ -116,3 +116,5 @@ def _leaves(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:
             yield from _leaves(value, f"{path}.{key.value}" if path else key.value)
     elif node is not None:
         yield path, node.start_mark.line + 1
+    for i, item in enumerate(node.value) if isinstance(node, yaml.SequenceNode) else ():
+        yield f"{path}.{i}", item.start_mark.line + 1

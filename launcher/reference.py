@@ -193,7 +193,7 @@ def _commands() -> str:
 def _record(param: Any, context: Any) -> tuple[str, str] | None:
     """Return spelling and meaning of a parameter, an argument's without the type that typer adds."""
     is_argument = param.param_type_name == "argument"
-    return (param.metavar, param.help) if is_argument else param.get_help_record(context)
+    return (param.metavar, param.help or "") if is_argument else param.get_help_record(context)
 
 
 def _usage(command: Any) -> Iterator[str]:

@@ -61,9 +61,14 @@ def _inside(value: Any, path: tuple[str, ...], tree: Any) -> Iterator[tuple[Any,
     elif isinstance(value, list):
         yield from ((child, (*path, str(i))) for i, child in enumerate(value))
     elif isinstance(value, str) and "${" in value:
-        for dots, name in _REFERENCE.findall(value):
-            start = path[: max(0, len(path) - len(dots))] if dots else ()
-            yield _target((*start, *filter(None, re.split(r"[.\[\]]+", name))), tree)
+        yield from (_target(target, tree) for target in targets(value, path))
+
+
+def targets(text: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each value that the text at `path` refers to."""
+    for dots, name in _REFERENCE.findall(text):
+        start = path[: max(0, len(path) - len(dots))] if dots else ()
+        yield (*start, *filter(None, re.split(r"[.\[\]]+", name)))
 
 
 def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:

@@ -24,20 +24,30 @@ def row(point: ScalePoint) -> tuple[str, ...]:
     )
 
 
-def table(job: JobSpec, *, with_balance: bool = False) -> list[str]:
-    """Return the plan as aligned lines, the head first.
-
-    Args:
-        job: The planned job.
-        with_balance: Whether each size's balance is a column of its own.
-    """
-    head = list(COLUMNS)
+def table(job: JobSpec) -> list[str]:
+    """Return the plan as aligned lines, the head first."""
     rows = [[*row(point)[:-1], words] for point, words in zip(job.scales, _split(job), strict=True)]
-    if with_balance:
-        head.insert(-1, BALANCE)
-        for point, cells in zip(job.scales, rows, strict=True):
-            cells.insert(-1, f"{point_balance(point):.2f}")
-    return layout.table([head, *rows], right=range(2))
+    return layout.table([COLUMNS, *rows], right=range(2))
+
+
+def table_in_full(job: JobSpec) -> list[str]:
+    """Return the plan as aligned lines, the head first, with what each size costs and is worth.
+
+    A step takes as long as the largest share; `speed` is that of the smallest size divided by this one's.
+    """
+    first, start = job.scales[0], len(COLUMNS) - 1
+    slowest = first.split.large / first.samples_per_step
+    rows = [
+        (
+            *row(point)[:-1],
+            f"{100 * point_idle(point):.1f} %",
+            f"{slowest * point.samples_per_step / point.split.large:.2f}",
+            "yes" if other is None else f"as {other} node{'s' if other > 1 else ''}",
+        )
+        for point, other in zip(job.scales, as_fast_as(job), strict=True)
+    ]
+    head = (*COLUMNS[:-1], "idle", "speed", "worth")
+    return layout.table([head, *rows], right=(0, 1, start, start + 1))
 
 
 def point_balance(point: ScalePoint) -> float:
@@ -65,29 +75,6 @@ def _split(job: JobSpec) -> list[str]:
     return words
 
 
-def ranking(job: JobSpec) -> list[str]:
-    """Return the sizes from least to most idle as aligned lines, the head first, with what each is worth.
-
-    A step takes as long as the largest share; `speed` is that of the smallest size divided by this one's.
-    """
-    first = job.scales[0]
-    slowest = first.split.large / first.samples_per_step
-    ranked = sorted(zip(job.scales, as_fast_as(job), strict=True), key=lambda r: (point_idle(r[0]), r[0].nodes))
-    rows = [
-        (
-            str(point.nodes),
-            str(point.split.large),
-            f"{point_balance(point):.2f}",
-            f"{100 * point_idle(point):.1f} %",
-            f"{slowest * point.samples_per_step / point.split.large:.2f}",
-            "yes" if other is None else f"no: {other} nodes are as fast",
-        )
-        for point, other in ranked
-    ]
-    head = ("nodes", "largest share", BALANCE, "idle", "speed", "worth allowing")
-    return layout.table([head, *rows], right=range(5))
-
-
 def chart(job: JobSpec, width: int = 80) -> list[str]:
     """Return bars of each size's largest share, its idle part hatched, for a terminal of `width` columns.
 
@@ -98,7 +85,7 @@ def chart(job: JobSpec, width: int = 80) -> list[str]:
     shown = [*points[: _MOST_BARS // 2], *points[-_MOST_BARS // 2 :]] if gap else points
     largest = max(point.split.large for point in shown)
     labels = [str(point.nodes) for point in shown]
-    values = [f"{point.split.large}  {point_balance(point):.2f}  {point.learning_rate:g}" for point in shown]
+    values = [str(point.split.large) for point in shown]
     pad = max(len("nodes"), *map(len, labels))
     room = max(_LEAST_BAR, width - pad - max(map(len, values)) - 5)
     lines = [f" {'nodes'.rjust(pad)}  largest share of a step; hatched: what equal shares would save"]
@@ -108,7 +95,7 @@ def chart(job: JobSpec, width: int = 80) -> list[str]:
         lines.append(f" {label.rjust(pad)}  {'█' * busy}{'░' * (bar - busy)} {value}")
     if gap:
         lines.insert(1 + _MOST_BARS // 2, f" {'…'.rjust(pad)}")
-    return [*lines, f" {' ' * pad}  numbers: largest share, balance, learning rate"]
+    return lines
 
 
 def _samples(job: JobSpec) -> str:
@@ -126,7 +113,7 @@ def samples_per_rank(point: ScalePoint) -> str:
 
 def kind(job: JobSpec) -> str:
     """Return what the job is and how far it scales, in a few words."""
-    what = {"local": "local processes", "k8s": "HyperPodPyTorchJob"}.get(job.backend, job.backend)
+    what = {"local": "local processes", "k8s": "HyperPodPyTorchJob", "sm_jobs": "SageMaker training job"}.get(job.backend, job.backend)
     if getattr(job.settings, "use_hyperpod_pytorch_job", None) is False:
         what = "Kubeflow PyTorchJob"
     where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""

@@ -68,7 +68,7 @@ def scale_trees(
             if before is not None and before != value:
                 shadowed[path] += 1
             tree = replaced(tree, path, value)
-            own = without(own, path)
+            own = _cleared(own, path)
         scales.append(ScaleTree(key, own, tree))
     return tuple(scales), tuple(
         Notice(
@@ -127,6 +127,13 @@ def without(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     if not rest:
         return {name: value for name, value in tree.items() if name != key}
     return {**tree, key: without(inner, rest)} if isinstance(inner, Mapping) else tree
+
+
+def _cleared(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return `tree` without the value at a dotted path, nor the mappings that hold nothing else."""
+    parent = path.rpartition(".")[0]
+    left = without(tree, path)
+    return _cleared(left, parent) if parent and get(left, parent) == {} != get(tree, parent) else left
 
 
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -140,24 +140,27 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
     if not problems:
         job = plan(draft, context)
         return result(len(job.scales), pipeline.load_backend(job.backend).check(job), job.notices)
-    if notice := _is_for_more_devices(draft, problems):
-        return result(len(draft.sizes), (), (notice,))
-    return result(0, with_origin(composition, problems))
+    others = [problem for problem in problems if problem.code not in _DEALING]
+    notice = _is_for_more_devices(draft, others)
+    if notice is None:
+        return result(0, with_origin(composition, problems))
+    return result(0 if others else len(draft.sizes), with_origin(composition, others), (notice,))
 
 
-def _is_for_more_devices(draft: Draft | None, problems: Sequence[Problem]) -> Notice | None:
+def _is_for_more_devices(draft: Draft | None, others: Sequence[Problem]) -> Notice | None:
     """Return what to say of sizes that are right, but for nodes of more devices than this instance type has.
 
-    They are no fault of the recipe where the planner deals the same samples out on this one.
+    They are no fault of the recipe where the planner deals the same samples out on this one. `others` are faults of
+    another kind, which it would meet too.
     """
-    if draft is None or not draft.is_elastic or any(problem.code not in _DEALING for problem in problems):
+    if draft is None or not draft.is_elastic or not _dealing_problems(draft):
         return None
     written_for = draft.recipe.trainer.devices
     at_home = dataclasses.replace(draft, instance=None)
     if draft.devices >= written_for or draft.recipe.scale_config == AUTO or _dealing_problems(at_home):
         return None
     auto = dataclasses.replace(draft.composition, tree=replaced(draft.composition.tree, "recipes.scale_config", AUTO))
-    if examine(auto)[1]:
+    if any(problem not in others for problem in examine(auto)[1]):
         return None
     alone = ((scale.nodes, dataclasses.replace(draft, scales=(scale,))) for scale in draft.sizes)
     sizes = spans(nodes for nodes, size in alone if _dealing_problems(size))

@@ -12,11 +12,12 @@ from pydantic import Field
 
 from launcher import instances, yamlio
 from launcher.instances import Instance
+from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.recipe import Listed, Model, NodeCount, NonNegativeInt
 from launcher.render import render_template
 from launcher.rules.kubernetes import DNS_LABEL
-from launcher.typed import did_you_mean, type_problems
+from launcher.typed import type_problems
 
 COUNTED_MEMORY_GIB = {"ml.p5.48xlarge": 640}
 """GiB a node counts in a quota, where that is not all it has.

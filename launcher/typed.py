@@ -1,12 +1,13 @@
 """Type a tree with a pydantic model and say every fault as a Problem."""
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from launcher.nearest import did_you_mean
 from launcher.problems import Problem, is_secret
 
 _ALLOWED = {
@@ -40,19 +41,18 @@ def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, 
         return _stand_in(model, tree), tuple(_problem(model, detail, prefix) for detail in details)
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str | None:
-    """Return a suggestion for an unknown `name`, or None when nothing is near."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else None
-
-
 def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Leave one error for a value that matches no member of a union."""
-    seen: dict[tuple[Any, ...], ErrorDetails] = {}
+    """Leave one error for a value that matches no member of a union; it allows what any of them does."""
+    seen: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for error in errors:
         loc = tuple(part for part in error["loc"] if not _is_union_tag(part))
-        seen.setdefault(loc, {**error, "loc": loc})
-    yield from seen.values()
+        seen.setdefault(loc, []).append({**error, "loc": loc})
+    for first, *others in seen.values():
+        literal = next((error for error in others if error["type"] == "literal_error"), None)
+        if literal:
+            allowed = f"{_allowed(first)} or {literal['ctx']['expected']}"
+            literal = {**literal, "msg": f"should be {allowed}", "ctx": {"expected": allowed}}
+        yield literal or first
 
 
 def _is_union_tag(part: int | str) -> bool:
@@ -82,6 +82,8 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
         )
     is_number_for_text = error["type"] == "string_type" and isinstance(error["input"], int | float)
     remedy = f"\"{path}='{error['input']}'\"" if is_number_for_text else None
+    if error["type"] == "literal_error" and isinstance(error["input"], str):
+        remedy = did_you_mean(error["input"], re.findall(r"'([^']+)'", error["ctx"]["expected"]))
     return Problem("E102", path, _message(error), value=error["input"], allowed=_allowed(error), remedy=remedy)
 
 

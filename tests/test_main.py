@@ -77,9 +77,9 @@ def test_an_untracked_dry_run_imports_neither_mlflow_nor_torch_nor_kubernetes(tm
 
 
 def test_k8s_without_dry_run_writes_the_bundle_and_says_that_nothing_was_submitted(tmp_path):
-    result = main(*LLAMA_K8S, cwd=tmp_path)
+    result = main(*LLAMA_K8S, cwd=tmp_path, KUBECONFIG=str(tmp_path / "absent"))
     assert result.returncode == 2
-    assert "kubectl apply -f" in result.stderr and "nothing was submitted" in result.stderr
+    assert result.stderr.startswith("E341 ") and "nothing was submitted" in result.stderr
     assert len(list((tmp_path / "results").iterdir())) == 1
 
 

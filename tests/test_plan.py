@@ -108,9 +108,6 @@ def test_long_run_names_are_cut(prepare):
 def test_the_table_says_balance_and_what_wins_nothing(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=5")
     assert report.table(job)[-1].endswith("0.0004         uneven, no faster than 4")
-    head, *rows = report.table(job, with_balance=True)
-    assert head.split()[-1] == "balance"
-    assert [row.split("0.0004")[1].split()[0] for row in rows] == ["1.00", "1.00", "1.12", "1.00", "1.25"]
     assert (
         report.plan_json(job)["scales"][4] | {"balance": 1.25, "idle_fraction": 0.2, "as_fast_as_nodes": 4}
         == (report.plan_json(job)["scales"][4])
@@ -118,26 +115,26 @@ def test_the_table_says_balance_and_what_wins_nothing(prepare):
     assert "| 1.25 | uneven, no faster than 4 |" in report.plan_markdown(job)
 
 
-def test_sizes_are_ranked_by_idle_time(prepare):
+def test_the_whole_table_says_what_sizes_cost_and_are_worth(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto")
-    _, *rows = report.ranking(job)
-    idle = [float(row.split()[3]) for row in rows]
-    assert idle == sorted(idle) and idle[0] == 0.0
-    assert rows[-1].split()[0] == "15" and rows[-1].endswith("no: 8 nodes are as fast")
-    speeds = [float(row.split()[5]) for row in rows if row.endswith("yes")]
-    assert speeds == [1, 2, 4, 8, 16, 2.67, 5.33]
+    head, *rows = report.table_in_full(job)
+    assert head.split()[-3:] == ["idle", "speed", "worth"] and max(map(len, rows)) <= 80
+    said = [row.split("0.0004")[1].split() for row in rows]
+    assert [float(idle) for idle, *_ in said[:6]] == [0, 0, 11.1, 0, 20, 11.1]
+    assert [float(cells[2]) for cells in said if cells[3] == "yes"] == [1, 2, 2.67, 4, 5.33, 8, 16]
+    assert rows[14].split()[0] == "15" and rows[14].endswith("as 8 nodes")
 
 
 @pytest.mark.parametrize("width", [20, 80, 160])
 def test_the_chart_fits_its_terminal(prepare, width):
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto")
-    head, *bars, _ = report.chart(job, width)
+    head, *bars = report.chart(job, width)
     assert len(bars) == 16 and all("█" in bar for bar in bars)
     assert max(map(len, bars)) <= max(width, 40)
 
 
 def test_the_chart_marks_idle_time(prepare):
-    _, *bars, _ = report.chart(prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto"))
+    _, *bars = report.chart(prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto"))
     assert [("░" in bar) for bar in bars[:6]] == [False, False, True, False, True, True]
 
 
@@ -149,7 +146,7 @@ def test_a_long_chart_shows_both_ends(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", *overrides)
     lines = report.chart(job)
     assert len(lines) < 50 and any(line.strip() == "…" for line in lines)
-    assert lines[1].split()[0] == "1" and lines[-2].split()[0] == "500"
+    assert lines[1].split()[0] == "1" and lines[-1].split()[0] == "500"
 
 
 def test_a_job_s_sizes_are_not_changed_by_its_run(prepare):

@@ -55,8 +55,15 @@ def report(results: Sequence[Checked]) -> None:
     for result in results:
         if not result.problems and len(results) == len({r.recipe for r in results}):
             _say_right(result)
-    shown = ""
-    for (recipe, text), (_, types) in _places(results).items():
+    shown, places = "", _places(results)
+    shared = _shared(places)
+    for text, recipes in shared.items():
+        console.show_problem(text)
+        more = f" and {len(recipes) - _MOST_SHOWN} more" if len(recipes) > _MOST_SHOWN else ""
+        console.say(f"     in {len(recipes)} recipes: {', '.join(recipes[:_MOST_SHOWN])}{more}", stderr=True)
+    for (recipe, text), (_, types) in places.items():
+        if text in shared:
+            continue
         if recipe != shown:
             console.say(recipe, "bold", stderr=True)
             shown = recipe
@@ -71,12 +78,12 @@ def _say_right(result: Checked) -> None:
     where = f" on {result.instance_type}" if result.instance_type else ""
     console.say(f"ok  {result.recipe}  {'elastic, ' if result.is_elastic else ''}{sizes}{where}")
     for notice in result.notices:
-        console.say(str(notice), "yellow")
+        console.show_notice(notice)
 
 
 def count(results: Sequence[Checked]) -> None:
     """Print how many Problems there are, if any."""
-    num_problems, num_faulty = len(_places(results)), sum(bool(result.problems) for result in results)
+    num_problems, num_faulty = _num_distinct(results), sum(bool(result.problems) for result in results)
     if num_problems:
         where = f" in {num_faulty} of {len(results)} recipes" if len(results) > 1 else ""
         console.say(f"{num_problems} problem{'' if num_problems == 1 else 's'}{where}", stderr=True)
@@ -85,11 +92,11 @@ def count(results: Sequence[Checked]) -> None:
 def summarize(results: Sequence[Checked], seconds: float) -> None:
     """Print how much was checked, what that took and what came of it; of the notices only how many there are."""
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _MIB
-    problems, recipes = _places(results), {result.recipe for result in results}
+    num_problems, recipes = _num_distinct(results), {result.recipe for result in results}
     sizes = sum(result.num_sizes for result in results)
     said = f"{len(recipes)} recipes, {len(results)} jobs, {sizes} sizes in {seconds:.1f} s, {peak_mib:.0f} MiB: "
-    outcome = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
-    console.say(said + outcome, "bold red" if problems else "bold green")
+    outcome = f"{num_problems} problem{'' if num_problems == 1 else 's'}"
+    console.say(said + outcome, "bold red" if num_problems else "bold green")
     num_jobs = Counter(code for result in results for code in {notice.code for notice in result.notices})
     if num_jobs:
         listed = ", ".join(f"{code} on {number} jobs" for code, number in sorted(num_jobs.items()))
@@ -128,7 +135,7 @@ def _file_and_line(problem: Problem, result: Checked) -> tuple[str, int | None]:
 def as_json(results: Sequence[Checked]) -> dict[str, Any]:
     """Return what was checked and found as plain data."""
     return {
-        "num_problems": len(_places(results)),
+        "num_problems": _num_distinct(results),
         "checked": [
             {
                 "recipe": result.recipe,
@@ -141,6 +148,18 @@ def as_json(results: Sequence[Checked]) -> dict[str, Any]:
             for result in results
         ],
     }
+
+
+def _shared(places: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return each Problem that several recipes have, as text, to their names."""
+    recipes: dict[str, list[str]] = {}
+    for recipe, text in places:
+        recipes.setdefault(text, []).append(recipe)
+    return {text: names for text, names in recipes.items() if len(names) > 1}
+
+
+def _num_distinct(results: Sequence[Checked]) -> int:
+    return len({text for _, text in _places(results)})
 
 
 def _places(results: Sequence[Checked]) -> dict[tuple[str, str], tuple[Checked, list[str]]]:

@@ -49,7 +49,7 @@ def check(
     if every:
         results = checked.swept(overrides, context, is_quiet=as_json or github)
     else:
-        results = [checked.checked(name, [choice(name), *overrides], context) for name in names]
+        results = [checked.checked(name, [choice(name, overrides), *overrides], context) for name in names]
     if as_json:
         print(json.dumps(checked.as_json(results), indent=2, default=str))
     elif github:
@@ -73,7 +73,7 @@ def plan(
     from launcher import console, pipeline, report, terminal
     from launcher.context import LaunchContext
 
-    job = pipeline.prepare([choice(recipe), *(overrides or ())], LaunchContext.read())
+    job = pipeline.prepare([choice(recipe, overrides or ()), *(overrides or ())], LaunchContext.read())
     if picture is not None:
         from launcher import plan_picture
 
@@ -95,7 +95,7 @@ def render(
     from launcher import pipeline, run
     from launcher.context import LaunchContext
 
-    words = [choice(recipe), *(overrides or ())]
+    words = [choice(recipe, overrides or ()), *(overrides or ())]
     if not stdout:
         raise typer.Exit(run.main([*words, "dry_run=true"]))
     context = LaunchContext.read()

@@ -27,7 +27,7 @@ def governance(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a team gets: namespace, quotas, rights, queue, priorities. kubectl apply -f - takes it."""
+    """Print what a team gets. Namespace, quotas, rights, queue and priorities; kubectl apply -f - takes it."""
     from launcher import console, teams, yamlio
 
     team = teams.read(words or ())
@@ -43,7 +43,7 @@ def governance(
             names = [f"{each['kind']} {each['metadata']['name']}" for each in yamlio.load_documents(text)]
             console.say(f"{console.shown_path((out / name).absolute())}   {', '.join(names)}")
     for notice in teams.notices(team):
-        console.say(str(notice), stderr=True)
+        console.show_notice(notice, stderr=True)
 
 
 def write(folder: Path, files: "Mapping[str, str]") -> None:

@@ -19,6 +19,8 @@ from launcher.commands.names import (
     complete_key,
     complete_recipe,
     composed,
+    folders,
+    parted,
 )
 from launcher.problems import fail, is_secret
 
@@ -37,7 +39,7 @@ _MOST_VALUES = 6
 
 
 def list_(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="Parts of the name.")] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="Parts of the name; hydra.searchpath=[FOLDER].")] = None,
     family: Annotated[str | None, typer.Option("--family", metavar="NAME", help="Folder, e.g. llama.")] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Part of the model's name.")] = None,
     technique: Annotated[str | None, typer.Option("--technique", metavar="NAME", help="E.g. dpo, sft_lora.")] = None,
@@ -48,8 +50,11 @@ def list_(
     """List the recipes there are."""
     from launcher import console
 
-    every = catalogue.entries()
-    tests = _filters(every, words or (), family, model, technique, instance)
+    parts, overrides = parted(words)
+    if strange := [word for word in overrides if not word.startswith("hydra.searchpath=")]:
+        raise fail("E801", strange[0], "a listing reads recipes as they are", allowed="hydra.searchpath=[FOLDER]")
+    every = [entry for folder in folders(overrides) for entry in catalogue.entries(folder)]
+    tests = _filters(every, parts, family, model, technique, instance)
     found = [entry for entry in every if all(test(entry) for test in tests)]
     found = [entry for entry in found if elastic is None or entry.is_elastic is elastic]
     if as_json:
@@ -99,7 +104,7 @@ def _filters(
 
 
 def _no_such(name: str, value: str, known: Sequence[str]) -> Exception:
-    from launcher.typed import did_you_mean
+    from launcher.nearest import did_you_mean
 
     return fail(
         "E802",
@@ -107,7 +112,7 @@ def _no_such(name: str, value: str, known: Sequence[str]) -> Exception:
         "no recipe has this",
         value=value,
         allowed=", ".join(known) if len(known) <= _MOST_NAMES else None,
-        remedy=did_you_mean(value, known),
+        remedy=did_you_mean(value, known) or "recipes list shows all",
     )
 
 
@@ -246,12 +251,12 @@ def explain(
         listed = [explanations.as_json(path, values) for path, values in found.items()]
         print(json.dumps(listed, indent=2, default=str))
         return
-    if len(found) == 1:
-        (path,) = found
-        console.say_all(explained.one(path, found[path], console.width()))
-        if not sizes.is_elastic and any(explanations.differing(found[path])):
+    is_name = len(found) == 1 or all(path.endswith(f".{key}") for path in found)
+    for path, values in found.items() if is_name else ():
+        console.say_all(explained.one(path, values, console.width()))
+        if not sizes.is_elastic and any(explanations.differing(values)):
             console.say("the job is static and takes the base value", "yellow")
-    else:
+    if not is_name:
         console.say_all(explained.several(found, console.width()))
 
 
@@ -304,7 +309,7 @@ def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple[Any, Any]:
     sides = [
         diffs.of_bundle(folder, target.nodes, is_sized=is_sized)
         if folder
-        else diffs.of_recipe(name, [choice(target.name), *words], target.nodes, is_sized=is_sized)
+        else diffs.of_recipe(name, [choice(target.name, words), *words], target.nodes, is_sized=is_sized)
         for name, target, folder in zip((old, new), targets, folders, strict=True)
     ]
     if any(folders) and not all(folders) and not is_sized:

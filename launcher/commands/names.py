@@ -1,14 +1,16 @@
 """What users name on the command line: recipes, one size of a recipe, overrides; and what a shell completes."""
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from launcher import catalogue
+from launcher.nearest import nearest
+from launcher.paths import COLLECTION
 from launcher.problems import ProblemsFound, fail
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(r"[\w./-]+")
 _SIZED = re.compile(r"(.+)@([1-9][0-9]*)")
 _FILES = (".yaml", ".yml")
-_NEAR = 3
-"""Names suggested for one that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +40,55 @@ class Target:
         return cls(match[1], int(match[2])) if match else cls(text, None)
 
 
-def choice(name: str) -> str:
+def choice(name: str, overrides: Sequence[str] = ()) -> str:
     """Return the override that chooses a recipe: a path under recipes/, its last word if only one has it, or a file.
+
+    Args:
+        name: As the user named it.
+        overrides: What follows it; `hydra.searchpath` among them adds folders.
 
     Raises:
         ProblemsFound: No recipe, or several, end in that word.
     """
-    full = full_name(name)
+    full = full_name(name, overrides)
     if _PLAIN.fullmatch(full):
         return f"recipes={full}"
     return "recipes='" + full.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def full_name(word: str) -> str:
+def folders(overrides: Sequence[str]) -> list[Path]:
+    """Return the collection and the folders that `hydra.searchpath` adds, in the order they are looked in.
+
+    Raises:
+        ProblemsFound: It is no list of folders, or one is not there.
+    """
+    if not any("hydra.searchpath" in word for word in overrides):
+        return [COLLECTION]  # without Hydra, which takes longer to import than a listing
+    from launcher.compose import search_path
+
+    return [COLLECTION, *search_path(overrides)]
+
+
+def full_name(word: str, overrides: Sequence[str] = ()) -> str:
     """Return the path under recipes/ of a recipe that is named by its last word; a path or a file is itself.
+
+    Args:
+        word: As the user named it.
+        overrides: What follows it; `hydra.searchpath` among them adds folders.
 
     Raises:
         ProblemsFound: No recipe, or several, end in that word.
     """
     if word.endswith(_FILES) or "/" in word:
         return word
-    known = catalogue.names()
+    known = list(dict.fromkeys(name for folder in folders(overrides) for name in catalogue.names(folder)))
+    if word in known:
+        return word
     found = [name for name in known if name.rpartition("/")[2] == word]
     if len(found) > 1:
         raise fail("E802", word, "several recipes have this name", allowed=", ".join(found))
     if not found:
-        near = difflib.get_close_matches(word, [name.rpartition("/")[2] for name in known], n=_NEAR, cutoff=0.5)
+        near = nearest(word, [name.rpartition("/")[2] for name in known], cutoff=0.5)
         remedy = f"did you mean {' or '.join(near)}?" if near else "recipes list shows all"
         raise fail("E005", "recipes", "there is no recipe of that name", value=word, remedy=remedy)
     return found[0]
@@ -83,11 +106,9 @@ def composed(name: str, overrides: Sequence[str] | None) -> "Composition":
     Raises:
         ProblemsFound: A stage before the types refuses.
     """
-    from pathlib import Path
-
     from launcher.compose import compose
 
-    return compose([choice(name), *(overrides or ())], Path.cwd())
+    return compose([choice(name, overrides or ()), *(overrides or ())], Path.cwd())
 
 
 def complete_recipe(incomplete: str) -> list[str]:

@@ -39,7 +39,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a recipe file. Editors show by it every key's meaning, unit and default."""
     from launcher import console, families
-    from launcher.typed import did_you_mean
+    from launcher.nearest import did_you_mean
 
     known = families.names()
     if model_type is None:

@@ -3,14 +3,39 @@
 Source: key names and types as the published LLMFT recipes have them.
 """
 
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from launcher.families import Interface
 from launcher.recipe import BatchArgs, Model, NonNegativeInt, PositiveInt, RecipeBase, TrainingBase
 from launcher.scales import get
 from launcher.specs import JobSpec
+
+Scheduler = Literal[
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+    "reduce_lr_on_plateau",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "warmup_stable_decay",
+]
+"""Shapes of the learning rate. Source: transformers, SchedulerType."""
+_ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+"""Attention kernels by name. Source: transformers, Attention Interface."""
+_HUB_KERNEL = re.compile(r"[\w.-]+/[\w.@:-]+")
+
+
+def _attention(name: str) -> str:
+    if name not in _ATTENTION and not _HUB_KERNEL.fullmatch(name):
+        raise ValueError(f"should be {', '.join(_ATTENTION)}, or a kernel of the Hugging Face Hub as org/name")
+    return name
 
 
 class GenerationCfg(Model):
@@ -64,7 +89,7 @@ class ModelConfig(Model):
     apply_chat_template: bool | None = None
     """Whether the image formats messages by the model's chat template while loading. The published recipes leave it
     false: their preprocessors do it."""
-    attn_implementation: str
+    attn_implementation: Annotated[str, AfterValidator(_attention)]
     """Attention kernel, by transformers' name: sdpa runs everywhere, others need their package and a GPU that
     supports it."""
     chat_template_key: str | None = None
@@ -162,7 +187,7 @@ class TrainingArgs(BatchArgs):
     data."""
     strategy: Strategy
     """How weights and states are spread over ranks."""
-    adam_betas: list[float]
+    adam_betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
     """Adam's two decay rates of the running means, of gradients and of their squares."""
     aux_loss_coef: float
     """Weight of the load-balancing loss of a mixture-of-experts model; 0 turns it off."""
@@ -196,9 +221,9 @@ class TrainingArgs(BatchArgs):
     """true adds the time of each phase to the logs."""
     logging_steps: PositiveInt
     """Optimizer steps between two logged values."""
-    lr_scheduler: str
+    lr_scheduler: Scheduler
     """Shape of the learning rate after warm-up, by its transformers name."""
-    lr_warmup_ratio: float
+    lr_warmup_ratio: Annotated[float, Field(ge=0, le=1)]
     """Part of all optimizer steps over which the learning rate rises to its peak, 0 to 1."""
     max_ckpt_mem: float
     """Most disk space for checkpoints, in GB; the oldest are removed. 1e8 means no bound."""

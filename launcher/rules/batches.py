@@ -1,7 +1,7 @@
 """Whether the samples of one optimizer step can be dealt out at every size."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from launcher import batch
 from launcher.check import Draft, Scale
@@ -18,6 +18,7 @@ _BATCH_KEYS = (
     "ulysses_sequence_parallel_size",
     "uneven_batch",
 )
+_BATCH, _MICRO = (f"recipes.{_ARGS}.{key}" for key in _BATCH_KEYS[:2])
 _NEEDS = (
     *(f"recipes.{_ARGS}.{key}" for key in _BATCH_KEYS),
     *("recipes.trainer", "recipes.distribution", "instance_type"),
@@ -67,17 +68,21 @@ def ranks_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Prob
 @rule("E221", *_NEEDS, source=_SOURCE)
 def even_batches_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """train_batch_size = W · micro_train_batch_size · accumulation steps, a whole number of them."""
+    undivided: dict[str, list[Scale]] = {}
     for scale in divided(draft):
-        size, micro = draft.data_parallel_size(scale), scale.args.micro_train_batch_size
+        pass_samples = draft.data_parallel_size(scale) * scale.args.micro_train_batch_size
+        if not is_uneven(scale) and scale.args.train_batch_size % pass_samples:
+            undivided.setdefault(_batch_path(draft, scale), []).append(scale)
+    for path, scales in undivided.items():
+        scale, more = scales[0], scales[1:]
         total = scale.args.train_batch_size
-        if is_uneven(scale) or total % (size * micro) == 0:
-            continue
+        its = "" if path.endswith(_BATCH_KEYS[0]) else f"size {scale.nodes} has no batch of its own: "
         yield problem(
-            _path(scale, "train_batch_size"),
-            f"{total} samples a step are no multiple of {size} data-parallel ranks × micro batch {micro}"
-            f" at {_where(draft, scale)}",
+            path,
+            f"{its}{total} samples a step are no multiple of {draft.data_parallel_size(scale)} data-parallel ranks"
+            f" × micro batch {scale.args.micro_train_batch_size} at {_where(draft, scale)}{_nor_at(more)}",
             value=total,
-            remedy=_remedy(draft, total, size, micro),
+            remedy=_even_remedy(draft, scales),
         )
 
 
@@ -116,19 +121,22 @@ def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -
 @rule("E223", *_NEEDS, source=_SOURCE)
 def uneven_batches_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """train_batch_size = small · num_small + large · (W - num_small)."""
+    wrong: dict[str, list[Scale]] = {}
     for scale in filter(is_uneven, divided(draft)):
-        size, total = draft.data_parallel_size(scale), scale.args.train_batch_size
         small, large, num_small = _shares(scale)
-        if None in (small, large, num_small) or not 0 < num_small < size:
-            continue
-        num_large = size - num_small
-        if (found := small * num_small + large * num_large) != total:
-            yield problem(
-                _path(scale, "uneven_batch"),
-                f"{num_small}·{small} + {num_large}·{large} = {found}, but train_batch_size is {total}"
-                f" at {_where(draft, scale)}",
-                remedy=_uneven_remedy(draft, scale, size),
-            )
+        if None not in (small, large, num_small) and 0 < num_small < draft.data_parallel_size(scale):
+            if _dealt(draft, scale) != scale.args.train_batch_size:
+                is_own = not draft.is_explicit(_BATCH)
+                wrong.setdefault(_path(scale, "uneven_batch") if is_own else _BATCH, []).append(scale)
+    for path, (scale, *more) in wrong.items():
+        size = draft.data_parallel_size(scale)
+        small, large, num_small = _shares(scale)
+        yield problem(
+            path,
+            f"{num_small}·{small} + {size - num_small}·{large} = {_dealt(draft, scale)}, but train_batch_size is"
+            f" {scale.args.train_batch_size} at {_where(draft, scale)}{_nor_at(more)}",
+            remedy=_uneven_remedy(draft, scale, size),
+        )
 
 
 @rule("E224", *_NEEDS, source=_PLANNER)
@@ -214,6 +222,24 @@ def _path(scale: Scale, key: str) -> str:
     return f"{scale.path}.{rel}" if get(scale.own, rel) is not None else f"recipes.{rel}"
 
 
+def _batch_path(draft: Draft, scale: Scale) -> str:
+    """Return where a batch that does not divide was chosen: by a size that states none, in its own entry."""
+    is_stated = any(get(scale.own, f"{_ARGS}.{key}") is not None for key in _BATCH_KEYS)
+    if scale.path == "recipes" or is_stated or draft.is_explicit(_BATCH) or draft.is_explicit(_MICRO):
+        return _path(scale, _BATCH_KEYS[0])
+    return scale.path
+
+
+def _nor_at(scales: Sequence[Scale]) -> str:
+    return f"; it fails at {spans(scale.nodes for scale in scales)} nodes too" if scales else ""
+
+
+def _dealt(draft: Draft, scale: Scale) -> int:
+    """Return the samples of a step that uneven shares add up to."""
+    small, large, num_small = _shares(scale)
+    return small * num_small + large * (draft.data_parallel_size(scale) - num_small)
+
+
 def _auto(draft: Draft, total: int, size: int) -> str:
     """Return the remedy that plans the sizes, where it would help."""
     if total < size or draft.recipe.scale_config == AUTO:
@@ -221,28 +247,39 @@ def _auto(draft: Draft, total: int, size: int) -> str:
     return "; or ++recipes.scale_config=auto plans it"
 
 
-def _remedy(draft: Draft, total: int, size: int, micro: int) -> str:
-    if even := batch.even_split(total, size):
-        return f"micro_train_batch_size={batch.largest_micro_batch(even.large, micro)}{_auto(draft, total, size)}"
-    below = total // (size * micro) * size * micro
-    sizes = " or ".join(str(n) for n in (below, below + size * micro) if n)
-    split = batch.nearest_split(total, size)
-    uneven = f", or {_split_text(split)}" if split else ""
-    return f"train_batch_size={sizes}{uneven}{_auto(draft, total, size)}"
+def _even_remedy(draft: Draft, scales: Sequence[Scale]) -> str:
+    """Return what to type so that the same batch divides at all of these sizes."""
+    total, micro = scales[0].args.train_batch_size, min(scale.args.micro_train_batch_size for scale in scales)
+    sizes = [draft.data_parallel_size(scale) for scale in scales]
+    auto = _auto(draft, total, sizes[0])
+    is_one = len(scales) == 1
+    if all(total % size == 0 for size in sizes):
+        path = _path(scales[0], _BATCH_KEYS[1]) if is_one else _MICRO
+        return f"{path}={batch.largest_micro_batch(math.gcd(*(total // size for size in sizes)), micro)}{auto}"
+    step = math.lcm(*(n * scale.args.micro_train_batch_size for n, scale in zip(sizes, scales, strict=True)))
+    below = total // step * step
+    is_own = _batch_path(draft, scales[0]) != _BATCH
+    path = f"++{scales[0].path}.{_ARGS}.{_BATCH_KEYS[0]}" if is_own else _BATCH
+    even = " or ".join(f"{path}={number}" for number in (below, below + step) if number)
+    split = batch.nearest_split(total, sizes[0]) if is_one else None
+    return f"{even}{f', or {_split_text(scales[0], split)}' if split else ''}{auto}"
 
 
 def _uneven_remedy(draft: Draft, scale: Scale, size: int) -> str:
     total = scale.args.train_batch_size
     split = batch.nearest_split(total, size)
     if split is None:
-        return f"train_batch_size of at least {size}: every rank needs a sample"
+        return f"{_path(scale, _BATCH_KEYS[0])}={size} or more: every rank needs a sample"
     if split.is_even:
-        return f"use_uneven_batch=false: {total} divides evenly over {size} ranks"
-    return f"{_split_text(split)} gives {total}{_auto(draft, total, size)}"
+        path = f"{_path(scale, 'uneven_batch')}.use_uneven_batch"
+        return f"{path}=false: {total} divides evenly over {size} ranks"
+    return f"{_split_text(scale, split)} gives {total}{_auto(draft, total, size)}"
 
 
-def _split_text(split: batch.BatchSplit) -> str:
+def _split_text(scale: Scale, split: batch.BatchSplit) -> str:
+    """Return the override that deals a size's samples by a split."""
     return (
-        f"num_dp_groups_with_small_batch_size={split.num_small} small_local_batch_size={split.small}"
-        f" large_local_batch_size={split.large}"
+        f'"++{scale.path}.{_ARGS}.uneven_batch={{use_uneven_batch: true,'
+        f" num_dp_groups_with_small_batch_size: {split.num_small}, small_local_batch_size: {split.small},"
+        f' large_local_batch_size: {split.large}}}"'
     )

@@ -173,8 +173,10 @@ def _spot(draft: Draft) -> Iterator[tuple[str, object]]:
     for label, value in (getattr(draft.settings, "node_selector", None) or {}).items():
         if "capacity" in label.lower() and "spot" in value.lower():
             yield f"cluster.node_selector.{label}", value
-    estimator = getattr(getattr(draft.settings, "sm_jobs_config", None), "additional_estimator_kwargs", None) or {}
-    if estimator.get("use_spot_instances") is True:
+    jobs = getattr(draft.settings, "sm_jobs_config", None)
+    if getattr(jobs, "spot", None) is True:
+        yield "cluster.sm_jobs_config.spot", True
+    if getattr(getattr(jobs, "additional_estimator_kwargs", None), "use_spot_instances", None) is True:
         yield "cluster.sm_jobs_config.additional_estimator_kwargs.use_spot_instances", True
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 from launcher import instances
 from launcher.check import Draft
+from launcher.nearest import did_you_mean
 from launcher.problems import Problem
 from launcher.rules import rule
-from launcher.typed import did_you_mean
 
 _TABLE = "launcher/instances.yaml"
 
@@ -21,7 +21,7 @@ def instance_is_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator
             "is not an instance type this program knows",
             value=draft.launch.instance_type,
             allowed=", ".join(_allowed(draft)),
-            remedy=did_you_mean(name, list(instances.table())),
+            remedy=did_you_mean(name, _allowed(draft)),
         )
 
 
@@ -36,6 +36,20 @@ def instance_is_listed(draft: Draft, problem: Callable[..., Problem]) -> Iterato
             allowed=", ".join(_allowed(draft)),
             remedy=f'"recipes.instance_types=[{draft.instance.name}]" if you know that it fits',
         )
+
+
+@rule("E233", "recipes.instance_types", source=_TABLE)
+def listed_instances_are_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A misspelt type in a recipe's list would refuse the one that was meant."""
+    known = list(instances.table())
+    for i, name in enumerate(draft.recipe.instance_types):
+        if instances.canonical(name) not in known:
+            yield problem(
+                f"recipes.instance_types.{i}",
+                "is not an instance type this program knows",
+                value=name,
+                remedy=did_you_mean(instances.canonical(name), known),
+            )
 
 
 @rule("E232", "instance_type", "recipes.trainer.devices", source=_TABLE)

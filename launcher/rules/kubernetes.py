@@ -242,7 +242,7 @@ def quantities_are_quantities(draft: Draft, problem: Callable[..., Problem]) -> 
             yield problem(f"recipes.resources.{key}", "is no Kubernetes quantity", value=value, allowed="e.g. 5120Mi")
 
 
-@rule("E310", "cluster.security_context", source="docs/decisions.md, Least privilege", backend="k8s")
+@rule("E310", "cluster.security_context", source="docs/decisions.md, Rendering", backend="k8s")
 def privilege_is_explicit(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A security context holds the API's own fields."""
     known = {

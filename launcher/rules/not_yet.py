@@ -17,7 +17,7 @@ def backend_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
             "cluster",
             "is not yet supported: its keys are checked, but no bundle is rendered",
             value=draft.backend,
-            allowed="local, k8s",
+            allowed="local, k8s, sm_jobs",
         )
 
 

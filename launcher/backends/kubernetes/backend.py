@@ -74,7 +74,7 @@ class KubernetesBackend:
         connection = _connection(bundle)
         submitted = submit.submit(connection, bundle)
         for notice in submitted.notices:
-            console.say(str(notice), "yellow", stderr=True)
+            console.show_notice(notice, stderr=True)
         metadata = submitted.job["metadata"]
         return JobHandle(
             self.name,

@@ -38,8 +38,9 @@ def container_context(job: JobSpec) -> dict[str, Any]:
 
 
 def notices(job: JobSpec) -> tuple[Notice, ...]:
-    """Return one notice for each thing that the restricted profile would refuse in this job's pods."""
-    return tuple(Notice("N117", f"beyond the restricted Pod Security profile: {words}") for words in _exceptions(job))
+    """Return what the restricted profile would refuse in this job's pods, in one notice."""
+    words = "; ".join(_exceptions(job))
+    return (Notice("N117", f"beyond the restricted Pod Security profile: {words}"),) if words else ()
 
 
 def _is_root(job: JobSpec) -> bool:
@@ -58,7 +59,7 @@ def _exceptions(job: JobSpec) -> Iterator[str]:
         why = "cluster.run_as_root=true"
     else:
         why = f"the published image of {job.model_type}"
-    for words in _of_container(container_context(job)):
+    if words := ", ".join(_of_container(container_context(job))):
         yield f"{words} ({why})"
     if settings.hostNetwork:
         yield "the node's network (cluster.hostNetwork=true)"

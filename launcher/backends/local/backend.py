@@ -37,10 +37,10 @@ from launcher.backends.local.state import (
 from launcher.contract import CONFIG_DIR, ENTRYPOINT, RUN_DIR, SCENARIO_FILE, WARM_MODULE
 from launcher.environment import plain_variables, secret_variables
 from launcher.families import interface
+from launcher.nearest import did_you_mean
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.render import render_template
 from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
-from launcher.typed import did_you_mean
 
 BUNDLE_PREFIX = "bundle:"
 """A word of `cluster.command` that begins so is a path inside the bundle."""

@@ -18,11 +18,12 @@ from launcher.backends.local.scenario import (
     Tier,
     count_nodes,
 )
+from launcher.nearest import did_you_mean
 from launcher.paths import COLLECTION
 from launcher.problems import Problem, shown
 from launcher.provenance import nearest
 from launcher.specs import JobSpec
-from launcher.typed import did_you_mean, type_problems
+from launcher.typed import type_problems
 
 SHIPPED = COLLECTION / "scenarios"
 PREEMPTION = "recipes.elastic_policy.preemption"

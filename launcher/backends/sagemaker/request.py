@@ -1,112 +1,23 @@
 """CreateTrainingJob: a planned job as the request that starts it. Pure.
 
-Source: Amazon SageMaker API 2017-07-24, CreateTrainingJob; how recipes and scripts reach the container: SageMaker
-Python SDK 2.257.6, PyTorch(training_recipe=) and Framework.hyperparameters.
+Source: Amazon SageMaker API 2017-07-24, CreateTrainingJob.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from launcher import smp, yamlio
-from launcher.backends.sagemaker.settings import FileSystem, SmJobs, effective
-from launcher.contract import BASE_CONFIG, CONFIG_DIR
-from launcher.environment import plain_variables
-from launcher.families import BUNDLE_CONFIGS, interface
+from launcher import yamlio
+from launcher.backends.sagemaker import parts
+from launcher.backends.sagemaker.parts import DEFAULT_MAX_RUNTIME_S, RECIPE_DIR, START, Plan
+from launcher.backends.sagemaker.settings import effective
+from launcher.contract import CONFIG_DIR
+from launcher.families import interface
 from launcher.instances import canonical
 from launcher.render import render_template
-from launcher.scales import get
 from launcher.specs import JobSpec
 
-if TYPE_CHECKING:
-    from launcher.check import Draft
-
-REQUEST, START = "request.json", "start.sh"
-"""The files of a bundle: the request, and for images without a start command of their own what starts the program."""
-
-RECIPE_CHANNEL = "recipe"
-RECIPE_DIR = f"/opt/ml/input/data/{RECIPE_CHANNEL}"
-"""Where the container finds the recipe. Source: SDK 2.257.6, sagemaker_recipe_local_path."""
-
-DEFAULT_CHANNEL = "training"
-"""Channel of an input that has no name. Source: SDK 2.257.6, _Job._format_inputs_to_input_config."""
-
-LLMFT, SCRIPT = "llm_finetuning_aws", "custom"
-_FSX = "FSxLustre"
-_HASH_LENGTH = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a request follows from, of a job that is being checked or is planned.
-
-    Args:
-        jobs: `cluster.sm_jobs_config`, the estimator's names resolved.
-        tree: The whole composed configuration.
-        model_type: The recipe's family.
-        nodes: Instances.
-        processes: Worker processes an instance.
-        instance_type: With its `ml.` prefix.
-        image: Container image, or None.
-        variables: Variables of the workers that the family sets.
-    """
-
-    jobs: SmJobs
-    tree: Mapping[str, Any] = field(repr=False)
-    model_type: str
-    nodes: int
-    processes: int
-    instance_type: str
-    image: str | None
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelPlan:
-    """A channel as the request has it.
-
-    Args:
-        name: The channel's.
-        path: Dotted path of the key that gives it; "" for the recipe's own.
-        mode: Its own mode, None for the job's.
-        source: DataSource of the API.
-        more: Its further members, by the API's names.
-    """
-
-    name: str
-    path: str
-    mode: str | None
-    source: Mapping[str, Any]
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-
-def of_job(job: JobSpec) -> Plan:
-    """Return what the request of a planned job follows from."""
-    return Plan(
-        effective(job.settings.sm_jobs_config),
-        job.config,
-        job.model_type,
-        job.initial_nodes,
-        job.nproc_per_node,
-        job.resources.instance_type or "",
-        job.image,
-        interface(job.model_type).worker_env(job),
-    )
-
-
-def of_draft(draft: "Draft") -> Plan:
-    """Return the same of a job that is being checked, as far as it is known."""
-    return Plan(
-        effective(draft.settings.sm_jobs_config),
-        draft.composition.tree,
-        draft.recipe.run.model_type,
-        draft.recipe.trainer.num_nodes,
-        draft.devices,
-        canonical(draft.launch.instance_type),
-        draft.launch.container,
-    )
+REQUEST = "request.json"
 
 
 def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
@@ -117,7 +28,9 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         configs: The configurations that the recipe's channel brings.
     """
     plan = of_job(job)
-    start = {START: render_template("sagemaker/start.sh.j2", processes=plan.processes)} if is_started(plan) else {}
+    start = {}
+    if parts.is_started(plan):
+        start[START] = render_template("sagemaker/start.sh.j2", processes=plan.processes)
     request = build(plan, job.name, {**configs, **start})
     return {REQUEST: json.dumps(request, indent=2, ensure_ascii=False) + "\n", **start}
 
@@ -136,131 +49,35 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
         name=name,
         jobs=jobs,
         image=plan.image,
-        entrypoint=jobs.container_entrypoint or (["/bin/bash", f"{RECIPE_DIR}/{START}"] if is_started(plan) else None),
-        channels=[*channels(jobs), recipe_channel(jobs, name, recipe)],
-        hyperparameters=hyperparameters(plan),
-        environment=environment(plan),
-        groups=[group.model_copy(update={"instance_type": canonical(group.instance_type)}) for group in groups(jobs)],
+        entrypoint=["/bin/bash", f"{RECIPE_DIR}/{START}"] if parts.is_started(plan) else jobs.container_entrypoint,
+        channels=[*parts.channels(jobs), parts.recipe_channel(jobs, name, recipe)],
+        hyperparameters=parts.hyperparameters(plan),
+        environment=parts.environment(plan),
+        groups=[(group, canonical(group.instance_type)) for group in parts.groups(jobs)],
         instance_type=plan.instance_type,
         nodes=plan.nodes,
+        max_runtime_s=jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S,
     )
     return yamlio.load(text) | dict(jobs.request or {})
 
 
-def is_started(plan: Plan) -> bool:
-    """Tell whether the launcher itself starts the program in the container: one without SageMaker's own start."""
-    return plan.model_type not in (LLMFT, SCRIPT) and not plan.jobs.container_entrypoint
-
-
-def groups(jobs: SmJobs) -> list[Any]:
-    """Return the instance groups; none where all instances are of one type."""
-    return list(jobs.instance_groups or ())
+def of_job(job: JobSpec) -> Plan:
+    """Return what the request of a planned job follows from."""
+    return Plan(
+        effective(job.settings.sm_jobs_config),
+        job.config,
+        job.model_type,
+        job.initial_nodes,
+        job.nproc_per_node,
+        job.resources.instance_type or "",
+        job.image,
+        interface(job.model_type).worker_env(job),
+    )
 
 
 def recipe_files(files: Mapping[str, str]) -> dict[str, str]:
     """Return what the recipe's channel of a bundle brings, file name to text."""
-    configs = {path.removeprefix(f"{CONFIG_DIR}/"): text for path, text in files.items() if path.startswith(CONFIG_DIR)}
+    configs = {
+        path.removeprefix(f"{CONFIG_DIR}/"): text for path, text in files.items() if path.startswith(CONFIG_DIR)
+    }
     return configs | ({START: files[START]} if START in files else {})
-
-
-def recipe_channel(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> ChannelPlan:
-    """Return the channel that brings the recipe; what it brings is part of its place, so that nothing else is found."""
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:_HASH_LENGTH]
-    place = f"{(jobs.recipe_path or jobs.output_path or '').rstrip('/')}/{name}/recipe/{digest}/"
-    return ChannelPlan(RECIPE_CHANNEL, "", "File", _s3(place, "S3Prefix", "FullyReplicated"))
-
-
-def channels(jobs: SmJobs) -> list[ChannelPlan]:
-    """Return the user's channels: those of `inputs.s3`, the file system's, and those said in full."""
-    path, inputs = "cluster.sm_jobs_config.inputs", jobs.inputs
-    found = [
-        ChannelPlan(name, f"{path}.s3.{name}", None, _s3(uri, "S3Prefix", "FullyReplicated"))
-        for name, uri in (inputs.s3 or {}).items()
-    ]
-    if inputs.file_system:
-        found.append(ChannelPlan(DEFAULT_CHANNEL, f"{path}.file_system", "File", _files(inputs.file_system)))
-    for name, channel in (inputs.channels or {}).items():
-        if channel.s3:
-            source = _s3(channel.s3, channel.s3_data_type, channel.distribution)
-            lists = {"AttributeNames": channel.attribute_names, "InstanceGroupNames": channel.instance_groups}
-            source["S3DataSource"] |= {key: list(value) for key, value in lists.items() if value}
-        else:
-            source = _files(channel.file_system) if channel.file_system else {}
-        mode = channel.mode or ("File" if channel.file_system else None)
-        found.append(ChannelPlan(name, f"{path}.channels.{name}", mode, source, _more(channel)))
-    return found
-
-
-def _more(channel: Any) -> dict[str, Any]:
-    seed = channel.shuffle_seed
-    members = {
-        "ContentType": channel.content_type,
-        "CompressionType": channel.compression,
-        "RecordWrapperType": channel.record_wrapper,
-        "ShuffleConfig": None if seed is None else {"Seed": seed},
-    }
-    return {name: value for name, value in members.items() if value is not None}
-
-
-def _s3(uri: str, kind: str, distribution: str) -> dict[str, Any]:
-    return {"S3DataSource": {"S3DataType": kind, "S3Uri": uri, "S3DataDistributionType": distribution}}
-
-
-def _files(system: FileSystem) -> dict[str, Any]:
-    return {
-        "FileSystemDataSource": {
-            "FileSystemId": system.id,
-            "FileSystemAccessMode": system.access,
-            "FileSystemType": "EFS" if system.type == "EFS" else _FSX,
-            "DirectoryPath": system.directory_path,
-        }
-    }
-
-
-def environment(plan: Plan) -> dict[str, str]:
-    """Return the container's variables; `env_vars` wins over `environment`, as in the published launcher."""
-    return {**(plan.jobs.environment or {}), **plan.variables, **plain_variables(plan.tree)}
-
-
-def hyperparameters(plan: Plan) -> dict[str, str]:
-    """Return what tells the image what to run, and the user's own, each as a text."""
-    encoded = {name: _encoded(value, plan.jobs) for name, value in _values(plan)}
-    return encoded | _distribution(plan)
-
-
-def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
-    if plan.model_type == LLMFT:
-        yield "sagemaker_recipe_local_path", f"{RECIPE_DIR}/{BASE_CONFIG}"
-    elif plan.model_type == SCRIPT:
-        script = get(plan.tree, "recipes.training_cfg")
-        yield "sagemaker_program", script["entry_script"]
-        if plan.jobs.source_dir:
-            yield "sagemaker_submit_directory", plan.jobs.source_dir
-        yield from arguments(script)
-    yield from (plan.jobs.hyperparameters or {}).items()
-
-
-def arguments(script: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield a script's arguments as the toolkit's hyperparameters: their names without dashes."""
-    for argument in script["script_args"] or ():
-        for name, value in argument.items():
-            yield name.lstrip("-"), RECIPE_DIR if value == BUNDLE_CONFIGS else value
-
-
-def _encoded(value: Any, jobs: SmJobs) -> str:
-    """Return a value as the chosen SDK writes it. Source: SDK 2.257.6, to_json; SDK 3.20.0, safe_serialize."""
-    if isinstance(value, str) and jobs.pysdk_launch_executor == "model_trainer":
-        return value
-    return json.dumps(value)
-
-
-def _distribution(plan: Plan) -> dict[str, str]:
-    """Return how a script's processes are started: by MPI where the recipe says so, else by torchrun."""
-    if plan.model_type != SCRIPT:
-        return {}
-    tree = get(plan.tree, "recipes.distribution") or {}
-    found = smp.hyperparameters(tree, plan.processes, plan.instance_type)
-    if not (tree.get("mpi") or {}).get("enabled") and plan.nodes * plan.processes > 1:
-        found |= {"sagemaker_torch_distributed_enabled": "true"}
-        found |= {"sagemaker_instance_type": json.dumps(plan.instance_type)}
-    return found

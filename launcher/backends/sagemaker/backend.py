@@ -1,0 +1,148 @@
+"""SageMaker training jobs: one request, and the recipe beside the data."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from launcher import bundle as bundles
+from launcher import yamlio
+from launcher.backends.base import RANK_0
+from launcher.backends.sagemaker import follow as following
+from launcher.backends.sagemaker import request, submit
+from launcher.backends.sagemaker.client import Connection, Refused, connect, told
+from launcher.backends.sagemaker.follow import Target
+from launcher.problems import Problem, fail
+from launcher.render import config_files
+from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
+
+_PATIENCE_S = 1800.0
+"""How long a stopped job may take to save, upload and end: it has 120 s after SIGTERM, and then uploads."""
+
+
+class SageMakerBackend:
+    """Renders a request, sends it, and follows what becomes of the job.
+
+    Args:
+        poll_s: Seconds between two looks at a job.
+    """
+
+    name: ClassVar[str] = "sm_jobs"
+    ends_with_launcher: ClassVar[bool] = False
+
+    def __init__(self, poll_s: float = following.POLL_S):
+        self._poll_s = poll_s
+
+    def check(self, job: JobSpec) -> tuple[Problem, ...]:
+        """Return what the API would refuse about the whole request, by its own names."""
+        configs = config_files(job)
+        return submit.request_problems(json.loads(request.render(job, configs)[request.REQUEST]))
+
+    def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
+        """Return the request, and what starts the program where the image does not."""
+        return request.render(job, configs)
+
+    def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
+        """Return why SageMaker would refuse a bundle, as far as it says without making a job of it."""
+        return submit.validate(_connection(bundle), bundle)
+
+    def submit(self, bundle: Bundle) -> JobHandle:
+        """Upload the recipe and start the job; the same bundle again changes nothing.
+
+        Raises:
+            ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
+        """
+        connection = _connection(bundle)
+        arn, is_new = submit.submit(connection, bundle)
+        return JobHandle(
+            self.name,
+            bundle.job_name,
+            bundle.directory.resolve(),
+            submit.request_of(bundle)["TrainingJobName"],
+            context=connection.region,
+            uid=arn,
+            is_new=is_new,
+        )
+
+    def status(self, handle: JobHandle) -> JobStatus:
+        """Return the job as SageMaker has it now."""
+        with told():
+            return following.read_status(connect(handle.context), _target(handle))
+
+    def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
+        """Yield the job's status now and after each change, the last time as it ended."""
+        with told():
+            yield from following.wait(connect(handle.context), _target(handle), timeout_s, self._poll_s)
+
+    def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
+        """Yield what the selected ranks' hosts wrote; with `follow`, and what happens to the job, until it ended.
+
+        Raises:
+            ProblemsFound: There is no such rank or attempt, or errors are asked for by themselves.
+        """
+        connection, target = connect(handle.context), _target(handle)
+        with told():
+            following.refuse_unknown(connection, target, selection)
+        return following.logs(connection, target, selection, self._poll_s, follow=follow)
+
+    def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
+        """Yield each change of the job's secondary status, oldest first; with `follow`, until it has ended."""
+        with told():
+            yield from following.events(connect(handle.context), _target(handle), self._poll_s, follow=follow)
+
+    def scale(self, handle: JobHandle, num_nodes: int) -> None:
+        """Refuse: a training job keeps the instances that it was started with.
+
+        Raises:
+            ProblemsFound: The job does not run (E412), or has one size only (E413).
+        """
+        seen = self.status(handle)
+        if seen.state.is_final:
+            raise fail("E412", "job", f"is not running: {seen.message or seen.state.value}", value=handle.native_id)
+        allowed = str(_target(handle).nodes)
+        raise fail("E413", "nodes", "a training job's size is fixed", value=num_nodes, allowed=allowed)
+
+    def cancel(self, handle: JobHandle) -> None:
+        """Stop the job and return when it has ended; one that has ended is left alone.
+
+        Raises:
+            ProblemsFound: SageMaker refuses, or the job does not end.
+        """
+        connection, target = connect(handle.context), _target(handle)
+        with told():
+            if following.read_status(connection, target).state.is_final:
+                return
+            _stop(connection, target)
+            deadline = time.monotonic() + _PATIENCE_S
+            while not following.read_status(connection, target).state.is_final:
+                if time.monotonic() > deadline:
+                    raise fail("E397", "job", "is stopping, and has not ended", value=handle.native_id)
+                time.sleep(self._poll_s)
+
+
+def _stop(connection: Connection, target: Target) -> None:
+    """Stop a job; one that ended meanwhile is refused, and is what was wanted."""
+    try:
+        connection.call("sagemaker", "stop_training_job", TrainingJobName=target.name)
+    except Refused:
+        if not following.read_status(connection, target).state.is_final:
+            raise
+
+
+def _connection(bundle: Bundle) -> Connection:
+    """Return the services in the region that a bundle's configuration names."""
+    return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"]["sm_jobs_config"]["region"])
+
+
+def _target(handle: JobHandle) -> Target:
+    """Return what SageMaker knows a job by.
+
+    Raises:
+        ProblemsFound: The bundle is damaged.
+    """
+    bundle, _ = bundles.read(handle.bundle_dir)
+    plan = json.loads(bundle.files["plan.json"])
+    return Target(handle.native_id, plan["initial_nodes"], plan["nproc_per_node"], handle.uid or "")
+
+
+BACKEND = SageMakerBackend()

@@ -1,0 +1,146 @@
+"""The AWS services that a training job needs: SageMaker, CloudWatch Logs and S3, in one region.
+
+boto3 repeats what failed for a passing reason, throttling among it; whatever is left is a Problem.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.problems import Problem, ProblemsFound, fail
+
+_ATTEMPTS = 8
+_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5, 60
+_REGION = "cluster.sm_jobs_config.region"
+_INSTALL = "pip install '.[sagemaker]'"
+
+_UNKNOWN_USER = ("UnrecognizedClientException", "InvalidClientTokenId", "ExpiredToken", "ExpiredTokenException")
+_DENIED = ("AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "Forbidden")
+_PASSING = ("ThrottlingException", "Throttling", "RequestLimitExceeded", "SlowDown", "TooManyRequestsException")
+"""Source: AWS, Common errors; Amazon S3, Error responses."""
+
+
+class Refused(Exception):
+    """A service refused a call.
+
+    Args:
+        code: The service's code of the error.
+        message: Its own words.
+        status: HTTP status.
+    """
+
+    def __init__(self, code: str, message: str, status: int):
+        super().__init__(f"{code}: {message}")
+        self.code, self.message, self.status = code, message, status
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The services in one region.
+
+    Args:
+        region: Its name.
+        session: boto3's Session.
+        clients: Clients that have been made, by service.
+    """
+
+    region: str
+    session: Any = field(repr=False)
+    clients: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Call an operation of a service.
+
+        Raises:
+            Refused: The service refuses.
+            ProblemsFound: It cannot be asked.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return getattr(self._client(service), operation)(**arguments)
+        except ClientError as error:
+            told = error.response.get("Error", {})
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            raise Refused(told.get("Code", ""), told.get("Message") or str(error), status) from error
+        except BotoCoreError as error:
+            raise ProblemsFound((_unasked(error),)) from error
+
+    def _client(self, service: str) -> Any:
+        if service not in self.clients:
+            from botocore.config import Config
+
+            config = Config(
+                retries={"mode": "standard", "max_attempts": _ATTEMPTS},
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                read_timeout=_READ_TIMEOUT_S,
+            )
+            self.clients[service] = self.session.client(service, config=config)
+        return self.clients[service]
+
+
+def connect(region: str | None) -> Connection:
+    """Return the services in a region, by default that of the user's AWS configuration.
+
+    Raises:
+        ProblemsFound: boto3 is not installed, or nobody says which region.
+    """
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+    except ImportError as error:
+        raise fail("E392", "cluster", f"a training job needs boto3: {error}", remedy=_INSTALL) from error
+    try:
+        session = boto3.Session(region_name=region)
+    except BotoCoreError as error:
+        raise ProblemsFound((_unasked(error),)) from error
+    if not session.region_name:
+        remedy = f"{_REGION}=us-east-1, or AWS_DEFAULT_REGION"
+        raise fail("E393", _REGION, "neither the recipe nor your AWS configuration names a region", remedy=remedy)
+    return Connection(session.region_name, session)
+
+
+@contextmanager
+def told(path: str = "cluster.sm_jobs_config") -> Iterator[None]:
+    """Let a call that is refused within the block be a Problem.
+
+    Raises:
+        ProblemsFound: One was.
+    """
+    try:
+        yield
+    except Refused as error:
+        raise ProblemsFound((problem(error, path),)) from error
+
+
+def problem(error: Refused, path: str) -> Problem:
+    """Return a refusal as a Problem about the key at `path`."""
+    if error.code in _UNKNOWN_USER:
+        return Problem("E394", path, f"AWS does not know you: {error.message}", remedy="log in again: aws sso login")
+    if error.code in _DENIED or error.status == 403:
+        remedy = "ask for the permission that it names"
+        return Problem("E395", path, f"AWS does not allow it: {error.message}", remedy=remedy)
+    if error.code in _PASSING or error.status >= 500:
+        return Problem("E396", path, f"AWS is in trouble or asks for patience: {error}", remedy="try again later")
+    return Problem("E397", path, f"AWS refuses: {error}")
+
+
+def _unasked(error: Exception) -> Problem:
+    """Return why AWS could not be asked: nobody to ask as, or no answer."""
+    from botocore import exceptions
+
+    nobody = (
+        exceptions.NoCredentialsError,
+        exceptions.PartialCredentialsError,
+        exceptions.CredentialRetrievalError,
+        exceptions.ProfileNotFound,
+        exceptions.SSOError,
+    )
+    text = " ".join(str(error).split())
+    if isinstance(error, nobody):
+        remedy = "aws configure sso, or AWS_PROFILE"
+        return Problem("E394", "cluster.sm_jobs_config", f"AWS does not know you: {text}", remedy=remedy)
+    if isinstance(error, exceptions.ParamValidationError):
+        return Problem("E397", "cluster.sm_jobs_config", f"boto3 refuses: {text}")
+    return Problem("E396", _REGION, f"AWS does not answer: {text}")

@@ -1,0 +1,230 @@
+"""A training job as it goes on: its description, asked for again and again, and its hosts' log streams.
+
+CloudWatch keeps one stream a host and start, without telling one rank of a host from another, or errors from output.
+What mpirun has marked is its rank's; any other line counts for the first rank of its host.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.backends.sagemaker import status
+from launcher.backends.sagemaker.client import Connection, Refused, told
+from launcher.problems import fail
+from launcher.ranks import host_names
+from launcher.specs import JobEvent, JobStatus, LogSelection
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+"""Source: SageMaker AI, Amazon CloudWatch Logs for Amazon SageMaker AI."""
+
+POLL_S = 5.0
+"""Seconds between two looks at a job."""
+_LATE_LOOKS = 2
+"""Looks at the log after a job has ended: what it wrote last comes late."""
+_NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException")
+_TAG = re.compile(r"\[\d+,(?:mpirank:)?(\d+)(?:,algo-\d+)?\]<std(?:out|err)>:?")
+"""What mpirun begins a line with, or the toolkit makes of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A submitted job: its name, and where its ranks are.
+
+    Args:
+        name: The training job's.
+        nodes: Its instances.
+        processes: Worker processes of each.
+        arn: Tells it from others of its name.
+    """
+
+    name: str
+    nodes: int
+    processes: int
+    arn: str
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of its hosts in the order of their ranks."""
+        return tuple(host_names(self.nodes))
+
+
+def describe(connection: Connection, name: str) -> dict[str, Any] | None:
+    """Return a job as SageMaker has it; None where it has none of that name.
+
+    Raises:
+        Refused: SageMaker refuses.
+    """
+    try:
+        return connection.call("sagemaker", "describe_training_job", TrainingJobName=name)
+    except Refused as error:
+        # The API documents ResourceNotFound, and the service says ValidationException.
+        if error.code in _NOT_FOUND or (error.code == "ValidationException" and "not found" in error.message.lower()):
+            return None
+        raise
+
+
+def own(connection: Connection, target: Target) -> dict[str, Any] | None:
+    """Return this very job as SageMaker has it; None where it is gone."""
+    found = describe(connection, target.name)
+    return found if found and (not target.arn or found["TrainingJobArn"] == target.arn) else None
+
+
+def read_status(connection: Connection, target: Target) -> JobStatus:
+    """Return a job's status, asked for now."""
+    found = own(connection, target)
+    return status.read(found) if found else status.GONE
+
+
+def wait(connection: Connection, target: Target, timeout_s: float | None, poll_s: float) -> Iterator[JobStatus]:
+    """Yield a job's status now and after each change, the last time as it ended."""
+    deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
+    seen = None
+    while True:
+        now = read_status(connection, target)
+        if now != seen:
+            yield (seen := now)
+        left_s = deadline - time.monotonic()
+        if now.state.is_final or left_s <= 0:
+            return
+        time.sleep(min(poll_s, left_s))
+
+
+def events(connection: Connection, target: Target, poll_s: float, *, follow: bool) -> Iterator[JobEvent]:
+    """Yield what happened to a job; with `follow`, until it has ended."""
+    told_of: set[tuple[float, str]] = set()
+    while (found := own(connection, target)) is not None:
+        for event in status.events(found):
+            if (event.time_s, event.kind) not in told_of:
+                told_of.add((event.time_s, event.kind))
+                yield event
+        if not follow or status.read(found).state.is_final:
+            return
+        time.sleep(poll_s)
+
+
+def refuse_unknown(connection: Connection, target: Target, selection: LogSelection) -> None:
+    """Raise a Problem where a job cannot have the log lines that are asked for.
+
+    Raises:
+        ProblemsFound: There is no such rank, attempt or stream.
+    """
+    if selection.is_stderr:
+        raise fail("E398", "--stderr", "CloudWatch keeps both outputs of a host as one stream", remedy="leave it out")
+    most = target.nodes * target.processes - 1
+    for rank in selection.ranks or ():
+        if rank > most:
+            raise fail("E707", "--rank", "there is no such rank", value=rank, allowed=f"0 to {most}")
+    if selection.attempt is not None:
+        found = _streams(connection, target)
+        attempts = max(map(len, found.values()), default=0)
+        if selection.attempt >= attempts:
+            allowed = f"0 to {attempts - 1}" if attempts else "none yet"
+            raise fail("E706", "--attempt", "there is no such attempt", value=selection.attempt, allowed=allowed)
+
+
+def logs(
+    connection: Connection, target: Target, selection: LogSelection, poll_s: float, *, follow: bool
+) -> Iterator[str]:
+    """Yield the selected log lines; with `follow`, and what happens to the job, until it has ended."""
+    reader = _Reader(connection, target, selection)
+    happened: set[tuple[float, str]] = set()
+    looks_left = _LATE_LOOKS
+    while True:
+        with told():
+            found = own(connection, target) if follow else None
+            yield from reader.lines()
+        for event in status.events(found) if found and selection.attempt is None else ():
+            if (event.time_s, event.kind) not in happened:
+                happened.add((event.time_s, event.kind))
+                yield f"{'fault' if event.is_warning else 'event'}  {event.kind}: {event.message}"
+        if not follow:
+            return
+        if found is None or status.read(found).state.is_final:
+            looks_left -= 1
+            if looks_left < 0:
+                return
+        time.sleep(poll_s)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads each stream from where it stopped last.
+
+    Args:
+        connection: The services.
+        target: The job.
+        selection: Which lines.
+        tokens: Where to go on, by stream.
+    """
+
+    connection: Connection
+    target: Target
+    selection: LogSelection
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the selected lines that are new, host by host."""
+        for host, streams in _streams(self.connection, self.target).items():
+            first = self.target.hosts.index(host) * self.target.processes
+            ranks = self._selected(first)
+            for attempt, stream in enumerate(streams):
+                if not ranks or self.selection.attempt not in (None, attempt):
+                    continue
+                if self.selection.has_headings and stream not in self.tokens:
+                    yield f"== attempt {attempt} on {host}"
+                for line in self._new(stream):
+                    yield from self._shown(line, ranks)
+
+    def _selected(self, first: int) -> list[int]:
+        """Return the selected ranks of the host whose first rank is `first`."""
+        ranks = range(first, first + self.target.processes)
+        return [rank for rank in ranks if self.selection.ranks is None or rank in self.selection.ranks]
+
+    def _shown(self, line: str, ranks: Sequence[int]) -> Iterator[str]:
+        """Yield a line as it is shown, where it is one of a selected rank."""
+        found = _TAG.match(line)
+        rank = int(found[1]) if found else ranks[0]
+        is_own = found is None or self.selection.ranks is None or rank in self.selection.ranks
+        if is_own:
+            text = line[found.end() :] if found else line
+            yield f"rank {rank} | {text}" if self.selection.has_prefixes else text
+
+    def _new(self, stream: str) -> Iterator[str]:
+        """Yield the lines of a stream that have come since; the same token twice is its end for now."""
+        while True:
+            token = self.tokens.get(stream)
+            page = self.connection.call(
+                "logs",
+                "get_log_events",
+                logGroupName=LOG_GROUP,
+                logStreamName=stream,
+                startFromHead=True,
+                **({"nextToken": token} if token else {}),
+            )
+            self.tokens[stream] = page["nextForwardToken"]
+            yield from (event["message"] for event in page["events"])
+            if page["nextForwardToken"] == token:
+                return
+
+
+def _streams(connection: Connection, target: Target) -> Mapping[str, list[str]]:
+    """Return each host's log streams, one for each of its starts, the oldest first; hosts in the order of ranks."""
+    found: dict[str, list[str]] = {host: [] for host in target.hosts}
+    query: dict[str, Any] = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{target.name}/"}
+    while True:
+        try:
+            page = connection.call("logs", "describe_log_streams", **query)
+        except Refused as error:
+            if error.code in _NOT_FOUND:  # nothing was written yet
+                return found
+            raise
+        for stream in page["logStreams"]:
+            name = stream["logStreamName"]
+            host = name.removeprefix(f"{target.name}/").rpartition("-")[0]
+            if host in found:
+                found[host].append(name)
+        if not page.get("nextToken"):
+            return {host: sorted(names) for host, names in found.items()}
+        query["nextToken"] = page["nextToken"]

@@ -1,0 +1,73 @@
+"""The keys of `cluster.sm_jobs_config` as rules know them: each has a name of ours, some the estimator's too.
+
+Every compilation imports this, whatever its cluster; the typed settings come with the first rule that needs them.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from launcher.rules import rule
+
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.settings import SmJobs
+    from launcher.check import Draft
+
+JOBS = "cluster.sm_jobs_config"
+KWARGS = f"{JOBS}.additional_estimator_kwargs"
+API = "Amazon SageMaker API, CreateTrainingJob"
+SCRIPT = "recipes.training_cfg"
+
+SDK_NAMES = {
+    "role": "role",
+    "max_run": "stopping_condition.max_runtime_s",
+    "max_wait": "stopping_condition.max_wait_s",
+    "use_spot_instances": "spot",
+    "max_retry_attempts": "max_retries",
+    "keep_alive_period_in_seconds": "keep_alive_s",
+    "volume_size": "volume_size_gb",
+    "volume_kms_key": "volume_kms_key",
+    "output_kms_key": "output_kms_key",
+    "input_mode": "input_mode",
+    "subnets": "vpc.subnets",
+    "security_group_ids": "vpc.security_group_ids",
+    "encrypt_inter_container_traffic": "encrypt_traffic",
+    "enable_network_isolation": "network_isolation",
+    "checkpoint_s3_uri": "checkpoints.s3_uri",
+    "checkpoint_local_path": "checkpoints.local_path",
+    "code_location": "recipe_path",
+    "source_dir": "source_dir",
+    "training_plan": "training_plan_arn",
+    "hyperparameters": "hyperparameters",
+    "metric_definitions": "metric_definitions",
+    "container_entry_point": "container_entrypoint",
+    "container_arguments": "container_arguments",
+    "tags": "tags",
+}
+"""The estimator's name of a key, to ours. Source: SageMaker Python SDK 2.257.6, EstimatorBase."""
+
+
+def needs(*keys: str) -> tuple[str, ...]:
+    """Return the paths of keys, and of the estimator's names for them."""
+    same = (name for name, path in SDK_NAMES.items() if any(path == k or path.startswith(f"{k}.") for k in keys))
+    return (*(f"{JOBS}.{key}" for key in keys), *(f"{KWARGS}.{name}" for name in same))
+
+
+def sm_rule(code: str, *keys: str, more: tuple[str, ...] = (), source: str) -> Callable[[Any], Any]:
+    """Register a rule about keys of `sm_jobs_config`."""
+    return rule(code, *needs(*keys), *more, source=source, backend="sm_jobs")
+
+
+def jobs_of(draft: "Draft") -> "SmJobs":
+    """Return the typed keys, the estimator's names resolved."""
+    from launcher.backends.sagemaker.settings import effective
+
+    return effective(draft.settings.sm_jobs_config)
+
+
+def path_of(draft: "Draft", key: str) -> str:
+    """Return where a key was given: by its own name, or by the estimator's."""
+    given = draft.settings.sm_jobs_config.additional_estimator_kwargs
+    for name, path in SDK_NAMES.items():
+        if path == key and getattr(given, name, None) is not None:
+            return f"{KWARGS}.{name}"
+    return f"{JOBS}.{key}"

@@ -1,0 +1,78 @@
+"""What SageMaker says of a training job, as one state and a few words. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from launcher.specs import JobEvent, JobState, JobStatus
+
+_STATES = {
+    "InProgress": JobState.RUNNING,
+    "Stopping": JobState.RUNNING,
+    "Completed": JobState.SUCCEEDED,
+    "Failed": JobState.FAILED,
+    "Stopped": JobState.CANCELLED,
+    "Deleting": JobState.GONE,
+}
+"""TrainingJobStatus to state. Source: Amazon SageMaker API, DescribeTrainingJob."""
+
+_TRAINING = ("Training", "Uploading", "Updating", "Stopping")
+"""SecondaryStatus of a job whose instances train."""
+_OUT_OF_TIME = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded")
+"""SecondaryStatus of a job that was stopped by its own limit, which nobody asked for."""
+_WARNINGS = ("Failed", "Interrupted", "Restarting", *_OUT_OF_TIME)
+
+GONE = JobStatus(JobState.GONE, 0, "SageMaker does not have it any more")
+
+
+def read(job: Mapping[str, Any]) -> JobStatus:
+    """Return the status of a described job."""
+    secondary = job["SecondaryStatus"]
+    state = JobState.FAILED if secondary in _OUT_OF_TIME else _STATES[job["TrainingJobStatus"]]
+    if state is JobState.RUNNING and secondary not in _TRAINING:
+        state = JobState.PENDING
+    nodes = 0 if state is not JobState.RUNNING else num_instances(job["ResourceConfig"])
+    return JobStatus(state, nodes, _words(job, state), restarts=_restarts(_transitions(job)))
+
+
+def num_instances(resources: Mapping[str, Any]) -> int:
+    """Return the instances of a ResourceConfig."""
+    groups = resources.get("InstanceGroups") or ()
+    return sum(group["InstanceCount"] for group in groups) or resources.get("InstanceCount") or 0
+
+
+def events(job: Mapping[str, Any]) -> Iterator[JobEvent]:
+    """Yield what happened to a described job, oldest first."""
+    for each in _transitions(job):
+        name = each["Status"]
+        message = each.get("StatusMessage") or _spaced(name)
+        if name == "Failed" and job.get("FailureReason"):
+            message = job["FailureReason"]
+        yield JobEvent(each["StartTime"].timestamp(), name, message, is_warning=name in _WARNINGS)
+
+
+def _words(job: Mapping[str, Any], state: JobState) -> str:
+    """Return what a job waits for, or why it ended."""
+    secondary = job["SecondaryStatus"]
+    last = next((each.get("StatusMessage") for each in reversed(_transitions(job))), None)
+    if state is JobState.FAILED:
+        return job.get("FailureReason") or last or _spaced(secondary)
+    if state is JobState.SUCCEEDED or (state is JobState.RUNNING and secondary == "Training"):
+        return ""
+    return f"{_spaced(secondary)}: {last}" if last else _spaced(secondary)
+
+
+def _spaced(name: str) -> str:
+    """Return a name in CamelCase as words; capitals in a row stay one."""
+    words = "".join(
+        f" {c}" if c.isupper() and i and not name[i - 1].isupper() else c for i, c in enumerate(name)
+    ).split()
+    return " ".join(word if word.isupper() or word == "MLInstances" else word.lower() for word in words)
+
+
+def _transitions(job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return sorted(job.get("SecondaryStatusTransitions") or (), key=lambda each: each["StartTime"])
+
+
+def _restarts(transitions: Sequence[Mapping[str, Any]]) -> int:
+    """Return how often a job started again. Source: RetryStrategy: its secondary status is Starting anew."""
+    return max(0, sum(each["Status"] == "Starting" for each in transitions) - 1)

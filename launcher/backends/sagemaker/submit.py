@@ -1,0 +1,138 @@
+"""A bundle to a training job: its recipe into S3, then the request; whole, once, or not at all."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from launcher.backends.sagemaker import constraints
+from launcher.backends.sagemaker.client import Connection, Refused, problem
+from launcher.backends.sagemaker.follow import describe
+from launcher.backends.sagemaker.parts import RECIPE_CHANNEL
+from launcher.backends.sagemaker.request import REQUEST, recipe_files
+from launcher.problems import Problem, ProblemsFound, fail
+from launcher.specs import Bundle
+
+_COMPARED = ("HyperParameters", "Environment", "RoleArn")
+"""Members by which a job is known to be a bundle's, beside the place of its recipe, which its content is part of."""
+
+
+def request_of(bundle: Bundle) -> dict[str, Any]:
+    """Return the request of a bundle.
+
+    Raises:
+        ProblemsFound: It has none.
+    """
+    try:
+        return json.loads(bundle.files[REQUEST])
+    except (KeyError, ValueError) as error:
+        raise fail("E703", str(bundle.directory), f"has no {REQUEST}: {error!r}") from error
+
+
+def request_problems(request: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Return what the API would refuse about a whole request, by its own names."""
+    return tuple(
+        Problem("E399", f"{REQUEST}: {fault.member}", fault.message, value=fault.value, allowed=fault.allowed)
+        for fault in constraints.faults(request)
+    )
+
+
+def validate(connection: Connection, bundle: Bundle) -> tuple[Problem, ...]:
+    """Return why SageMaker would not take a bundle, as far as it says without making a job of it."""
+    request = request_of(bundle)
+    found = request_problems(request)
+    try:
+        there = describe(connection, request["TrainingJobName"])
+    except Refused as error:
+        return (*found, problem(error, "cluster.sm_jobs_config"))
+    return found if there is None or _is_same(there, request) else (*found, _taken(request))
+
+
+def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
+    """Start the job of a bundle; return its ARN, and whether it is new.
+
+    Raises:
+        ProblemsFound: Every reason against it; nothing of it is left.
+    """
+    request = request_of(bundle)
+    if found := request_problems(request):
+        raise ProblemsFound(found)
+    try:
+        if there := describe(connection, request["TrainingJobName"]):
+            return _known(there, request), False
+        bucket, prefix = _place(request)
+        _upload(connection, bucket, prefix, recipe_files(bundle.files))
+    except Refused as error:
+        raise ProblemsFound((problem(error, "cluster.sm_jobs_config.recipe_path"),)) from error
+    is_settled = False
+    try:
+        arn = _create(connection, request)
+        is_settled = True
+    except Refused as error:
+        raise ProblemsFound((problem(error, "cluster.sm_jobs_config"),)) from error
+    finally:
+        if not is_settled:
+            _take_back(connection, bucket, prefix, recipe_files(bundle.files))
+    return arn, True
+
+
+def _create(connection: Connection, request: Mapping[str, Any]) -> str:
+    try:
+        return connection.call("sagemaker", "create_training_job", **request)["TrainingJobArn"]
+    except Refused as error:
+        if error.code != "ResourceInUse":
+            raise
+        # A request whose answer was lost has been repeated: then the job is this very one.
+        there = describe(connection, request["TrainingJobName"])
+        if there is None:
+            raise
+        return _known(there, request)
+
+
+def _known(there: Mapping[str, Any], request: Mapping[str, Any]) -> str:
+    """Return the ARN of a job that is there already.
+
+    Raises:
+        ProblemsFound: It is another one.
+    """
+    if not _is_same(there, request):
+        raise ProblemsFound((_taken(request),))
+    return there["TrainingJobArn"]
+
+
+def _taken(request: Mapping[str, Any]) -> Problem:
+    name = request["TrainingJobName"]
+    message = "another training job of this account has the name, in this region"
+    return Problem("E397", "recipes.run.name", message, value=name, remedy="launch it anew; names end at random")
+
+
+def _is_same(there: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
+    is_same = all((there.get(name) or None) == (request.get(name) or None) for name in _COMPARED)
+    return is_same and _recipe_uri(there) == _recipe_uri(request)
+
+
+def _recipe_uri(job: Mapping[str, Any]) -> str | None:
+    """Return where a job's recipe is; None for a job that is not the launcher's."""
+    for channel in job.get("InputDataConfig") or ():
+        if channel["ChannelName"] == RECIPE_CHANNEL:
+            return channel["DataSource"].get("S3DataSource", {}).get("S3Uri")
+    return None
+
+
+def _place(request: Mapping[str, Any]) -> tuple[str, str]:
+    """Return bucket and prefix of a request's recipe."""
+    parts = urlsplit(_recipe_uri(request) or "")
+    return parts.netloc, parts.path.lstrip("/")
+
+
+def _upload(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        connection.call("s3", "put_object", Bucket=bucket, Key=prefix + name, Body=text.encode())
+
+
+def _take_back(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
+    """Remove a recipe whose job was not made. Where that is refused too, the first refusal says more."""
+    for name in files:
+        with contextlib.suppress(Refused, ProblemsFound):
+            connection.call("s3", "delete_object", Bucket=bucket, Key=prefix + name)

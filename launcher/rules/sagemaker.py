@@ -1,0 +1,199 @@
+"""Training jobs of SageMaker: what the members of a request ask of each other, which no length or pattern says.
+
+What one member may be by itself is checked where it is typed (`backends/sagemaker/members.py`).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from launcher.backends.sagemaker import constraints, parts
+from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SDK_NAMES, jobs_of, path_of, sm_rule
+from launcher.check import Draft
+from launcher.instances import canonical
+from launcher.problems import Problem
+from launcher.rules import rule
+
+_DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
+
+_EBS_ONLY = re.compile(r"ml\.(p3\.|p2\.|m[4-7]i?\.|c[4-7]i?\.|t3\.|r[5-7]i?\.)")
+"""Families without a disk of their own. Source: EC2, Instance store volumes."""
+_OWN_MEMBERS = (
+    *("DebugHookConfig", "DebugRuleConfigurations", "ExperimentConfig", "InfraCheckConfig", "ModelPackageConfig"),
+    *("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig", "SessionChainingConfig"),
+)
+"""Members of the request that no key sets but `request`."""
+
+
+@sm_rule("E370", "role", "output_path", source=f"{API}: required members")
+def required_keys_are_given(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A job acts as a role and writes its results somewhere; neither has a default."""
+    jobs = jobs_of(draft)
+    examples = {"role": "arn:aws:iam::<account>:role/<name>", "output_path": "s3://<bucket>/<folder>"}
+    for key, example in examples.items():
+        if not getattr(jobs, key):
+            yield problem(f"{JOBS}.{key}", "is missing: a training job needs it", remedy=f"{JOBS}.{key}={example}")
+
+
+@sm_rule("E371", "algorithm_name", more=("container",), source=f"{API}: AlgorithmSpecification")
+def one_image(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A job runs an image or an algorithm; given both or neither, it fails after it has been accepted."""
+    name, image = jobs_of(draft).algorithm_name, draft.launch.container
+    if name and image:
+        yield problem(
+            f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
+        )
+    elif not name and not image:
+        remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
+        yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
+    for fault in constraints.faults(image, "AlgorithmSpecification.TrainingImage") if image else ():
+        yield problem("container", fault.message, value=fault.value, allowed=fault.allowed)
+
+
+@sm_rule("E376", "stopping_condition", "spot", source=f"{API}: StoppingCondition, EnableManagedSpotTraining")
+def spot_jobs_say_how_long(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A spot job says how long it waits and trains, and that is no shorter than it may train; others do not wait."""
+    jobs = jobs_of(draft)
+    limit = jobs.stopping_condition
+    runtime = limit.max_runtime_s or parts.DEFAULT_MAX_RUNTIME_S
+    path = path_of(draft, "stopping_condition.max_wait_s")
+    if jobs.spot and limit.max_wait_s is None:
+        yield problem(
+            path, "is missing: a spot job needs it", remedy=f"{JOBS}.stopping_condition.max_wait_s={runtime}"
+        )
+    elif limit.max_wait_s is not None and not jobs.spot:
+        yield problem(path, "only a spot job waits", value=limit.max_wait_s, remedy=f"{JOBS}.spot=true")
+    elif limit.max_wait_s is not None and limit.max_wait_s < runtime:
+        message = f"is less than the {runtime} s it may train"
+        yield problem(path, message, value=limit.max_wait_s, allowed=f"at least {runtime}")
+
+
+@sm_rule(
+    "E377",
+    *("spot", "keep_alive_s", "instance_groups", "training_plan_arn"),
+    source=f"{API}: ResourceConfig; SageMaker AI, Managed warm pools, Use training plans",
+)
+def capacity_is_of_one_kind(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Spot capacity, reserved capacity and warm pools exclude each other, and a warm pool is of one instance type."""
+    jobs = jobs_of(draft)
+    if jobs.spot and jobs.keep_alive_s:
+        yield problem(path_of(draft, "keep_alive_s"), "spot instances are not kept warm", value=jobs.keep_alive_s)
+    if jobs.spot and jobs.training_plan_arn:
+        yield problem(
+            path_of(draft, "training_plan_arn"), "reserved capacity is no spot capacity", remedy=f"{JOBS}.spot=false"
+        )
+    if jobs.keep_alive_s and jobs.instance_groups:
+        message = "instances of several types are not kept warm"
+        yield problem(path_of(draft, "keep_alive_s"), message, value=jobs.keep_alive_s)
+
+
+@sm_rule(
+    "E378",
+    *("instance_groups", "inputs"),
+    more=("instance_type", "recipes.trainer", "recipes.distribution"),
+    source=f"{API}: InstanceGroup; SageMaker Python SDK 2.257.6, validate_distribution",
+)
+def groups_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Groups have their own names and together as many instances as are planned; who names a group means one."""
+    jobs, path = jobs_of(draft), f"{JOBS}.instance_groups"
+    names = [group.name for group in parts.groups(jobs)]
+    for channel in parts.channels(jobs):
+        wanted = channel.source.get("S3DataSource", {}).get("InstanceGroupNames", ())
+        for name in (each for each in wanted if each not in names):
+            allowed = ", ".join(names) or "none without instance_groups"
+            yield problem(f"{channel.path}.instance_groups", "there is no such group", value=name, allowed=allowed)
+    for name in [name for name, times in Counter(names).items() if times > 1]:
+        yield problem(path, "two groups have one name", value=name)
+    if not names:
+        return
+    count, nodes = sum(group.instance_count for group in jobs.instance_groups), draft.recipe.trainer.num_nodes
+    if count != nodes:
+        message = f"have {count} instances together; the job is planned for {nodes}"
+        yield problem(path, message, value=count, remedy=f"recipes.trainer.num_nodes={count}")
+    types = {canonical(group.instance_type) for group in jobs.instance_groups}
+    if canonical(draft.launch.instance_type) not in types:
+        yield problem(path, "the planned instance_type is in none of them", value=draft.launch.instance_type)
+
+
+@sm_rule("E379", "instance_groups", more=("instance_type",), source=f"{API}: ResourceConfig, InstanceType")
+def instances_train(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """EC2 and HyperPod have instance types that training jobs do not."""
+    known = constraints.instance_types()
+    if draft.instance and draft.instance.name not in known:
+        yield problem("instance_type", "no training job runs on that type", value=draft.instance.name)
+    for i, group in enumerate(parts.groups(jobs_of(draft))):
+        if canonical(group.instance_type) not in known:
+            path = f"{JOBS}.instance_groups.{i}.instance_type"
+            yield problem(path, "no training job runs on that type", value=group.instance_type)
+
+
+@sm_rule("E380", "volume_kms_key", "instance_groups", more=("instance_type",), source=f"{API}: VolumeKmsKeyId")
+def own_disks_have_own_keys(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Instances with a disk of their own encrypt it by themselves, and refuse a key for it."""
+    jobs = jobs_of(draft)
+    types = [group.instance_type for group in parts.groups(jobs)] or [draft.launch.instance_type]
+    own = sorted({canonical(each) for each in types if not _EBS_ONLY.match(canonical(each))})
+    if jobs.volume_kms_key and own:
+        path = path_of(draft, "volume_kms_key")
+        yield problem(path, f"{', '.join(own)} encrypts its own disk", remedy=f"{JOBS}.volume_kms_key=null")
+
+
+@sm_rule(
+    "E381",
+    *("tensorboard_config", "checkpoints", "mlflow", "image_access"),
+    source=f"{API}: TensorBoardOutputConfig, CheckpointConfig, MlflowConfig, TrainingImageConfig",
+)
+def details_have_their_subject(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A detail of what is not asked for would silently do nothing."""
+    jobs = jobs_of(draft)
+    pairs = (
+        ("tensorboard_config", "container_logs_path", "output_path"),
+        ("checkpoints", "local_path", "s3_uri"),
+        ("mlflow", "experiment_name", "resource_arn"),
+        ("mlflow", "run_name", "resource_arn"),
+        ("image_access", "credentials_provider_arn", "mode"),
+    )
+    for section, detail, subject in pairs:
+        held = getattr(jobs, section)
+        if getattr(held, detail) and not getattr(held, subject):
+            path = path_of(draft, f"{section}.{detail}")
+            yield problem(path, f"needs {section}.{subject}", value=getattr(held, detail))
+    if jobs.image_access.credentials_provider_arn and jobs.image_access.mode == "Platform":
+        yield problem(
+            f"{JOBS}.image_access.mode", "credentials are for a private registry", value="Platform", allowed="Vpc"
+        )
+
+
+@rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS, backend="sm_jobs")
+def overrides_are_overrides(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """One way to override a recipe; a second one, applied later, would escape every check."""
+    for name, value in (draft.settings.sm_jobs_config.recipe_overrides or {}).items():
+        path = f"{JOBS}.recipe_overrides.{name}"
+        yield problem(path, "recipe keys are overridden as any others", value=value, remedy=f"recipes.{name}=…")
+
+
+@rule("E388", JOBS, source=_DECISIONS, backend="sm_jobs")
+def keys_are_given_once(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The estimator's names and ours mean the same keys, so each is given by one of them."""
+    jobs = draft.settings.sm_jobs_config
+    for name, path in SDK_NAMES.items():
+        value = getattr(jobs.additional_estimator_kwargs, name, None)
+        if value is None or not draft.is_explicit(f"{JOBS}.{path}"):
+            continue
+        yield problem(
+            f"{KWARGS}.{name}", f"{path} is given too, which is the same", value=value, allowed="one of them"
+        )
+
+
+@rule("E389", f"{JOBS}.request", source=API, backend="sm_jobs")
+def further_members_fit(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Members that no key sets are taken as they are, held to the API's own bounds; the others have keys."""
+    members = draft.settings.sm_jobs_config.request or {}
+    for name in members:
+        if name not in _OWN_MEMBERS:
+            path = f"{JOBS}.request.{name}"
+            yield problem(path, "is not for this key", value=name, allowed=", ".join(_OWN_MEMBERS))
+    own = {name: value for name, value in members.items() if name in _OWN_MEMBERS}
+    for name, value in own.items():
+        for fault in constraints.faults(value, name):
+            yield problem(f"{JOBS}.request.{fault.member}", fault.message, value=fault.value, allowed=fault.allowed)

@@ -1,0 +1,105 @@
+"""Training jobs of SageMaker: where the data comes from, and through which network."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from launcher.backends.sagemaker import parts
+from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
+from launcher.check import Draft
+from launcher.problems import Problem
+
+_INPUT = "How Amazon SageMaker Provides Training Information"
+
+
+@sm_rule("E372", "inputs", "input_mode", source=f"{API}: Channel, S3DataSource; {_INPUT}")
+def modes_suit_their_sources(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Each mode reads some sources only; others are refused, or are read in another way than is meant."""
+    jobs = jobs_of(draft)
+    for channel in parts.channels(jobs):
+        mode = channel.mode or jobs.input_mode
+        for key, message, value, allowed in _misfits(channel, mode):
+            path = channel.path if ".channels." not in channel.path else f"{channel.path}.{key}"
+            yield problem(path, message, value=value, allowed=allowed)
+
+
+def _misfits(channel: parts.ChannelPlan, mode: str) -> Iterator[tuple[str, str, Any, str | None]]:
+    """Yield what of a channel its mode does not take: key, message, value and what is allowed."""
+    if "FileSystemDataSource" in channel.source:
+        if mode != "File":
+            yield "mode", f"a file system is mounted, and {mode} mode reads S3", mode, "File"
+        return
+    source = channel.source.get("S3DataSource")
+    if source is None:
+        return
+    kind, uri = source["S3DataType"], source["S3Uri"]
+    if mode == "FastFile" and kind != "S3Prefix":
+        yield "s3_data_type", "FastFile mode reads prefixes only", kind, "S3Prefix"
+    elif mode == "FastFile" and not uri.endswith("/"):
+        yield "s3", "FastFile mode shows folders, and a prefix without a slash may be part of a name", uri, f"{uri}/"
+    if kind == "AugmentedManifestFile" and mode != "Pipe":
+        yield "s3_data_type", f"an augmented manifest is streamed, not read in {mode} mode", kind, "mode: Pipe"
+    if "AttributeNames" in source and kind != "AugmentedManifestFile":
+        yield "attribute_names", f"are of an augmented manifest; this is {kind}", source["AttributeNames"], None
+    for key, member in (("compression", "CompressionType"), ("record_wrapper", "RecordWrapperType")):
+        if channel.more.get(member) not in (None, "None") and mode != "Pipe":
+            yield key, f"is for Pipe mode, not for {mode} mode", channel.more[member], "None"
+
+
+@sm_rule("E373", "inputs", source=f"{API}: Channel; {_INPUT}")
+def channels_have_one_source(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A channel is a place in S3 or a folder of a file system."""
+    inputs = jobs_of(draft).inputs
+    if inputs.s3 and inputs.file_system:
+        message = "is given together with inputs.s3"
+        remedy = f"{JOBS}.inputs.channels takes both kinds, by name"
+        yield problem(f"{JOBS}.inputs.file_system", message, remedy=remedy)
+    for name, channel in (inputs.channels or {}).items():
+        if bool(channel.s3) == bool(channel.file_system):
+            message = "has two sources" if channel.s3 else "has no source"
+            yield problem(f"{JOBS}.inputs.channels.{name}", message, allowed="one of s3 and file_system")
+        if channel.file_system and (channel.distribution != "FullyReplicated" or channel.instance_groups):
+            path = f"{JOBS}.inputs.channels.{name}"
+            yield problem(path, "a file system is mounted whole on every host", allowed="neither shares nor groups")
+
+
+@sm_rule("E374", "inputs", "input_mode", source=f"{API}: InputDataConfig; {_INPUT}")
+def channels_have_their_own_places(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Channels are 20 at most, the recipe's among them, and each has a folder or its FIFOs for itself."""
+    jobs = jobs_of(draft)
+    found = parts.channels(jobs)
+    most = 20
+    if len(found) + 1 > most:
+        yield problem(f"{JOBS}.inputs", f"are {len(found)} channels, and the recipe's", allowed=f"at most {most - 1}")
+    times = Counter(channel.name for channel in found)
+    for channel in found:
+        if channel.name == parts.RECIPE_CHANNEL:
+            yield problem(channel.path, "that channel brings the recipe", value=channel.name, allowed="another name")
+        elif times[channel.name] > 1 and ".channels." in channel.path:
+            yield problem(channel.path, "is the name of another channel too", value=channel.name)
+        base, _, epoch = channel.name.rpartition("_")
+        streamed = {other.name for other in found if (other.mode or jobs.input_mode) == "Pipe"}
+        if epoch.isdigit() and base in streamed:
+            message = f"is also the name of FIFO {epoch} of channel {base}"
+            yield problem(channel.path, message, value=channel.name, allowed="another name")
+
+
+@sm_rule("E375", "inputs", "vpc", "image_access", source=f"{API}: VpcConfig, TrainingImageConfig")
+def networks_are_given(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """File systems and private registries are reached through a network of your own, which has subnets and groups."""
+    jobs = jobs_of(draft)
+    given = [key for key in ("subnets", "security_group_ids") if getattr(jobs.vpc, key)]
+    if len(given) == 1:
+        other = "security_group_ids" if given == ["subnets"] else "subnets"
+        yield problem(
+            f"{JOBS}.vpc.{other}", f"is missing: {given[0]} alone is no network", remedy=f"{JOBS}.vpc.{other}=[…]"
+        )
+    if given:
+        return
+    remedy = f'"{JOBS}.vpc={{subnets:[subnet-…],security_group_ids:[sg-…]}}"'
+    for channel in parts.channels(jobs):
+        if "FileSystemDataSource" in channel.source:
+            yield problem(f"{JOBS}.vpc", f"channel {channel.name} is a file system, which needs a VPC", remedy=remedy)
+            break
+    if jobs.image_access.mode == "Vpc":
+        yield problem(f"{JOBS}.vpc", "image_access.mode=Vpc needs a VPC", remedy=remedy)

@@ -1,0 +1,142 @@
+"""Training jobs of SageMaker: what tells the container what to run, and what it takes of it."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from launcher.backends.sagemaker import constraints, parts
+from launcher.backends.sagemaker.keys import API, JOBS, SCRIPT, jobs_of, path_of, sm_rule
+from launcher.check import Draft
+from launcher.environment import secret_references
+from launcher.problems import Problem
+from launcher.rules import rule
+from launcher.rules.custom import is_script
+
+_TOOLKIT = "sagemaker-training toolkit 5.1.4"
+_ENTRY = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*\.(py|sh)")
+"""Source: sagemaker-training toolkit 5.1.4, entry_point.py; what ends otherwise is run as a command."""
+_RESERVED_VARIABLES = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
+
+
+@sm_rule(
+    "E382",
+    *("hyperparameters",),
+    more=("recipes.training_cfg", "recipes.distribution", "recipes.trainer", "instance_type"),
+    source=f"{API}: HyperParameters; SageMaker Python SDK 2.257.6, Framework",
+)
+def hyperparameters_fit(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """What tells the image of the recipe, its distribution and its arguments are hyperparameters too: 100 in all."""
+    plan = parts.of_draft(draft)
+    own = plan.jobs.hyperparameters or {}
+    bare = replace(plan, jobs=plan.jobs.model_copy(update={"hyperparameters": None}))
+    for name in sorted(set(own) & set(parts.hyperparameters(bare))):
+        yield problem(f"{path_of(draft, 'hyperparameters')}.{name}", "the launcher sets it", value=own[name])
+    for fault in constraints.faults(parts.hyperparameters(plan), "HyperParameters"):
+        name = fault.member.removeprefix("HyperParameters").lstrip(".")
+        path = f"{path_of(draft, 'hyperparameters')}{'.' if name else ''}{name}"
+        if is_script(draft) and name not in own:
+            path = "recipes.distribution" if name == "mp_parameters" else f"{SCRIPT}.script_args"
+        yield problem(path, fault.message, value=fault.value, allowed=fault.allowed)
+
+
+@sm_rule("E383", "environment", more=("env_vars",), source=f"{API}: Environment")
+def variables_fit(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """`env_vars` and `environment` together are 100 variables of 512 characters; two names are SageMaker's own."""
+    plan = parts.of_draft(draft)
+    found = parts.environment(plan)
+    own = draft.launch.env_vars or {}
+    for name in sorted(set(found) & set(_RESERVED_VARIABLES)):
+        yield problem(f"env_vars.{name}" if name in own else f"{JOBS}.environment.{name}", "SageMaker sets it itself")
+    for fault in constraints.faults(found, "Environment"):
+        name = fault.member.removeprefix("Environment").lstrip(".")
+        yield problem(f"env_vars.{name}".rstrip("."), fault.message, allowed=fault.allowed)
+
+
+@rule("E384", "recipes.run.hf_access_token", "git.token", "env_vars", source=f"{API}: Environment", backend="sm_jobs")
+def secrets_are_fetched(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A request is plain text, which whoever may describe the job can read: it has no place for a secret."""
+    for _, path, _ in secret_references(draft.composition.tree):
+        remedy = "let the job's role read it from Secrets Manager; take the reference out"
+        yield problem(path, "a training job's request has no place for a secret", remedy=remedy)
+
+
+@rule("E385", SCRIPT, "recipes.run.model_type", "recipes.distribution", source=_TOOLKIT, backend="sm_jobs")
+def toolkit_starts_the_script(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The toolkit in the image starts a script and hands it hyperparameters, as --name value, sorted by name."""
+    if not is_script(draft) or jobs_of(draft).container_entrypoint:
+        return
+    script = draft.recipe.training_cfg
+    if script.entry_module:
+        message = "the toolkit starts scripts, no modules"
+        yield problem(f"{SCRIPT}.entry_module", message, value=script.entry_module, allowed="entry_script=train.py")
+    elif script.entry_script and not _ENTRY.fullmatch(script.entry_script):
+        message = "is no path inside source_dir that the toolkit starts"
+        allowed = "a relative path of letters, digits, ., _, + and - that ends in .py or .sh"
+        yield problem(f"{SCRIPT}.entry_script", message, value=script.entry_script, allowed=allowed)
+    seen: set[str] = set()
+    for i, argument in enumerate(script.script_args or ()):
+        for name, value in argument.items():
+            if message := _unpassable(name, value, seen):
+                path = f"{SCRIPT}.script_args.{i}.{name}"
+                yield problem(path, message, value=value, allowed=f"{JOBS}.container_entrypoint takes any words")
+            seen.add(name.lstrip("-"))
+
+
+def _unpassable(name: str, value: Any, seen: set[str]) -> str | None:
+    """Return why the toolkit would not hand an argument to the script as it is meant, None where it would."""
+    bare = name.lstrip("-")
+    if name != (f"-{bare}" if len(bare) == 1 else f"--{bare}"):
+        return "the toolkit writes one dash before one letter and two before more"
+    if bare in seen:
+        return "is given twice, and a hyperparameter has one value"
+    if bare.startswith("sagemaker_"):
+        return "begins as the toolkit's own hyperparameters, which it does not hand on"
+    if value is None or isinstance(value, list):
+        return "the toolkit hands on one value for each name"
+    return None
+
+
+@rule(
+    "E386",
+    *("recipes.trainer", SCRIPT, "recipes.distribution", "instance_type"),
+    source=f"{_TOOLKIT}, torch_distributed.py: one process a GPU or Neuron core",
+    backend="sm_jobs",
+)
+def toolkit_starts_as_many(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Without MPI the toolkit itself decides how many processes a host runs: one for each device."""
+    if not is_script(draft) or draft.instance is None or jobs_of(draft).container_entrypoint:
+        return
+    mpi = getattr(getattr(draft.recipe, "distribution", None), "is_mpi", False)
+    starts = draft.instance.processes or 1
+    single = draft.devices == 1 and draft.recipe.trainer.num_nodes == 1
+    if not mpi and not single and draft.devices != starts:
+        yield problem(
+            f"{SCRIPT}.run.ntasks_per_node",
+            f"the toolkit starts {starts} processes on {draft.instance.name}",
+            value=draft.devices,
+            remedy=f"training_cfg.run.ntasks_per_node={starts}, or ++recipes.distribution.mpi.enabled=true",
+        )
+
+
+@sm_rule(
+    "E390", "network_isolation", "source_dir", more=(SCRIPT,), source=f"{API}: EnableNetworkIsolation; {_TOOLKIT}"
+)
+def isolated_containers_fetch_nothing(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The toolkit fetches an archive of code itself, which a container without a network cannot."""
+    jobs = jobs_of(draft)
+    source = jobs.source_dir or ""
+    if is_script(draft) and jobs.network_isolation and source.startswith(("s3://", "https://")):
+        remedy = "a channel with the code unpacked, and source_dir=/opt/ml/input/data/<channel>"
+        yield problem(
+            path_of(draft, "source_dir"), "cannot be fetched without a network", value=source, remedy=remedy
+        )
+
+
+@sm_rule("E391", "source_dir", source=_TOOLKIT)
+def source_is_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The toolkit unpacks an archive in S3, or takes a folder of the image; this machine's folders are not there."""
+    source = jobs_of(draft).source_dir
+    if source and not (re.fullmatch(r"s3://[^/]+/.+\.tar\.gz", source) or source.startswith("/opt/")):
+        allowed = "s3://….tar.gz, or a folder of the image below /opt"
+        yield problem(path_of(draft, "source_dir"), "is not there in a container", value=source, allowed=allowed)

@@ -1,0 +1,351 @@
+"""A request over HTTP to a stand-in of AWS: submitted, followed, stopped, and what goes wrong on the way.
+
+The stand-in is ours (aws_standin.py): moto's SageMaker completes every job at once and validates nothing.
+"""
+
+import json
+
+import pytest
+from aws_standin import Aws, AwsError
+from conftest import frozen_context
+from job_suite import (
+    NODES,
+    submitted,
+    test_a_cancelled_job_has_ended_for_everybody,
+    test_a_failed_job_says_why,
+    test_a_job_that_is_there_is_not_submitted_again,
+    test_a_submitted_job_is_found_again_from_its_record,
+    test_an_ended_job_can_still_be_looked_at,
+    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
+    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
+    test_waiting_ends_when_its_time_is_over,
+)
+
+from launcher import bundle as bundles
+from launcher import pipeline
+from launcher.backends.sagemaker import client
+from launcher.backends.sagemaker.backend import SageMakerBackend
+from launcher.problems import ProblemsFound
+from launcher.specs import JobState, LogSelection
+
+pytest.importorskip("boto3", reason="pip install '.[sagemaker]'")
+
+__all__ = [  # the suite's, which run here with this module's stage; all but scaling, which no training job does
+    "submitted",
+    "test_a_cancelled_job_has_ended_for_everybody",
+    "test_a_failed_job_says_why",
+    "test_a_job_that_is_there_is_not_submitted_again",
+    "test_a_submitted_job_is_found_again_from_its_record",
+    "test_an_ended_job_can_still_be_looked_at",
+    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
+    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
+    "test_waiting_ends_when_its_time_is_over",
+]
+
+BASE = (
+    "recipes=training/tiny/tiny_lm_cpu",
+    "cluster=sm_jobs",
+    "instance_type=m5.2xlarge",
+    "container=me/image:1",
+    "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train",
+    "cluster.sm_jobs_config.output_path=s3://results/out",
+    "cluster.sm_jobs_config.region=eu-west-1",
+    "recipes.elastic_policy.is_elastic=false",
+    "recipes.training_config.mlflow.enabled=false",
+    "recipes.trainer.devices=1",
+    f"recipes.trainer.num_nodes={NODES}",
+)
+
+
+def write(folder, name):
+    context = frozen_context(folder)
+    bundle = pipeline.render(pipeline.prepare((*BASE, f"recipes.run.name={name}"), context), context)
+    pipeline.write(bundle)
+    return bundle
+
+
+class SageMakerStage:
+    """Jobs at the stand-in; their hosts write what a test says."""
+
+    def __init__(self, aws, folder):
+        self._aws, self._folder = aws, folder
+
+    def backend(self):
+        return SageMakerBackend(poll_s=0.05)
+
+    def bundle(self, name):
+        return write(self._folder, name)
+
+    def _job(self, handle):
+        """Return a job that trains by now."""
+        job = self._aws.jobs[handle.native_id]
+        if job.secondary == "Starting":
+            job.move("InProgress", "Downloading", "Downloading input data")
+            job.move("InProgress", "Training", "Training image download completed. Training in progress.")
+            for number in range(1, NODES + 1):
+                job.streams[f"{job.name}/algo-{number}-1700000000"] = []
+        return job
+
+    def say(self, handle, rank, line):
+        with self._aws.lock:
+            self._job(handle).streams[f"{handle.native_id}/algo-{rank + 1}-1700000000"].append(line)
+
+    def end(self, handle, state):
+        with self._aws.lock:
+            job = self._job(handle)
+            if state is JobState.SUCCEEDED:
+                job.move("InProgress", "Uploading", "Uploading generated training model")
+                job.move("Completed", "Completed", "Training job completed")
+            else:
+                reason = "AlgorithmError: the loss is not a number"
+                job.move("Failed", "Failed", "Training job failed", failure=reason)
+
+
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory):
+    """Return the stand-in, which boto3 takes for AWS."""
+    services = Aws()
+    with pytest.MonkeyPatch.context() as patch:
+        empty = tmp_path_factory.mktemp("aws")
+        patch.setenv("AWS_CONFIG_FILE", str(empty / "config"))
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(empty / "credentials"))
+        for name, value in {
+            "AWS_ENDPOINT_URL": services.url,
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }.items():
+            patch.setenv(name, value)
+        yield services
+    services.close()
+
+
+@pytest.fixture(scope="module")
+def stage(aws, tmp_path_factory):
+    """Return the stage whose jobs train by themselves: they run as soon as they are described twice."""
+    stage = SageMakerStage(aws, tmp_path_factory.mktemp("bundles"))
+    described = aws.on_DescribeTrainingJob
+
+    def moving(body):
+        job = aws.job(body)
+        if job.secondary == "Starting" and job.request["TrainingJobName"] not in HELD:
+            stage._job(type("Handle", (), {"native_id": job.name}))
+        return described(body)
+
+    aws.on_DescribeTrainingJob = moving
+    return stage
+
+
+HELD = set()
+"""Jobs that stay as they are made."""
+
+
+@pytest.fixture
+def one(aws, tmp_path):
+    """Return the bundle of a job of its own, which stays as it is made; and take it away afterwards."""
+    bundle = write(tmp_path, "one")
+    aws.objects.clear()
+    HELD.add(bundle.job_name)
+    yield bundle
+    aws.jobs.pop(bundle.job_name, None)
+    aws.errors.clear()
+    aws.lost.clear()
+    aws.objects.clear()
+    aws.stops_slowly = False
+
+
+def refusal(bundle):
+    with pytest.raises(ProblemsFound) as refused:
+        SageMakerBackend().submit(bundle)
+    (problem,) = refused.value.problems
+    return problem
+
+
+def test_the_recipe_is_in_s3_before_the_job_and_the_request_is_the_bundles(aws, one):
+    aws.calls.clear()
+    handle = SageMakerBackend().submit(one)
+    assert aws.calls[0] == "DescribeTrainingJob" and aws.calls[-1] == "CreateTrainingJob"
+    assert aws.jobs[one.job_name].request == json.loads(one.files["request.json"])
+    (channel,) = aws.jobs[one.job_name].request["InputDataConfig"]
+    uri = channel["DataSource"]["S3DataSource"]["S3Uri"]
+    place = uri.replace("s3://", "/")
+    assert aws.objects == {
+        f"{place}config.yaml": one.files["configs/config.yaml"].encode(),
+        f"{place}start.sh": one.files["start.sh"].encode(),
+    }
+    assert (handle.native_id, handle.context, handle.is_new) == (one.job_name, "eu-west-1", True)
+    assert handle.uid.endswith(one.job_name)
+
+
+def test_an_answer_that_was_lost_makes_one_job(aws, one):
+    aws.lost["CreateTrainingJob"] = 1
+    handle = SageMakerBackend().submit(one)
+    assert aws.calls.count("CreateTrainingJob") >= 2
+    assert handle.uid.endswith(one.job_name) and one.job_name in aws.jobs
+
+
+def test_throttling_is_waited_out(aws, one):
+    throttled = AwsError("ThrottlingException", "Rate exceeded")
+    aws.errors = {"DescribeTrainingJob": [throttled], "CreateTrainingJob": [throttled]}
+    assert SageMakerBackend().submit(one).is_new
+
+
+def test_throttling_without_end_is_a_problem(aws, one, monkeypatch):
+    monkeypatch.setattr(client, "_ATTEMPTS", 1)
+    aws.errors["DescribeTrainingJob"] = [AwsError("ThrottlingException", "Rate exceeded")] * 9
+    problem = refusal(one)
+    assert problem.code == "E396" and "Rate exceeded" in problem.message
+
+
+def test_a_name_that_another_job_has_is_refused(aws, one):
+    SageMakerBackend().submit(one)
+    aws.jobs[one.job_name].request = {**aws.jobs[one.job_name].request, "Environment": {"OTHER": "1"}}
+    problem = refusal(one)
+    assert problem.code == "E397" and problem.value == one.job_name
+    assert [each.code for each in SageMakerBackend().validate(one)] == ["E397"]
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "expected"),
+    [
+        ("AccessDeniedException", 400, "E395"),
+        ("UnrecognizedClientException", 400, "E394"),
+        ("ExpiredTokenException", 400, "E394"),
+        ("ResourceLimitExceeded", 400, "E397"),
+        ("ValidationException", 400, "E397"),
+    ],
+)
+def test_a_refused_job_leaves_nothing_and_says_why(aws, one, code, status, expected):
+    aws.errors["CreateTrainingJob"] = [AwsError(code, "the service's own words", status)]
+    problem = refusal(one)
+    assert problem.code == expected and "the service's own words" in problem.message
+    assert aws.objects == {} and one.job_name not in aws.jobs
+
+
+def test_a_bucket_that_refuses_makes_no_job(aws, one):
+    aws.errors["PutObject"] = [AwsError("AccessDenied", "not yours", 403)]
+    assert refusal(one).code == "E395"
+    assert one.job_name not in aws.jobs
+
+
+def test_nobody_to_ask_as_is_a_problem(aws, one, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert refusal(one).code == "E394"
+
+
+def test_no_region_is_a_problem(aws, monkeypatch):
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    with pytest.raises(ProblemsFound, match="E393"):
+        client.connect(None)
+
+
+def test_no_answer_is_a_problem(aws, one, monkeypatch, unused_port):
+    monkeypatch.setattr(client, "_ATTEMPTS", 1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused_port}")
+    assert refusal(one).code == "E396"
+
+
+def test_states_follow_the_life_of_a_job(aws, one):
+    backend = SageMakerBackend(poll_s=0.01)
+    handle = backend.submit(one)
+    job = aws.jobs[one.job_name]
+    seen = [backend.status(handle)]
+    for status, secondary, message in (
+        ("InProgress", "Pending", "Insufficient capacity error from EC2"),
+        ("InProgress", "Training", "in progress"),
+        ("InProgress", "Interrupted", "spot capacity was reclaimed"),
+        ("InProgress", "Starting", "again"),
+        ("InProgress", "Training", "in progress"),
+        ("Stopping", "Stopping", ""),
+        ("Stopped", "MaxRuntimeExceeded", "Training job runtime exceeded MaxRuntimeInSeconds"),
+    ):
+        job.move(status, secondary, message)
+        seen.append(backend.status(handle))
+    states = [(each.state.value, each.nodes) for each in seen]
+    assert states == [
+        ("pending", 0),
+        ("pending", 0),
+        ("running", NODES),
+        ("pending", 0),
+        ("pending", 0),
+        ("running", NODES),
+        ("running", NODES),
+        ("failed", 0),
+    ]
+    assert seen[1].message == "pending: Insufficient capacity error from EC2"
+    assert seen[-1].message == "Training job runtime exceeded MaxRuntimeInSeconds"
+    assert [each.restarts for each in seen[-4:]] == [1, 1, 1, 1]
+    kinds = [(event.kind, event.is_warning) for event in backend.events(handle, follow=False)]
+    assert ("Interrupted", True) in kinds and ("Training", False) in kinds
+    del aws.jobs[one.job_name]
+    assert backend.status(handle).state is JobState.GONE
+
+
+def test_a_job_that_ends_while_it_is_stopped_is_left_alone(aws, one, monkeypatch):
+    backend = SageMakerBackend(poll_s=0.01)
+    handle = backend.submit(one)
+    job = aws.jobs[one.job_name]
+    stop = aws.on_StopTrainingJob
+
+    def late(body):
+        job.move("Completed", "Completed", "Training job completed")
+        return stop(body)
+
+    monkeypatch.setattr(aws, "on_StopTrainingJob", late)
+    backend.cancel(handle)
+    assert backend.status(handle).state is JobState.SUCCEEDED
+
+
+def test_a_job_without_a_log_yet_has_no_lines(aws, one):
+    backend = SageMakerBackend()
+    handle = backend.submit(one)
+    assert list(backend.logs(handle, follow=False)) == []
+    with pytest.raises(ProblemsFound, match="E398"):
+        backend.logs(handle, LogSelection(is_stderr=True), follow=False)
+
+
+def test_lines_that_mpirun_marked_are_their_ranks(aws, one):
+    backend = SageMakerBackend()
+    handle = backend.submit(one)
+    name = one.job_name
+    aws.jobs[name].streams = {
+        f"{name}/algo-1-1700000000": ["[1,mpirank:0,algo-1]<stdout>:zero", "[1,1]<stderr>: one", "plain"],
+        f"{name}/algo-1-1700000900": ["after a restart"],
+    }
+    first = list(backend.logs(handle, LogSelection(attempt=0), follow=False))
+    assert first == ["zero", "plain"]
+    assert list(backend.logs(handle, LogSelection(attempt=1), follow=False)) == ["after a restart"]
+    both = list(backend.logs(handle, LogSelection(None, has_headings=True), follow=False))
+    assert both == [
+        "== attempt 0 on algo-1",
+        "rank 0 | zero",
+        "rank 1 |  one",
+        "rank 0 | plain",
+        "== attempt 1 on algo-1",
+        "rank 0 | after a restart",
+    ]
+
+
+def test_a_training_job_keeps_its_size(aws, one):
+    backend = SageMakerBackend()
+    handle = backend.submit(one)
+    with pytest.raises(ProblemsFound, match="E413"):
+        backend.scale(handle, 3)
+
+
+def test_a_server_dry_run_creates_nothing(aws, one):
+    aws.calls.clear()
+    assert SageMakerBackend().validate(one) == ()
+    assert aws.calls == ["DescribeTrainingJob"]
+
+
+def test_an_edited_request_is_not_sent(one):
+    request = json.loads(one.files["request.json"]) | {"RoleArn": "nobody"}
+    edited = type(one)(one.job_name, one.directory, {**one.files, "request.json": json.dumps(request)}, one.digest)
+    problems = SageMakerBackend().validate(edited)
+    assert {problem.code for problem in problems} == {"E399"}
+    with pytest.raises(ProblemsFound, match="E703"):
+        SageMakerBackend().submit(type(one)(one.job_name, one.directory, {**one.files, "request.json": "{"}, one.digest))
+    assert bundles.read(one.directory)[0] == one
