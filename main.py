@@ -12,7 +12,7 @@ def main() -> int:
     try:
         from launcher import run
     except ModuleNotFoundError as error:
-        print(f"{error.name} is not installed: make run sets up .venv and runs here, or pip install .", file=sys.stderr)
+        print(f"{error.name} is not installed: make run, or pip install .", file=sys.stderr)
         return 2
     if any(word.startswith("-") for word in sys.argv[1:]):  # --cfg, --help, --multirun: Hydra's own
         from launcher import flags

@@ -333,8 +333,17 @@ def _with_places(composition: Composition, problems: list[Problem]) -> list[Prob
     return [dataclasses.replace(p, remedy=remedy) if p in unread else p for p in placed]
 
 
+def _clusters_with(path: str) -> list[str]:
+    """Return the clusters whose settings have a key."""
+    section, _, key = path.partition(".")
+    modules = {name: backend_module(name, "settings") for name in _BACKENDS} if section == "cluster" else {}
+    return [name for name, module in modules.items() if module and is_field(module.Settings, key)]
+
+
 def _with_place(known: Mapping[str, list[str]], problem: Problem) -> Problem:
     """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
     name, unknown = problem.path.rpartition(".")[2], problem.path
+    if others := _clusters_with(unknown):
+        return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
     places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
     return dataclasses.replace(problem, remedy=f"did you mean {' or '.join(places[:3])}?") if places else problem

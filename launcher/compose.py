@@ -17,12 +17,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import provenance, references
+from launcher import catalogue, provenance, references
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.nearest import did_you_mean
 from launcher.problems import Problem, ProblemsFound, fail, shown
 from launcher.provenance import Setting
-from launcher.scales import AUTO, leaves
+from launcher.scales import AUTO, get, leaves
 from launcher.sources import USER_RECIPE, UserRecipe, find, locate
 
 _SCRIPT_RECIPE = "training/custom/script"
@@ -43,7 +43,7 @@ class Composition:
         overrides: As typed.
         explicit: Dotted path of every leaf an override sets, to that override.
         corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
-        has_default_policy: Whether overrides made an `elastic_policy` where the recipe has none, over the default one.
+        has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic, by the default.
     """
 
     tree: Mapping[str, Any]
@@ -68,7 +68,12 @@ class Composition:
         """The origin of every leaf, dotted path to `file:line` or override."""
         chosen = {text.partition("=")[0]: text for text in self.overrides if text.partition("=")[0] in GROUPS}
         files = provenance.leaf_origins(locate(self._layers, self._search))
-        return provenance.overridden(files, self.explicit) | chosen
+        return provenance.overridden(files, {**self.removed, **self.explicit}) | chosen
+
+    @property
+    def removed(self) -> dict[str, str]:
+        """Dotted path of every key that an override removes, to that override."""
+        return {_placed(text[1:].partition("=")[0]): shown(text) for text in self.overrides if text.startswith("~")}
 
     def settings(self, path: str) -> tuple[Setting, ...]:
         """Return every place that sets the leaf `path`, lowest precedence first: files, then overrides as typed."""
@@ -170,6 +175,9 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
             remedy = f"did you mean {inside}?"
             return Problem("E101", key, "unknown key", remedy=remedy, where=shown(override.input_line))
         else:
+            if isinstance(override.value(), dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
+                remedy = f'"{key}=[{override.input_line.partition("=")[2]}]"'
+                return Problem("E003", key, "is a list", remedy=remedy, where=shown(override.input_line))
             OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
         return Problem("E003", key, first_line(error), where=shown(override.input_line))
@@ -216,8 +224,9 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         try:
             override = parser.parse_override(text)
         except (HydraException, RecursionError) as error:
-            message = first_line(error) if shown(text) == text else "is not written as an override"
-            problems.append(Problem("E001", shown(text), message, remedy=REMEDY_SYNTAX))
+            message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
+            remedy = f"recipes={text}" if text in catalogue.names() else REMEDY_SYNTAX
+            problems.append(Problem("E001", shown(text), message, remedy=remedy))
             continue
         override.key_or_group = _placed(override.key_or_group)
         if override.key_or_group in GROUPS and not isinstance(override.value(), str):
@@ -322,13 +331,34 @@ def _resolve(config: Any, composition: Composition) -> dict[str, Any]:
         raise fail("E007", "recipes", "refers to another value through too many others") from None
     except OmegaConfBaseException:
         first: dict[str, Problem] = {}  # a value that refers to a faulty one fails with the same words
-        for problem in sorted(_unresolved(config, ""), key=lambda p: p.path not in composition.explicit):
+        found = _at_their_roots(config, composition, list(_unresolved(config, "")))
+        for problem in sorted(found, key=lambda p: p.path not in composition.explicit):
             message = problem.message if problem.code == "E007" else problem.path
             first.setdefault(message, dataclasses.replace(problem, where=composition.origin(problem.path)))
         missing = [problem for problem in first.values() if problem.code == "E006"]
         follows = "MissingMandatoryValue while resolving"
         others = [p for p in first.values() if p not in missing and not (missing and p.message.startswith(follows))]
         raise ProblemsFound((*missing, *others)) from None
+
+
+def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Problem]) -> Iterator[Problem]:
+    """Yield the faults that are not of a value referred to, each with the key that is absent and a remedy."""
+    tree = OmegaConf.to_container(config, resolve=False)
+    faulty = {tuple(problem.path.split(".")) for problem in problems}
+    known = [path for path, _ in leaves(tree)]
+    for problem in problems:
+        path = tuple(problem.path.split("."))
+        text = get(tree, problem.path)
+        if problem.code != "E007" or not isinstance(text, str):
+            yield problem
+        elif target := references.absent(text, path, tree):
+            typed = provenance.nearest(composition.removed, target)
+            remedy = did_you_mean(target, known) or f"add {target}=…"
+            message = f"refers to {target}, which {f'{typed} removes' if typed else 'is not there'}"
+            remedy = f"leave out {typed}, or give {target} a value" if typed else remedy
+            yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)
+        elif faulty.isdisjoint(references.targets(text, path)):
+            yield problem
 
 
 def _unresolved(node: Any, path: str) -> Iterator[Problem]:

@@ -85,9 +85,7 @@ def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
     """Return a line in pieces that fit a terminal, cut between words; whole where it goes elsewhere."""
     if not stream.isatty() or len(line) <= (columns := shutil.get_terminal_size().columns):
         return [line]
-    return textwrap.wrap(
-        line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    return textwrap.wrap(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 @contextmanager

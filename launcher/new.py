@@ -57,7 +57,7 @@ def write(path: Path, base: str) -> Path:
         base: The recipe it inherits: a name under recipes/, or a file in the same folder.
 
     Returns:
-        The file.
+        The schema's file.
 
     Raises:
         ProblemsFound: The file exists or cannot be written, its name is no recipe's, or there is no such `base`.
@@ -86,7 +86,7 @@ def write(path: Path, base: str) -> Path:
             file.write(text)
     except OSError as error:
         raise fail("E805", str(path), f"cannot be written: {error.strerror}") from error
-    return path
+    return path.parent / schema
 
 
 def _inherits(path: Path, base: str) -> str:

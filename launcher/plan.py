@@ -1,7 +1,7 @@
 """A checked recipe and a context to the job: every size, one resolved configuration each."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from launcher.recipe import Mlflow
 from launcher.rules.batches import is_uneven
 from launcher.rules.custom import is_script, is_unstated
 from launcher.rules.elasticity import bounds_moved
+from launcher.rules.models import MODEL
 from launcher.scales import get, replaced
 from launcher.specs import BatchSplit, ElasticPolicy, JobSpec, Preemption, Resources, ScalePoint
 
@@ -180,7 +181,9 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
     if draft.composition.has_default_policy and draft.is_elastic:
         policy = draft.recipe.elastic_policy
         bounds = f"{policy.min_nodes} to {policy.max_nodes} nodes"
-        notices.append(Notice("N125", f"the recipe has no elastic_policy: base/elastic/policy stands for it, {bounds}"))
+        notices.append(
+            Notice("N125", f"the recipe has no elastic_policy: base/elastic/policy stands for it, {bounds}")
+        )
     if draft.recipe.planner and draft.size_plan is None:
         notices.append(Notice("N115", "recipes.planner has no effect: scale_config is not auto"))
     notices += _changed_by_elasticity(draft, sizes)
@@ -191,16 +194,22 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
         counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
         notices.append(Notice("N106", f"samples per optimizer step differ between sizes: {counts}"))
     empty = [key for key in _left_empty(draft) if get(draft.composition.tree, key) == ""]
-    if unmatched := [key for key in draft.recipe.extra_keys or () if not _has(draft, key)]:
-        notices.append(Notice("N124", f"extra_keys names {', '.join(unmatched)}, which this recipe does not set"))
-    if idle := _idle(draft):
-        of = f"{draft.instance.accelerators} accelerators of {draft.instance.name}"
-        notices.append(Notice("N125", f"{idle} of {of} stay idle: trainer.devices is {draft.devices}"))
     if empty:
         keys = ", ".join(key.removeprefix("recipes.training_config.") for key in empty)
         verb = "is" if len(empty) == 1 else "are"
         notices.append(Notice("N107", f"{keys} {verb} empty: the container's own default applies"))
-    return notices
+    return [*notices, *_likely_slips(draft)]
+
+
+def _likely_slips(draft: Draft) -> Iterator[Notice]:
+    """Say what may be meant, and more likely is an oversight."""
+    if unmatched := [key for key in draft.recipe.extra_keys or () if not _has(draft, key)]:
+        yield Notice("N127", f"extra_keys names {', '.join(unmatched)}, which this recipe does not set")
+    if idle := _idle(draft):
+        of = f"{draft.instance.accelerators} accelerators of {draft.instance.name}"
+        yield Notice("N128", f"{idle} of {of} stay idle: trainer.devices is {draft.devices}")
+    if get(draft.composition.tree, MODEL) == "":
+        yield Notice("N126", "model_name_or_path is empty: give a folder, or a name on the Hugging Face Hub")
 
 
 def _has(draft: Draft, key: str) -> bool:

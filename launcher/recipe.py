@@ -245,6 +245,12 @@ class CustomRun(Model):
     """Worker processes a node; one for each accelerator uses them all."""
 
 
+def _argument(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError(f"should be a mapping of a name to its value: {{{value}: null}} for a name alone")
+    return value
+
+
 class CustomTraining(Model):
     """A custom script in place of a recipe's own trainer."""
 
@@ -252,7 +258,7 @@ class CustomTraining(Model):
     """Path of the Python script that is started on every rank. Either this or entry_module."""
     entry_module: str | None = None
     """Python module that is started on every rank, as by python -m. Either this or entry_script."""
-    script_args: Listed[dict[str, Any]] | None = None
+    script_args: Listed[Annotated[dict[str, Any], BeforeValidator(_argument)]] | None = None
     """The script's arguments in order, a list of mappings with one entry each: [{--lr: 0.1}, {--steps: 10}]."""
     run: CustomRun | None = None
     """Name and size of the job."""

@@ -71,6 +71,19 @@ def targets(text: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield (*start, *filter(None, re.split(r"[.\[\]]+", name)))
 
 
+def absent(text: str, path: tuple[str, ...], tree: Mapping[str, Any]) -> str | None:
+    """Return the first key that the text at `path` refers to and the tree does not have."""
+    for target in targets(text, path):
+        node: Any = tree
+        for key in target:
+            if isinstance(node, str) or (isinstance(node, list) and key.isdigit() and int(key) < len(node)):
+                break  # it leads on through another reference, or an item
+            if not isinstance(node, Mapping) or key not in node:
+                return ".".join(target)
+            node = node[key]
+    return None
+
+
 def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:
     """Return the value at a path, or what stands on the way to it; and where that is."""
     value = tree

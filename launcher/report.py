@@ -46,7 +46,7 @@ def table_in_full(job: JobSpec) -> list[str]:
         )
         for point, other in zip(job.scales, as_fast_as(job), strict=True)
     ]
-    head = (*COLUMNS[:-1], "idle", "speed", "worth")
+    head = (*COLUMNS[:3], "passes", "rate", "idle", "speed", "worth")
     return layout.table([head, *rows], right=(0, 1, start, start + 1))
 
 
@@ -113,7 +113,9 @@ def samples_per_rank(point: ScalePoint) -> str:
 
 def kind(job: JobSpec) -> str:
     """Return what the job is and how far it scales, in a few words."""
-    what = {"local": "local processes", "k8s": "HyperPodPyTorchJob", "sm_jobs": "SageMaker training job"}.get(job.backend, job.backend)
+    what = {"local": "local processes", "k8s": "HyperPodPyTorchJob", "sm_jobs": "SageMaker training job"}.get(
+        job.backend, job.backend
+    )
     if getattr(job.settings, "use_hyperpod_pytorch_job", None) is False:
         what = "Kubeflow PyTorchJob"
     where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""

@@ -14,6 +14,7 @@ from launcher.context import LaunchContext
 from launcher.contract import RUN_DIR
 from launcher.jobs import JobRecord
 from launcher.problems import ProblemsFound
+from launcher.scales import get
 from launcher.specs import Bundle, JobHandle, JobState, JobStatus
 
 USER_ERROR, JOB_FAILED, INTERRUPTED = 2, 3, 130
@@ -51,7 +52,9 @@ def main(overrides: Sequence[str]) -> int:
             terminal.show_bundle(bundle, next_step=f"recipes launch {terminal.typed_path(bundle.directory)}")
             return 0
         terminal.show_bundle(bundle)
-        return launch(bundle, job.backend, wait=job.config["wait"])
+        return launch(
+            bundle, job.backend, wait=job.config["wait"] or get(job.config, "cluster.sm_jobs_config.wait") is True
+        )
     except KeyboardInterrupt:
         return INTERRUPTED
     except ProblemsFound as error:

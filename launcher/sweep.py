@@ -153,7 +153,11 @@ def _is_for_more_devices(draft: Draft | None, others: Sequence[Problem]) -> Noti
     They are no fault of the recipe where the planner deals the same samples out on this one. `others` are faults of
     another kind, which it would meet too.
     """
-    if draft is None or not draft.is_elastic or not _dealing_problems(draft):
+    faulty = frozenset(problem.path for problem in others)
+    rules = [rule for rule in all_rules() if rule.code in _DEALING]
+    if draft is None or not all(rule.applies(draft.backend, faulty) for rule in rules):
+        return None  # a fault that the arithmetic would follow from
+    if not draft.is_elastic or not _dealing_problems(draft):
         return None
     written_for = draft.recipe.trainer.devices
     at_home = dataclasses.replace(draft, instance=None)

@@ -90,7 +90,8 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
 def _message(error: ErrorDetails) -> str:
     if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return "should be a mapping"
-    return error["msg"].removeprefix("Value error, ").replace("Input should", "should")
+    message = error["msg"].removeprefix("Value error, ").replace(" after validation", "")
+    return message.replace("Input should", "should").replace("List should", "should")
 
 
 def _allowed(error: ErrorDetails) -> str | None:

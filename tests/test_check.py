@@ -125,7 +125,12 @@ FAULTS = [
     ((ELASTIC, f"{ARGS}.override_training_dir=false"), "E212", f"{ARGS}.override_training_dir", "resumes"),
     (("cluster_type=slurm",), "E213", "cluster_type", "cluster=k8s"),
     ((f"{ARGS}.ring_attn_size=3",), "E220", f"{ARGS}.ring_attn_size", "groups of 3"),
-    ((f"{ARGS}.train_batch_size=12",), "E221", f"{ARGS}.train_batch_size", "train_batch_size=8 or 16"),
+    (
+        (f"{ARGS}.train_batch_size=12",),
+        "E221",
+        f"{ARGS}.train_batch_size",
+        f"{ARGS}.train_batch_size=8 or {ARGS}.train_batch_size=16",
+    ),
     ((f"{ARGS}.micro_train_batch_size=2",), "E221", f"{ARGS}.train_batch_size", "micro_train_batch_size=1"),
     (("recipes.trainer.num_nodes=3",), "E221", f"{ARGS}.train_batch_size", "24 data-parallel ranks"),
     ((f"++{ARGS}.uneven_batch.use_uneven_batch=true",), "E222", f"{ARGS}.uneven_batch", "lacks"),
@@ -225,14 +230,15 @@ UNEVEN = "recipes.scale_config.3.training_config.training_args.uneven_batch"
         ("small_local_batch_size=0", "E222", "not in order"),
     ],
 )
-def test_uneven_arithmetic(problems, change, code, says):
+def test_uneven_arithmetic(problems, prepare, change, code, says):
     found = problems(*LLAMA_K8S, ELASTIC, f"{UNEVEN}.{change}")
     assert code in {p.code for p in found}
     text = "\n".join(map(str, found))
     assert says in text
-    assert (
-        "num_dp_groups_with_small_batch_size=16 small_local_batch_size=5 large_local_batch_size=6 gives 128" in text
-    )
+    shares = "num_dp_groups_with_small_batch_size: 16, small_local_batch_size: 5, large_local_batch_size: 6"
+    remedy = f"++{UNEVEN}={{use_uneven_batch: true, {shares}}}"
+    assert f'"{remedy}" gives 128' in text
+    assert prepare(*LLAMA_K8S, ELASTIC, remedy)
 
 
 def test_arithmetic_uses_the_instance_s_real_accelerators(problems):
@@ -307,3 +313,100 @@ def test_every_rule_has_a_reason_and_a_source():
     rules = all_rules()
     assert len({r.code for r in rules}) == len(rules)
     assert all(r.check.__doc__ and r.source for r in rules)
+
+
+def test_a_wrong_word_for_the_sizes_is_told_what_is_allowed(problems):
+    (problem,) = problems(*LLAMA_K8S, "++recipes.scale_config=autto")
+    assert (problem.allowed, problem.remedy) == ("a mapping or 'auto'", "did you mean auto?")
+
+
+def test_a_suggested_instance_type_is_one_of_the_recipe_s(problems):
+    (problem,) = problems(*LLAMA_K8S, "instance_type=p5.48xlarg")
+    assert problem.remedy == "did you mean ml.p5.48xlarge?" and "ml.p5.48xlarge" in problem.allowed
+
+
+def test_a_faulty_override_of_a_base_key_is_one_problem(problems):
+    for override in (f"{ARGS}.train_batch_size=0", f"{ARGS}=5", f"{ARGS}.learning_rate=nan"):
+        (problem,) = problems(*LLAMA_K8S, override)
+        assert (problem.code, problem.where) == ("E102", override)
+
+
+def test_a_value_that_refers_to_a_faulty_one_is_no_problem_of_its_own(problems):
+    script = ("recipes=training/custom/script", "training_cfg.entry_script=main.py")
+    (problem,) = problems(*script, "training_cfg.run.ntasks_per_node=x")
+    assert problem.path == "recipes.training_cfg.run.ntasks_per_node"
+
+
+def test_a_batch_that_divides_at_no_size_is_said_once(problems):
+    even, uneven = problems(*LLAMA_K8S, ELASTIC, f"{ARGS}.train_batch_size=100")
+    assert (even.code, uneven.code) == ("E221", "E223")
+    assert even.path == uneven.path == f"{ARGS}.train_batch_size"
+    assert "2, 4, 8, 16 nodes too" in even.message and "6 nodes too" in uneven.message
+
+
+def test_a_size_without_a_batch_of_its_own_is_told_so(problems):
+    override = "++recipes.scale_config.5.training_config.training_args.learning_rate=1"
+    (problem,) = problems(*LLAMA_K8S, ELASTIC, override)
+    assert (problem.path, problem.where) == ("recipes.scale_config.5", override)
+    assert "no batch of its own" in problem.message
+
+
+def test_a_misspelt_choice_is_the_only_problem(problems):
+    (problem,) = problems("recipe=some/recipe", "cluster=k8s")
+    assert (problem.code, problem.remedy) == ("E101", "did you mean recipes?")
+
+
+def test_the_remedy_of_unknown_keys_declares_them_all(problems, prepare):
+    unknown = ("++recipes.my_b.c=2", "++recipes.my_c=3")
+    first, second = problems(*LLAMA_K8S, *unknown, "++recipes.my_a=1", "recipes.extra_keys=[my_a]")
+    remedy = first.remedy.partition(" ")[0]
+    assert remedy == second.remedy.partition(" ")[0] == "recipes.extra_keys=[my_a,my_b,my_c]"
+    assert prepare(*LLAMA_K8S, *unknown, "++recipes.my_a=1", remedy)
+
+
+def test_an_instance_type_that_a_file_misspells_is_reported_at_its_line(problems, tmp_path):
+    file = tmp_path / "own.yaml"
+    base = LLAMA_K8S[0].partition("=")[2]
+    file.write_text(
+        f"defaults: [/recipes/{base}@_here_, _self_]\ninstance_types:\n- ml.p5.48xlarge\n- ml.p5.49xlarge\n"
+    )
+    (problem,) = problems(f"recipes={file}", "cluster=k8s")
+    assert (problem.code, problem.where) == ("E233", f"{file}:4")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"{ARGS}.lr_scheduler=cosin",
+        f"{ARGS}.adam_betas=[0.9]",
+        f"{ARGS}.adam_betas=[0.9,1.0]",
+        f"{ARGS}.lr_warmup_ratio=2",
+        "recipes.training_config.model_config.attn_implementation=nonsense",
+        "recipes.training_config.model_config.model_name_or_path=",
+    ],
+    ids=lambda override: override.rpartition(".")[2],
+)
+def test_a_value_that_the_image_would_refuse_is_refused_here(problems, override):
+    (problem,) = problems(*LLAMA_K8S, override)
+    assert problem.where == override
+
+
+def test_a_reference_to_a_removed_key_names_the_override_that_removed_it(problems):
+    (problem,) = problems(*LLAMA_K8S, "~recipes.run.name")
+    assert problem.code == "E007" and "~recipes.run.name removes" in problem.message
+
+
+def test_a_faulty_reference_is_reported_where_it_is_written(problems):
+    (problem,) = problems(*LLAMA_K8S, "recipes.run.name='${recipes.nothere}'")
+    assert (problem.path, problem.message) == ("recipes.run.name", "refers to recipes.nothere, which is not there")
+
+
+def test_a_setting_of_another_cluster_says_which(problems):
+    found = problems(*LLAMA_K8S, "++cluster.scenario=tour")
+    assert [problem.remedy for problem in found] == ["only with cluster=local"]
+
+
+def test_a_recipe_without_its_key_is_given_it(problems):
+    name = LLAMA_K8S[0].partition("=")[2]
+    (problem,) = problems(name)
+    assert (problem.code, problem.remedy) == ("E001", f"recipes={name}")

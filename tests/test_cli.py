@@ -39,7 +39,7 @@ def test_a_recipe_that_is_not_there_gets_the_nearest_names(recipes, name, says):
 
 
 def test_a_word_that_two_recipes_end_in_is_a_problem(recipes, monkeypatch):
-    monkeypatch.setattr(catalogue, "names", lambda: ["a/same", "b/same"])
+    monkeypatch.setattr(catalogue, "names", lambda *_: ["a/same", "b/same"])
     code, _, err = recipes("show", "same")
     assert code == 2 and err.startswith("E802") and "a/same, b/same" in err
 
@@ -198,3 +198,11 @@ def test_bash_completes_with_the_script_it_is_given(recipes, tmp_path):
     lines = ["COMP_WORDS=(recipes sch)", "COMP_CWORD=1", f"_recipes_completion {program}", 'echo "${COMPREPLY[@]}"']
     result = subprocess.run(["bash", "--norc", "-c", "\n".join([script, *lines])], capture_output=True, text=True)
     assert result.stdout == "schema\n"
+
+
+def test_lines_of_problems_are_cut_between_words():
+    err = on_a_terminal("check", "tiny_lm_cpu", "recipes.nonsense=1", NO_COLOR="1")
+    lines = err.replace("\r", "").splitlines()
+    assert max(map(len, lines)) <= 80
+    start = next(i for i, line in enumerate(lines) if "allowed:" in line)
+    assert lines[start + 1].startswith(" " * 7)

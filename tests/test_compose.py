@@ -183,3 +183,21 @@ def test_a_file_that_is_not_yaml_says_where(tmp_path, text, says):
         compose(["recipes=bad.yaml"], tmp_path)
     (problem,) = caught.value.problems
     assert problem.code == "E004" and says in str(problem)
+
+
+def test_a_key_without_recipes_before_it_is_told_where_it_stands():
+    key = "training_config.training_args.learning_rate"
+    with pytest.raises(ProblemsFound) as error:
+        compose([*LLAMA_K8S, f"{key}=0.1"], Path.cwd())
+    (problem,) = error.value.problems
+    assert (problem.code, problem.remedy) == ("E101", f"did you mean recipes.{key}?")
+
+
+def test_a_recipe_without_a_policy_gets_the_default_one():
+    full = LLAMA.removesuffix("lora") + "fft"
+    words = [f"recipes={full}", "cluster=k8s", "++recipes.elastic_policy.is_elastic=true"]
+    composition = compose([*words, "++recipes.elastic_policy.max_nodes=4"], Path.cwd())
+    policy = composition.tree["recipes"]["elastic_policy"]
+    assert [policy[key] for key in ("is_elastic", "min_nodes", "max_nodes")] == [True, 1, 4]
+    assert composition.origin("recipes.elastic_policy.min_nodes").startswith("base/elastic/policy.yaml:")
+    assert not compose(LLAMA_K8S, Path.cwd()).has_default_policy

@@ -275,3 +275,49 @@ def test_diff_of_a_size_and_a_bundle_s_size_reads_what_the_container_reads(recip
 )
 def test_what_cannot_be_compared_is_a_problem(recipes, words, code):
     assert recipes("diff", *words)[0] == 2 and recipes("diff", *words)[2].startswith(code)
+
+
+@pytest.fixture
+def own_folder(tmp_path):
+    folder = tmp_path / "own"
+    for name in ("first", "team/second"):
+        path = folder / "recipes" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"defaults: [/recipes/{LLAMA}@_here_, _self_]\ndisplay_name: {path.stem}\n")
+    return f"hydra.searchpath=[{folder}]"
+
+
+@pytest.mark.parametrize("name", ["first", "second", "team/second"])
+def test_recipes_of_another_folder_are_named_like_ours(recipes, own_folder, name):
+    code, out, _ = recipes("show", name, own_folder)
+    assert code == 0 and yamlio.load(out)["display_name"] == name.rpartition("/")[2]
+
+
+def test_recipes_of_another_folder_are_listed(recipes, own_folder):
+    assert recipes("list", "second", own_folder)[1].startswith("team/second\t")
+    assert recipes("list", "first", "cluster=k8s")[2].startswith("E801")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        pytest.param(["show", "llama3_1_8b"], "llmft_llama3_1_8b", id="part of a name"),
+        pytest.param(["show", "fine-tuning/llama"], "recipes=fine-tuning/llama/", id="folder"),
+        pytest.param(
+            ["explain", SHORT, "lr"], "did you mean training_config.training_args.learning_rate", id="initials"
+        ),
+        pytest.param(["list", "nonsense"], "recipes list shows all", id="nothing near"),
+        pytest.param(["list", "--elastic", "--static"], "E801", id="both kinds"),
+        pytest.param(["show", f"{SHORT}@x"], "a size is a number", id="no size"),
+        pytest.param(["diff", "nothere", "nowhere"], "'nowhere'", id="second of two"),
+        pytest.param(["show", "."], "E005", id="no name"),
+    ],
+)
+def test_a_wrong_name_is_answered_by_a_right_one(recipes, words, says):
+    code, out, err = recipes(*words)
+    assert (code, out) == (2, "") and says in err
+
+
+def test_a_folder_is_no_recipe_s_file(recipes, tmp_path):
+    (tmp_path / "folder.yaml").mkdir()
+    assert "is no regular file" in recipes("show", str(tmp_path / "folder.yaml"))[2]

@@ -61,8 +61,8 @@ def test_pods_are_restricted(pods, overrides):
 @pytest.mark.parametrize(
     ("overrides", "controls", "says"),
     [
-        (LLAMA_K8S, CAPABILITIES, ["the published image of llm_finetuning_aws"] * 2),
-        ((*SCRIPT_K8S, "cluster.run_as_root=true"), CAPABILITIES, ["cluster.run_as_root=true"] * 2),
+        (LLAMA_K8S, CAPABILITIES, ["root", "the published image of llm_finetuning_aws"]),
+        ((*SCRIPT_K8S, "cluster.run_as_root=true"), CAPABILITIES, ["root", "cluster.run_as_root=true"]),
         ((*OWN, "cluster.hostNetwork=true"), {"Host Namespaces"}, ["cluster.hostNetwork=true"]),
         (
             (*OWN, "cluster.volumes=[{volumeName: a, hostPath: /mnt/x, mountPath: /b}]"),
@@ -96,9 +96,8 @@ def test_pods_are_restricted(pods, overrides):
 def test_each_exception_is_named(pods, overrides, controls, says):
     refused, said = pods(*overrides)
     assert refused == controls
-    assert len(said) == len(says)
-    for message, part in zip(said, says, strict=True):
-        assert part in message
+    assert len(said) == 1
+    assert all(part in said[0] for part in says)
 
 
 def test_what_root_gets_names_efa_memory_only_where_there_is_efa(pods):

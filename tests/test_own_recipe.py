@@ -68,7 +68,8 @@ def test_new_keys_are_declared_and_reach_every_size(prepare, problems, tmp_path)
 def test_a_new_recipe_says_what_it_inherits(base, tmp_path, context):
     from launcher.compose import compose
 
-    path = new.write(tmp_path / "2024 My_Run.yaml", base)
+    path = tmp_path / "2024 My_Run.yaml"
+    new.write(path, base)
     inherited, written = (compose([f"recipes='{r}'"], tmp_path).tree["recipes"] for r in (base, str(path)))
     own = {"run.name", "run.results_dir", "display_name", "version"}
     assert {p for p, v in leaves(written) if v != dict(leaves(inherited)).get(p)} <= own

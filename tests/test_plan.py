@@ -172,3 +172,20 @@ def test_the_trainer_of_this_package_takes_the_passes_of_the_plan(prepare, sizes
         shares = shares_of(point.config["training_config"]["training_args"], point.ranks)
         passes = len(list(micro_batches(range(point.split.large), point.split.large, shares.micro)))
         assert (shares.micro, passes) == (point.micro_batch_size, point.grad_accumulation), point.nodes
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("recipes.trainer.devices=4", "N128 4 of 8 accelerators of ml.p5.48xlarge stay idle"),
+        ("++recipes.extra_keys=[zzz]", "N127 extra_keys names zzz"),
+    ],
+    ids=["idle accelerators", "unmatched extra key"],
+)
+def test_a_likely_slip_is_noticed(prepare, override, says):
+    assert any(says in str(notice) for notice in prepare(*LLAMA_K8S, override).notices)
+
+
+def test_a_recipe_that_leaves_the_model_open_says_so(prepare):
+    job = prepare("recipes=fine-tuning/gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_sft_lora", "cluster=k8s")
+    assert "N126" in {notice.code for notice in job.notices}

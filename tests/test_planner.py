@@ -222,7 +222,7 @@ def test_a_static_job_has_one_planned_size(prepare):
 
 def test_a_static_job_with_too_few_samples_is_told_how_many_it_needs(problems):
     (problem,) = problems(*LLAMA_K8S, AUTO, "recipes.trainer.num_nodes=3")
-    assert (problem.code, problem.remedy) == ("E221", "train_batch_size=24")
+    assert (problem.code, problem.remedy) == ("E221", f"{ARGS}.train_batch_size=24")
 
 
 def test_a_stepped_job_is_planned_at_every_step(prepare):
@@ -362,3 +362,21 @@ def test_a_planned_job_renders_every_size(render):
     bundle = render(*LLAMA_K8S, ELASTIC, AUTO)
     assert sum(name.startswith("configs/config-n") for name in bundle.files) == 16
     assert "replicaDiscreteValues" in bundle.files["manifests/job.yaml"]
+
+
+def test_auto_says_what_it_takes_for_granted(prepare):
+    full = (LLAMA_K8S[0].removesuffix("lora") + "fft", *LLAMA_K8S[1:], "++recipes.scale_config=auto")
+    static, elastic = prepare(*full), prepare(*full, "++recipes.elastic_policy.is_elastic=true")
+    codes = [{notice.code for notice in job.notices} & {"N124", "N125"} for job in (static, elastic)]
+    assert codes == [{"N124"}, {"N125"}] and elastic.elastic.max_nodes >= 1
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [(f"{ARGS}.train_batch_size=256", "√(256/128)"), (f"{ARGS}.learning_rate=1e-5", "sqrt has no effect")],
+    ids=["scaled", "given"],
+)
+def test_the_plan_says_what_became_of_the_learning_rate_s_rule(prepare, override, says):
+    job = prepare(*LLAMA_K8S, ELASTIC, AUTO, "++recipes.planner.learning_rate=sqrt", override)
+    (notice,) = (notice for notice in job.notices if notice.code == "N109")
+    assert says in notice.message

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import catalogue, console, pipeline
+from launcher import catalogue, console, instances, pipeline
+from launcher.commands.names import choice
+from launcher.compose import compose
 from launcher.context import LaunchContext
 from launcher.paths import CHECKOUT, COLLECTION
 from launcher.problems import Problem, ProblemsFound
+from launcher.scales import get
 from launcher.sweep import Checked, sweep
 
 _PLACE = re.compile(r"(.+\.ya?ml):(\d+)(?::(\d+))?")
@@ -21,13 +24,21 @@ _MOST_SHOWN = 4
 """Instance types named in one line."""
 
 
-def checked(name: str, words: Sequence[str], context: LaunchContext) -> Checked:
-    """Check one recipe as it would be launched with these overrides."""
+def checked(name: str, overrides: Sequence[str], context: LaunchContext) -> Checked:
+    """Check one recipe, as a user names it, as it would be launched with these overrides."""
     path = Path(name)
+    try:
+        words = [choice(name, overrides), *overrides]
+        composition = compose(words, context.cwd)
+    except ProblemsFound as error:
+        return Checked(name, path, None, False, 0, error.problems)
     try:
         job = pipeline.prepare(words, context)
     except ProblemsFound as error:
-        return Checked(name, path, None, False, 0, error.problems)
+        instance_type = instances.canonical(str(composition.tree["instance_type"]))
+        is_elastic = get(composition.tree, "recipes.elastic_policy.is_elastic") is True
+        where = None if composition.backend == "local" else instance_type
+        return Checked(name, path, where, is_elastic, 0, error.problems)
     return Checked(
         name, path, job.resources.instance_type, job.elastic is not None, len(job.scales), (), tuple(job.notices)
     )
@@ -141,7 +152,7 @@ def as_json(results: Sequence[Checked]) -> dict[str, Any]:
                 "recipe": result.recipe,
                 "instance_type": result.instance_type,
                 "is_elastic": result.is_elastic,
-                "num_sizes": result.num_sizes,
+                "num_sizes": None if result.problems else result.num_sizes,
                 "problems": [dataclasses.asdict(problem) for problem in result.problems],
                 "notices": [dataclasses.asdict(notice) for notice in result.notices],
             }

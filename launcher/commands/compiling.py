@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,10 @@ from launcher.commands.names import (
     full_name,
     parted,
 )
-from launcher.problems import fail
+from launcher.problems import ProblemsFound, fail
+
+if TYPE_CHECKING:
+    from launcher.specs import JobSpec
 
 
 def check(
@@ -42,6 +45,8 @@ def check(
     from launcher.context import LaunchContext
 
     names, overrides = parted(words)
+    if as_json and github:
+        raise fail("E801", "recipes check", "prints JSON or annotations", allowed="one of --json and --github")
     if bool(names) is every:
         raise fail("E801", "recipes check", "give recipes, or --all", remedy="recipes check --all")
     context = LaunchContext.read()
@@ -49,7 +54,7 @@ def check(
     if every:
         results = checked.swept(overrides, context, is_quiet=as_json or github)
     else:
-        results = [checked.checked(name, [choice(name, overrides), *overrides], context) for name in names]
+        results = [checked.checked(name, overrides, context) for name in names]
     if as_json:
         print(json.dumps(checked.as_json(results), indent=2, default=str))
     elif github:
@@ -67,6 +72,13 @@ def plan(
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE", help="Draw it, as .png or .svg.", dir_okay=False)
     ] = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option("--prices", metavar="FILE", help="Your prices: YAML, instance type to an hour.", dir_okay=False),
+    ] = None,
+    hours: Annotated[
+        float | None, typer.Option("--hours", min=0, help="How long it runs, for its cost; a training job's limit.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan every size of a recipe. Shows how samples fall on the ranks, and which sizes are worth allowing."""
@@ -74,16 +86,27 @@ def plan(
     from launcher.context import LaunchContext
 
     job = pipeline.prepare([choice(recipe, overrides or ()), *(overrides or ())], LaunchContext.read())
+    cost, paid = _costs(job, prices, hours) if prices else ({}, [])
     if picture is not None:
         from launcher import plan_picture
 
         plan_picture.draw(job, picture)
     if as_json:
-        print(json.dumps(report.plan_json(job), indent=2))
+        print(json.dumps(report.plan_json(job) | cost, indent=2))
         return
     terminal.show_plan(job, in_full=True)
+    console.say_all((line, "" if i else "dim") for i, line in enumerate(paid))
     if picture is not None:
         console.say(f"picture {console.shown_path(picture)}")
+
+
+def _costs(job: "JobSpec", table: Path, hours: float | None) -> tuple[dict[str, Any], list[str]]:
+    """Return what a job costs by a price table, as plain data and as lines."""
+    from launcher import costs
+
+    prices = costs.read(table)
+    found = costs.costs(job, prices, hours)
+    return {"costs": costs.as_json(found, prices)}, costs.table(found, prices)
 
 
 def render(
@@ -103,7 +126,9 @@ def render(
     if job.backend != "local":  # a manifest is applied as it is printed, so its run must exist
         job = pipeline.track(job, context)
     files = pipeline.render(job, context).files
-    manifests = [text for path, text in files.items() if path.startswith("manifests/")] or [files["run.sh"]]
+    manifests = [text for path, text in files.items() if path.startswith("manifests/")] or [
+        files[name] for name in ("request.json", "run.sh") if name in files
+    ]
     sys.stdout.write("---\n".join(manifests))
 
 
@@ -118,5 +143,20 @@ def new(
     from launcher import console
     from launcher import new as own
 
-    written = own.write(path, full_name(base))
-    console.say(f"recipe {console.shown_path(written)}   next: recipes plan {console.shown_path(written)}")
+    schema = own.write(path, full_name(base))
+    written = console.shown_path(path)
+    console.say(f"recipe {written}, and {console.shown_path(schema)} for editors   next: {_next_step(path, written)}")
+
+
+def _next_step(path: Path, written: str) -> str:
+    """Return the command to try a new recipe with: its plan, on this machine or else a cluster, if it is complete."""
+    from launcher import pipeline
+    from launcher.context import LaunchContext
+
+    for words in ([], ["cluster=k8s"]):
+        try:
+            pipeline.prepare([choice(str(path)), *words], LaunchContext.read())
+        except ProblemsFound:
+            continue
+        return " ".join(["recipes plan", written, *words])
+    return f"recipes check {written}, which says what to fill in"

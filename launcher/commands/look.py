@@ -22,7 +22,7 @@ from launcher.commands.names import (
     folders,
     parted,
 )
-from launcher.problems import fail, is_secret
+from launcher.problems import ProblemsFound, fail, is_secret
 
 if TYPE_CHECKING:
     from launcher.catalogue import Entry
@@ -39,24 +39,30 @@ _MOST_VALUES = 6
 
 
 def list_(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="Parts of the name; hydra.searchpath=[FOLDER].")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORD]...", help="Parts of the name; hydra.searchpath=[FOLDER].")
+    ] = None,
     family: Annotated[str | None, typer.Option("--family", metavar="NAME", help="Folder, e.g. llama.")] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Part of the model's name.")] = None,
     technique: Annotated[str | None, typer.Option("--technique", metavar="NAME", help="E.g. dpo, sft_lora.")] = None,
-    elastic: Annotated[bool | None, typer.Option("--elastic/--static", help="With or without elastic sizes.")] = None,
+    elastic: Annotated[bool, typer.Option("--elastic", help="With elastic sizes.")] = False,
+    static: Annotated[bool, typer.Option("--static", help="Without elastic sizes.")] = False,
     instance: Annotated[str | None, typer.Option("--instance", metavar="TYPE", help="With or without ml.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the recipes there are."""
     from launcher import console
 
+    if elastic and static:
+        raise fail("E801", "recipes list", "no recipe is both", allowed="one of --elastic and --static")
     parts, overrides = parted(words)
     if strange := [word for word in overrides if not word.startswith("hydra.searchpath=")]:
         raise fail("E801", strange[0], "a listing reads recipes as they are", allowed="hydra.searchpath=[FOLDER]")
     every = [entry for folder in folders(overrides) for entry in catalogue.entries(folder)]
     tests = _filters(every, parts, family, model, technique, instance)
     found = [entry for entry in every if all(test(entry) for test in tests)]
-    found = [entry for entry in found if elastic is None or entry.is_elastic is elastic]
+    found = [entry for entry in found if entry.is_elastic or not elastic]
+    found = [entry for entry in found if not (entry.is_elastic and static)]
     if as_json:
         print(json.dumps([_entry_json(entry) for entry in found], indent=2))
         return
@@ -285,7 +291,8 @@ def diff(
     if new is not None and "=" in new:  # an override: `recipes diff BUNDLE KEY=VALUE` has nothing to apply it to
         raise fail("E801", new, "two recipes or bundles are compared; overrides follow them")
     if new is None and _bundle(old) is None:
-        raise fail("E801", old, "what shall it be compared with?", remedy="recipes diff A B, or a bundle alone")
+        message = "is no bundle" if Path(old).is_dir() else "what shall it be compared with?"
+        raise fail("E801", old, message, remedy="recipes diff A B, or a bundle alone")
     sides = diffs.again(_bundle(old)) if new is None else _sides(old, new, overrides or ())
     lines = diffs.changes(*sides)
     styles = {"-": "red", "+": "green"}
@@ -306,12 +313,18 @@ def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple[Any, Any]:
     folders = [_bundle(target.name) for target in targets]
     cluster = next((f"cluster={diffs.cluster_of(folder)}" for folder in folders if folder), None)
     words = [*([cluster] if cluster else []), *overrides]
-    sides = [
-        diffs.of_bundle(folder, target.nodes, is_sized=is_sized)
-        if folder
-        else diffs.of_recipe(name, [choice(target.name, words), *words], target.nodes, is_sized=is_sized)
-        for name, target, folder in zip((old, new), targets, folders, strict=True)
-    ]
+    sides, problems = [], []
+    for name, target, folder in zip((old, new), targets, folders, strict=True):
+        try:
+            if folder:
+                sides.append(diffs.of_bundle(folder, target.nodes, is_sized=is_sized))
+            else:
+                chosen = [choice(target.name, words), *words]
+                sides.append(diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized))
+        except ProblemsFound as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+    if problems:
+        raise ProblemsFound(tuple(problems))
     if any(folders) and not all(folders) and not is_sized:
         sides = [diffs.without_launch(side) for side in sides]
     return sides[0], sides[1]

@@ -35,9 +35,17 @@ class Target:
 
     @classmethod
     def read(cls, text: str) -> "Target":
-        """Read `NAME` or `NAME@NODES`."""
-        match = _SIZED.fullmatch(text)
-        return cls(match[1], int(match[2])) if match else cls(text, None)
+        """Read `NAME` or `NAME@NODES`.
+
+        Raises:
+            ProblemsFound: What follows the `@` is no number of nodes.
+        """
+        if match := _SIZED.fullmatch(text):
+            return cls(match[1], int(match[2]))
+        name, at, size = text.rpartition("@")
+        if at and "/" not in size and not text.endswith(_FILES):
+            raise fail("E803", text, "a size is a number of nodes", value=f"@{size}", remedy=f"{name}@3")
+        return cls(text, None)
 
 
 def choice(name: str, overrides: Sequence[str] = ()) -> str:
@@ -77,8 +85,10 @@ def full_name(word: str, overrides: Sequence[str] = ()) -> str:
         overrides: What follows it; `hydra.searchpath` among them adds folders.
 
     Raises:
-        ProblemsFound: No recipe, or several, end in that word.
+        ProblemsFound: No recipe, or several, end in that word; or a size follows it.
     """
+    if match := _SIZED.fullmatch(word):
+        raise fail("E803", word, "takes no size here: every size is looked at", remedy=match[1])
     if word.endswith(_FILES) or "/" in word:
         return word
     known = list(dict.fromkeys(name for folder in folders(overrides) for name in catalogue.names(folder)))

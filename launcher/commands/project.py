@@ -78,7 +78,8 @@ def rules(
     from launcher.codes import all_codes
 
     codes = all_codes()
-    found = [c for c in codes if not words or any(_is_about(c.code, f"{c.subject} {c.reason}", w) for w in words)]
+    said = {c.code: f"{c.subject} {c.reason} {c.source}" for c in codes}
+    found = [c for c in codes if not words or any(_is_about(c.code, said[c.code], word) for word in words)]
     if not found:
         raise fail("E802", " ".join(words or ()), "no code is that, or is about it", remedy="recipes rules lists all")
     if as_json:

@@ -124,10 +124,11 @@ def uneven_batches_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iter
     wrong: dict[str, list[Scale]] = {}
     for scale in filter(is_uneven, divided(draft)):
         small, large, num_small = _shares(scale)
-        if None not in (small, large, num_small) and 0 < num_small < draft.data_parallel_size(scale):
-            if _dealt(draft, scale) != scale.args.train_batch_size:
-                is_own = not draft.is_explicit(_BATCH)
-                wrong.setdefault(_path(scale, "uneven_batch") if is_own else _BATCH, []).append(scale)
+        if None in (small, large, num_small) or not 0 < num_small < draft.data_parallel_size(scale):
+            continue
+        if _dealt(draft, scale) != scale.args.train_batch_size:
+            path = _BATCH if draft.is_explicit(_BATCH) else _path(scale, "uneven_batch")
+            wrong.setdefault(path, []).append(scale)
     for path, (scale, *more) in wrong.items():
         size = draft.data_parallel_size(scale)
         small, large, num_small = _shares(scale)

@@ -35,7 +35,7 @@ def hyperparameters_fit(draft: Draft, problem: Callable[..., Problem]) -> Iterat
     for fault in constraints.faults(parts.hyperparameters(plan), "HyperParameters"):
         name = fault.member.removeprefix("HyperParameters").lstrip(".")
         path = f"{path_of(draft, 'hyperparameters')}{'.' if name else ''}{name}"
-        if is_script(draft) and name not in own:
+        if is_script(draft) and name not in own and (name or not own):
             path = "recipes.distribution" if name == "mp_parameters" else f"{SCRIPT}.script_args"
         yield problem(path, fault.message, value=fault.value, allowed=fault.allowed)
 

@@ -48,10 +48,23 @@ RECIPES = {entry.name: entry for entry in entries()}
 BACKENDS = [cluster for cluster in clusters() if backend_module(cluster, "backend")]
 
 
+TRAINING_JOB = (
+    "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train",
+    "cluster.sm_jobs_config.output_path=s3://results/out",
+)
+"""What a training job cannot do without."""
+
+
 def planned(recipe, cluster, folder):
     entry = RECIPES[recipe]
     overrides = [f"recipes={recipe}", f"cluster={cluster}", *needed_by(entry)]
-    if entry.is_elastic:
+    if cluster == "sm_jobs":
+        overrides += TRAINING_JOB
+        if entry.model_type == "custom":
+            overrides += ["training_cfg.entry_module=null", "training_cfg.entry_script=train.py"]
+    if entry.is_elastic and cluster == "sm_jobs":
+        overrides.append("recipes.elastic_policy.is_elastic=false")
+    elif entry.is_elastic:
         overrides.append("recipes.elastic_policy.is_elastic=true")
     return plan(check(compose(overrides, folder)), frozen_context(folder))
 

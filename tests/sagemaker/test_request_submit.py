@@ -3,6 +3,7 @@
 The stand-in is ours (aws_standin.py): moto's SageMaker completes every job at once and validates nothing.
 """
 
+import dataclasses
 import json
 
 import pytest
@@ -21,10 +22,9 @@ from job_suite import (
     test_waiting_ends_when_its_time_is_over,
 )
 
-from launcher import bundle as bundles
-from launcher import pipeline
+from launcher import pipeline, run
 from launcher.backends.sagemaker import client
-from launcher.backends.sagemaker.backend import SageMakerBackend
+from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.problems import ProblemsFound
 from launcher.specs import JobState, LogSelection
 
@@ -154,6 +154,15 @@ def one(aws, tmp_path):
     aws.stops_slowly = False
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    """Let no call be repeated."""
+    monkeypatch.setattr(client, "_ATTEMPTS", 1)
+    client._connect.cache_clear()
+    yield
+    client._connect.cache_clear()
+
+
 def refusal(bundle):
     with pytest.raises(ProblemsFound) as refused:
         SageMakerBackend().submit(bundle)
@@ -190,8 +199,7 @@ def test_throttling_is_waited_out(aws, one):
     assert SageMakerBackend().submit(one).is_new
 
 
-def test_throttling_without_end_is_a_problem(aws, one, monkeypatch):
-    monkeypatch.setattr(client, "_ATTEMPTS", 1)
+def test_throttling_without_end_is_a_problem(aws, one, impatient):
     aws.errors["DescribeTrainingJob"] = [AwsError("ThrottlingException", "Rate exceeded")] * 9
     problem = refusal(one)
     assert problem.code == "E396" and "Rate exceeded" in problem.message
@@ -241,8 +249,7 @@ def test_no_region_is_a_problem(aws, monkeypatch):
         client.connect(None)
 
 
-def test_no_answer_is_a_problem(aws, one, monkeypatch, unused_port):
-    monkeypatch.setattr(client, "_ATTEMPTS", 1)
+def test_no_answer_is_a_problem(aws, one, impatient, monkeypatch, unused_port):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused_port}")
     assert refusal(one).code == "E396"
 
@@ -343,9 +350,44 @@ def test_a_server_dry_run_creates_nothing(aws, one):
 
 def test_an_edited_request_is_not_sent(one):
     request = json.loads(one.files["request.json"]) | {"RoleArn": "nobody"}
-    edited = type(one)(one.job_name, one.directory, {**one.files, "request.json": json.dumps(request)}, one.digest)
+    edited = dataclasses.replace(one, files={**one.files, "request.json": json.dumps(request)})
     problems = SageMakerBackend().validate(edited)
     assert {problem.code for problem in problems} == {"E399"}
+    damaged = dataclasses.replace(one, files={**one.files, "request.json": "{"})
     with pytest.raises(ProblemsFound, match="E703"):
-        SageMakerBackend().submit(type(one)(one.job_name, one.directory, {**one.files, "request.json": "{"}, one.digest))
-    assert bundles.read(one.directory)[0] == one
+        SageMakerBackend().submit(damaged)
+
+
+def test_a_launched_job_is_commanded_by_its_name(aws, recipes, tmp_path, monkeypatch):
+    monkeypatch.setattr(BACKEND, "_poll_s", 0.05)
+    assert run.main([*BASE, "recipes.run.name=typed"]) == 0
+    (name,) = (path.name for path in tmp_path.glob("results/typed-*"))
+    HELD.add(name)
+    code, out, _ = recipes("status", name)
+    assert code == 0 and "pending" in out and "eu-west-1" in out
+    aws.jobs[name].move("InProgress", "Training", "in progress")
+    code, out, _ = recipes("events", name)
+    assert code == 0 and "Training  in progress" in out
+    code, out, err = recipes("cancel", name)
+    assert code == 0 and "cancelled" in out + err
+    assert recipes("wait", name)[0] == run.INTERRUPTED
+    code, out, _ = recipes("jobs")
+    assert code == 0 and "sm_jobs" in out and "cancelled" in out
+
+
+def test_a_launch_that_waits_ends_as_its_job_does(aws, recipes, tmp_path, monkeypatch):
+    monkeypatch.setattr(BACKEND, "_poll_s", 0.05)
+    monkeypatch.setattr(aws, "on_DescribeTrainingJob", failing(aws))
+    assert run.main([*BASE, "recipes.run.name=waited", "cluster.sm_jobs_config.wait=true"]) == run.JOB_FAILED
+
+
+def failing(aws):
+    """Return a DescribeTrainingJob whose jobs fail as soon as they are looked at."""
+
+    def describe(body):
+        job = aws.job(body)
+        if job.status == "InProgress":
+            job.move("Failed", "Failed", "Training job failed", failure="AlgorithmError: exit code 1")
+        return job.described()
+
+    return describe

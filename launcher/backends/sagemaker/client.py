@@ -3,9 +3,11 @@
 boto3 repeats what failed for a passing reason, throttling among it; whatever is left is a Problem.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from launcher.problems import Problem, ProblemsFound, fail
@@ -86,6 +88,12 @@ def connect(region: str | None) -> Connection:
     Raises:
         ProblemsFound: boto3 is not installed, or nobody says which region.
     """
+    return _connect(region, tuple(sorted(each for each in os.environ.items() if each[0].startswith("AWS_"))))
+
+
+@cache
+def _connect(region: str | None, _environment: tuple[tuple[str, str], ...]) -> Connection:
+    """Return the services as the environment has them: making a client takes half a second."""
     try:
         import boto3
         from botocore.exceptions import BotoCoreError

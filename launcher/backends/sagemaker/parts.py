@@ -185,10 +185,14 @@ def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
 
 
 def arguments(script: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield a script's arguments as the toolkit's hyperparameters: their names without dashes."""
+    """Yield a script's arguments as the toolkit's hyperparameters: their names without dashes.
+
+    The toolkit writes a boolean as Python does, and every other cluster in small letters; as a text it stays so.
+    """
     for argument in script["script_args"] or ():
         for name, value in argument.items():
-            yield name.lstrip("-"), RECIPE_DIR if value == BUNDLE_CONFIGS else value
+            text = str(value).lower() if isinstance(value, bool) else value
+            yield name.lstrip("-"), RECIPE_DIR if value == BUNDLE_CONFIGS else text
 
 
 def _encoded(value: Any, jobs: "SmJobs") -> str:

@@ -179,18 +179,18 @@ class SdkTag(Model):
     """A tag as the SDK spells it."""
 
     Key: TagKey
-    """Its key."""
+    """What the tag is called: at most 128 characters, not beginning with aws:."""
     Value: TagValue
-    """Its value."""
+    """What it says: at most 256 characters."""
 
 
 class SdkMetric(Model):
     """A metric as the SDK spells it."""
 
     Name: MetricName
-    """Its name."""
+    """What CloudWatch calls the metric."""
     Regex: MetricRegex
-    """Its regular expression."""
+    """What finds its value in a line of the log."""
 
 
 class EstimatorArguments(Model):
