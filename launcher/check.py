@@ -17,7 +17,7 @@ from launcher.instances import Instance
 from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.recipe import Launch, RecipeBase, UnevenBatch
-from launcher.rules import all_rules, related
+from launcher.rules import related, rules_for
 from launcher.scales import AUTO, ScaleTree, get, leaves, scale_trees, size_of, static_tree, without
 from launcher.typed import is_field, type_problems
 
@@ -148,7 +148,7 @@ def examine(composition: Composition) -> tuple[Draft | None, list[Problem]]:
     if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
         return None, misspelt  # whatever else is wrong is wrong with a job that was not meant
     faulty = frozenset(problem.path for problem in problems)
-    for rule in all_rules():
+    for rule in rules_for(composition.backend):
         if draft and rule.applies(composition.backend, faulty):
             problems += rule.check(draft, functools.partial(Problem, rule.code))
     return draft, problems

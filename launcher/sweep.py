@@ -19,7 +19,7 @@ from launcher.paths import COLLECTION
 from launcher.plan import plan
 from launcher.planner import spans
 from launcher.problems import Notice, Problem, ProblemsFound
-from launcher.rules import all_rules
+from launcher.rules import Rule, rules_for
 from launcher.scales import AUTO, get, replaced
 
 _INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
@@ -154,8 +154,7 @@ def _is_for_more_devices(draft: Draft | None, others: Sequence[Problem]) -> Noti
     another kind, which it would meet too.
     """
     faulty = frozenset(problem.path for problem in others)
-    rules = [rule for rule in all_rules() if rule.code in _DEALING]
-    if draft is None or not all(rule.applies(draft.backend, faulty) for rule in rules):
+    if draft is None or not all(rule.applies(draft.backend, faulty) for rule in _dealing_rules(draft)):
         return None  # a fault that the arithmetic would follow from
     if not draft.is_elastic or not _dealing_problems(draft):
         return None
@@ -175,6 +174,13 @@ def _is_for_more_devices(draft: Draft | None, others: Sequence[Problem]) -> Noti
     )
 
 
+def _dealing_rules(draft: Draft) -> list[Rule]:
+    return [rule for rule in rules_for(draft.backend) if rule.code in _DEALING]
+
+
 def _dealing_problems(draft: Draft) -> list[Problem]:
-    rules = [rule for rule in all_rules() if rule.code in _DEALING]
-    return [problem for rule in rules for problem in rule.check(draft, functools.partial(Problem, rule.code))]
+    return [
+        problem
+        for rule in _dealing_rules(draft)
+        for problem in rule.check(draft, functools.partial(Problem, rule.code))
+    ]

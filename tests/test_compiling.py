@@ -47,7 +47,7 @@ def test_check_all_says_how_much_it_checked(recipes, two_entries):
 def test_check_all_says_a_problem_once_and_on_which_instances(recipes, two_entries):
     code, out, err = recipes("check", "--all", "recipes.training_config.training_args.save_steps=often")
     assert code == 2 and err.count("E102 recipes.training_config.training_args.save_steps") == 1
-    assert "     in 2 recipes: " in err and out.splitlines()[0].endswith(" problems")
+    assert "     in 2 recipes: " in err and out.splitlines()[0].endswith(": 1 problem")
 
 
 def test_check_as_json_has_every_field_of_a_problem(recipes):

@@ -66,8 +66,20 @@ def rule(code: str, *needs: str, source: str, backend: str | None = None) -> Cal
 @cache
 def all_rules() -> tuple[Rule, ...]:
     """Return every rule of every module here, by code."""
-    for module in pkgutil.iter_modules(__path__, __name__ + "."):
-        importlib.import_module(module.name)
+    return _rules_of("")
+
+
+@cache
+def rules_for(backend: str) -> tuple[Rule, ...]:
+    """Return the rules that may be about a cluster, by code; it does not pay for importing those of SageMaker."""
+    return _rules_of("" if backend == "sm_jobs" else "sagemaker")
+
+
+def _rules_of(left_out: str) -> tuple[Rule, ...]:
+    """Return the rules of every module here but those whose name begins with `left_out`, if that is given."""
+    for module in pkgutil.iter_modules(__path__):
+        if not (left_out and module.name.startswith(left_out)):
+            importlib.import_module(f"{__name__}.{module.name}")
     return tuple(sorted(_rules, key=lambda r: r.code))
 
 

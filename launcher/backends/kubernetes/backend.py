@@ -1,26 +1,30 @@
 """HyperPod on EKS: one ConfigMap with the configurations, and one HyperPodPyTorchJob or Kubeflow PyTorchJob."""
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from launcher import bundle as bundles
 from launcher import console, container, yamlio
 from launcher.backends.base import RANK_0
-from launcher.backends.kubernetes import control, logs, manifest, objects, submit
-from launcher.backends.kubernetes import follow as following
+from launcher.backends.kubernetes import manifest, objects
 from launcher.backends.kubernetes.client import Connection, connect, told
-from launcher.backends.kubernetes.follow import Target
 from launcher.families import interface
 from launcher.problems import Problem, fail
 from launcher.render import render_yaml
 from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
+
+if TYPE_CHECKING:
+    from launcher.backends.kubernetes.follow import Target
 
 CONFIG_MAP_LIMIT = 1 << 20
 """Bytes a ConfigMap may hold. Source: Kubernetes, ConfigMaps, Motivation."""
 
 
 class KubernetesBackend:
-    """Renders manifests, makes them on a cluster, and follows what becomes of them."""
+    """Renders manifests, makes them on a cluster, and follows what becomes of them.
+
+    What talks to a cluster is imported where it is used: a dry run pays for rendering only.
+    """
 
     name: ClassVar[str] = "k8s"
     ends_with_launcher: ClassVar[bool] = False
@@ -63,6 +67,8 @@ class KubernetesBackend:
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Return every reason for which the cluster would refuse a bundle, in its own words. Creates nothing."""
+        from launcher.backends.kubernetes import submit
+
         return submit.validate(_connection(bundle), bundle).problems
 
     def submit(self, bundle: Bundle) -> JobHandle:
@@ -71,6 +77,8 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
         """
+        from launcher.backends.kubernetes import submit
+
         connection = _connection(bundle)
         submitted = submit.submit(connection, bundle)
         for notice in submitted.notices:
@@ -90,16 +98,22 @@ class KubernetesBackend:
 
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job as the cluster has it now."""
+        from launcher.backends.kubernetes import follow as following
+
         with told():
             return following.read_status(connect(handle.context), _target(handle))
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, the last time as it ended."""
+        from launcher.backends.kubernetes import follow as following
+
         with told():
             yield from following.wait(connect(handle.context), _target(handle), timeout_s)
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield what the selected ranks' containers wrote; with `follow`, and the news of the job, until it ended."""
+        from launcher.backends.kubernetes import logs
+
         job = objects.job_manifest(_bundle(handle)).body
         with told():
             lines = logs.read_logs(connect(handle.context), _target(handle), job, selection, follow=follow)
@@ -107,6 +121,8 @@ class KubernetesBackend:
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the events of the job and its pods, oldest first; with `follow`, until it has ended."""
+        from launcher.backends.kubernetes import follow as following
+
         with told():
             yield from following.events(connect(handle.context), _target(handle), follow=follow)
 
@@ -116,11 +132,15 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: The job does not run (E412), or its plan has no such size (E413).
         """
+        from launcher.backends.kubernetes import control
+
         planned = objects.job_manifest(_bundle(handle)).body
         control.scale(connect(handle.context), _target(handle), planned, num_nodes)
 
     def cancel(self, handle: JobHandle) -> None:
         """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""
+        from launcher.backends.kubernetes import control
+
         others = objects.manifests(_bundle(handle))[:-1]
         control.cancel(connect(handle.context), _target(handle), others)
 
@@ -139,12 +159,14 @@ def _bundle(handle: JobHandle) -> Bundle:
     return bundles.read(handle.bundle_dir)[0]
 
 
-def _target(handle: JobHandle) -> Target:
+def _target(handle: JobHandle) -> "Target":
     """Return what the API knows a job by.
 
     Raises:
         ProblemsFound: The bundle is damaged.
     """
+    from launcher.backends.kubernetes.follow import Target
+
     job = objects.job_manifest(_bundle(handle))
     return Target(job.kind, job.namespace, job.name, handle.uid or "", objects.selector(job.body))
 
