@@ -357,7 +357,7 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             message = f"refers to {target}, which {f'{typed} removes' if typed else 'is not there'}"
             remedy = f"leave out {typed}, or give {target} a value" if typed else remedy
             yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)
-        elif faulty.isdisjoint(references.targets(text, path)):
+        elif faulty.isdisjoint(references.targets(text, path)) or references.leads_back(path, tree):
             yield problem
 
 

@@ -84,6 +84,21 @@ def absent(text: str, path: tuple[str, ...], tree: Mapping[str, Any]) -> str | N
     return None
 
 
+def leads_back(path: tuple[str, ...], tree: Mapping[str, Any]) -> bool:
+    """Say whether what the value at `path` refers to refers, through any others, to that value."""
+    seen: set[tuple[str, ...]] = set()
+    ahead = [path]
+    while ahead:
+        here = ahead.pop()
+        value, _ = _target(here, tree)
+        further = set(targets(value, here)) if isinstance(value, str) else set()
+        if path in further:
+            return True
+        ahead += further - seen
+        seen |= further
+    return False
+
+
 def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:
     """Return the value at a path, or what stands on the way to it; and where that is."""
     value = tree

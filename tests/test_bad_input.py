@@ -94,6 +94,11 @@ def test_a_hostile_recipe_is_one_problem(name, problems, tmp_path):
     assert len(str(problem)) < 1000
 
 
+def test_a_circle_of_references_hides_no_other_fault(problems, tmp_path):
+    (tmp_path / "bad.yaml").write_text("a: ${recipes.b}\nb: ${recipes.a}\nc: ${recipes.nosuch}\nd: ${recipes.c}")
+    assert [p.path for p in problems("recipes=bad.yaml")] == ["recipes.a", "recipes.c"]
+
+
 MEASURED = """
 import json, resource, sys, time
 from pathlib import Path

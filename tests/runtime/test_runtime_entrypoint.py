@@ -67,10 +67,12 @@ def test_the_first_step_does_not_wait_for_mlflow(tmp_path):
     slow = tmp_path / "slow"
     slow.mkdir()
     (slow / "mlflow.py").write_text(
-        "import os, time\n"
-        f"open({str(tmp_path / 'began')!r}, 'w').write(repr(time.time()))\n"
+        "import pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'began')!r}).write_text(repr(time.time()))\n"
         "time.sleep(5)\n"
-        f"open({str(tmp_path / 'imported')!r}, 'w').write(repr(time.time()))\n"
+        f"part = pathlib.Path({str(tmp_path / 'part')!r})\n"
+        "part.write_text(repr(time.time()))\n"
+        f"part.rename({str(tmp_path / 'imported')!r})\n"
         "from nowhere import nothing\n"
     )
     (rank,) = start(tmp_path, 1, 1, PYTHONPATH=str(slow))

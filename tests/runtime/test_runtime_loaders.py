@@ -123,7 +123,7 @@ def main():
     for number, inputs in enumerate(batches):
         model(inputs).mean().backward()
         optimizer.step()
-        if number in (2, 60):
+        if number == 2:
             print("trained", number, flush=True)
         if number == 60 and guarded != "job":
             break
@@ -166,7 +166,7 @@ def test_loader_workers_survive_the_stop_signal(tmp_path, method, guarded):
         step = int(output.removeprefix("stopped at "))
         assert (tmp_path / "checkpoints" / "latest").read_text() == f"step-{step:08d}\n"
     else:
-        assert output == "trained 60\nstopped at 0\n"
+        assert output == "stopped at 0\n"
     deadline = time.monotonic() + 10
     while group_lives(process.pid):  # no worker lives on; multiprocessing's tracker ends in its own time
         assert time.monotonic() < deadline
