@@ -11,7 +11,7 @@ run: $(VENV)/ready
 	$(BIN)/python main.py
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/kubernetes
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder --ignore=tests/kubernetes
 
 test-kubernetes: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh

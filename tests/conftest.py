@@ -106,3 +106,9 @@ def problems(context: LaunchContext):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-goldens", action="store_true", help="accept what is rendered now as reviewed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: at the end they would have one of two processes wait for the other."""
+    longest = {item.path: mark.kwargs["seconds"] for item in items for mark in item.iter_markers("takes")}
+    items.sort(key=lambda item: -longest.get(item.path, 0))

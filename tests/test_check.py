@@ -115,9 +115,9 @@ FAULTS = [
     ((ELASTIC, f"++{POLICY}.preemption.base_priority_class=a"), "E103", None, "elastic_priority_class"),
     ((ELASTIC, "++recipes.checkpointless=true"), "E207", "recipes.checkpointless", "Using elastic training"),
     (
-        (ELASTIC, "++recipes.tiered_checkpointing=true"),
+        (ELASTIC, "++recipes.checkpointing.memory.frequency=10"),
         "E208",
-        "recipes.tiered_checkpointing",
+        "recipes.checkpointing.memory",
         "Using elastic training",
     ),
     ((ELASTIC, "cluster.label_selector={required:{karpenter.sh/capacity-type:[spot]}}"), "E209", None, "Spot"),

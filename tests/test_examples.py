@@ -11,6 +11,8 @@ import pytest
 
 from launcher.runtime import agent
 
+pytestmark = pytest.mark.takes(seconds=40)
+
 ROOT = Path(__file__).resolve().parent.parent
 PLAIN, ELASTIC = ROOT / "examples" / "train_ddp.py", ROOT / "examples" / "train_elastic.py"
 NUM_STEPS = 96

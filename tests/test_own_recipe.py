@@ -248,6 +248,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from launcher.contract import config_path
 
+pytestmark = pytest.mark.takes(seconds=20)
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--config-path", type=Path, required=True)
 parser.add_argument("--pause", type=float, required=True)

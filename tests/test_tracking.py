@@ -215,7 +215,7 @@ def test_more_events_than_a_tag_holds_are_cut(tracked):
 
     job, bundle = tracked()
     rehearsal = rehearse(bundle.directory / "run")
-    for number in range(400):
+    for number in range(90):
         rehearsal.event("scenario", message=f"event {number} of very many events of a very long scenario")
     tracking.finish(bundle, JobState.SUCCEEDED, timeline.refresh(bundle.directory / "run"))
     tag = run_of(job)[1].data.tags["events"]

@@ -7,7 +7,7 @@ import pytest
 from kube_api import CANARY, USER_TOKEN
 
 from launcher.backends.kubernetes.client import Connection
-from launcher.backends.kubernetes.objects import DIGEST
+from launcher.backends.kubernetes.objects import DIGEST, path
 from launcher.backends.kubernetes.submit import submit, validate
 from launcher.problems import ProblemsFound
 
@@ -74,6 +74,46 @@ def uid_of(space, made):
     return space.get(MAP, f"training-config-{made.job_name}")["metadata"]["uid"]
 
 
+def test_what_an_earlier_job_left_goes_with_the_new_one(space, bundle):
+    made, connection = bundle(), space.connection()
+    old = submit(connection, made).job["metadata"]["uid"]
+    space.admin.delete(path(JOB, space.name, made.job_name), old)  # nothing collects what it owned yet
+    new = submit(connection, made).job["metadata"]["uid"]
+    (owner,) = space.get(MAP, f"training-config-{made.job_name}")["metadata"]["ownerReferences"]
+    assert old != new == owner["uid"]
+
+
+def test_a_launch_that_died_before_its_last_step_is_finished_by_the_next(space, bundle):
+    made, connection = bundle(), space.connection()
+    submit(connection, made)
+    where = path(MAP, space.name, f"training-config-{made.job_name}")
+    space.admin.merge(where, {"metadata": {"ownerReferences": None}}, "test")
+    job = submit(connection, made).job
+    (owner,) = space.admin.get(where)["metadata"]["ownerReferences"]
+    assert owner["uid"] == job["metadata"]["uid"] and not submit(connection, made).is_new
+
+
+def test_a_job_that_is_being_removed_is_not_taken_for_a_submitted_one(space, bundle):
+    made, connection = bundle(), space.connection()
+    where = path(JOB, space.name, made.job_name)
+    job = submit(connection, made).job
+    space.admin.merge(where, {"metadata": {"finalizers": ["example.com/hold"]}}, "operator")
+    space.admin.delete(where, job["metadata"]["uid"])
+    (problem,) = refused(connection, made)
+    assert problem.code == "E350" and "is being removed" in problem.message
+    assert validate(connection, made).problems == (problem,)
+    space.admin.merge(where, {"metadata": {"finalizers": None}}, "operator")
+    assert submit(connection, made).is_new
+
+
+def test_a_job_that_its_operator_changed_before_an_answer_came_is_kept(space, bundle):
+    made = bundle()
+    space.cluster.proxy.fail(method="PATCH", path=REQUESTS["job"], is_lost=True)
+    space.cluster.proxy.fail(method="PATCH", path=REQUESTS["job"], status=409)
+    job = submit(space.connection(), made).job
+    assert space.get(JOB, made.job_name)["metadata"]["uid"] == job["metadata"]["uid"] and uid_of(space, made)
+
+
 def test_validate_creates_nothing_and_finds_nothing_wrong(space, bundle):
     assert validate(space.connection(), bundle()).problems == ()
     assert nothing_is_left(space)
@@ -114,10 +154,10 @@ LASTING = {
 }
 
 
-@pytest.mark.parametrize(("path", "skip"), [("config", 0), ("job", 0), ("config", 1)], ids=["first", "job", "owner"])
+@pytest.mark.parametrize(("place", "skip"), [("config", 0), ("job", 0), ("config", 1)], ids=["first", "job", "owner"])
 @pytest.mark.parametrize(("fault", "code"), LASTING.values(), ids=LASTING)
-def test_what_does_not_pass_leaves_nothing_behind(space, bundle, fault, code, path, skip):
-    space.cluster.proxy.fail(method="PATCH", path=REQUESTS[path], times=10**6, skip=skip, **fault)
+def test_what_does_not_pass_leaves_nothing_behind(space, bundle, fault, code, place, skip):
+    space.cluster.proxy.fail(method="PATCH", path=REQUESTS[place], times=10**6, skip=skip, **fault)
     problems = refused(space.connection(patience_s=0.5), bundle())
     assert [problem.code for problem in problems] == [code]
     assert "what this launch had made was removed" in problems[0].message
