@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
+from launcher import console
 from launcher.chosen import CONFIG
 from launcher.paths import COLLECTION
+from launcher.problems import Problem
 from launcher.sources import USER_RECIPE, UserRecipe, register
 
 
@@ -24,6 +27,10 @@ def serve(run: Callable[[Sequence[str]], int]) -> int:
     Returns:
         The exit code: the highest of the jobs', or 2 where Hydra itself refuses (it has said why).
     """
+    if unknown := [word for word in get_args_parser().parse_known_args(sys.argv[1:])[1] if word.startswith("-")]:
+        problem = Problem("E801", unknown[0], "is no flag of Hydra's", remedy="python main.py --hydra-help")
+        console.show_problems((problem,), "nothing was written or submitted")
+        return 2
     register()
     jobs: list[list[str]] = []
     user_recipes = [word for word in sys.argv[1:] if re.fullmatch(r"recipes=.*\.ya?ml", word)]

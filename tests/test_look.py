@@ -109,6 +109,14 @@ def test_show_as_json_has_every_size(recipes):
     assert shown["base"]["run"]["name"] == "llama-3-1-8b-instruct"
 
 
+def test_show_whole_of_one_size_has_the_cluster_and_that_size(recipes):
+    _, out, _ = recipes("show", f"{SHORT}@3", "--whole", "--json", "cluster=k8s", ELASTIC)
+    whole = json.loads(out)
+    assert whole["cluster"]["namespace"] and "scale_config" not in whole["recipes"]
+    _, out, _ = recipes("show", f"{SHORT}@3", "--json", ELASTIC)
+    assert whole["recipes"]["training_config"] == json.loads(out)["training_config"]
+
+
 def test_show_whole_has_the_cluster(recipes):
     _, out, _ = recipes("show", SHORT, "--whole", "cluster=k8s")
     assert {"recipes", "cluster", "instance_type"} <= yamlio.load(out).keys()

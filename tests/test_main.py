@@ -96,6 +96,12 @@ def test_hydra_s_own_refusal_is_exit_code_2(tmp_path):
     assert result.returncode == 2 and "Traceback" not in result.stderr
 
 
+def test_a_flag_that_hydra_does_not_have_is_a_problem(tmp_path):
+    result = main("--verbose", *LLAMA_K8S, cwd=tmp_path)
+    assert result.returncode == 2 and result.stderr.startswith("E801 --verbose\n") and "usage" not in result.stderr
+    assert files(tmp_path) == []
+
+
 def test_hydra_s_flags_take_recipe_files_and_search_paths(tmp_path):
     folder = tmp_path / "it's here"
     (folder / "recipes").mkdir(parents=True)

@@ -174,14 +174,13 @@ def show(
 
     target = Target.read(recipe)
     sizes = Sizes(composed(target.name, overrides))
-    base = sizes.composition.tree if whole else sizes.composition.tree["recipes"]
-    tree = _hidden(base if target.nodes is None else sizes.at(target.nodes))
+    recipe_tree = sizes.composition.tree["recipes"] if target.nodes is None else sizes.at(target.nodes)
+    tree = _hidden({**sizes.composition.tree, "recipes": recipe_tree} if whole else recipe_tree)
     if as_json:
         trees = {str(nodes): _hidden(tree) for nodes, tree in sizes.trees.items()}
         print(json.dumps(tree if target.nodes else {"base": tree, "scales": trees}, indent=2, default=str))
         return
-    recipe_tree = tree["recipes"] if whole and target.nodes is None else tree
-    recipe_tree.pop("scale_config", None)
+    (tree["recipes"] if whole else tree).pop("scale_config", None)
     sys.stdout.write(yamlio.dump(tree))
     if target.nodes is None and sizes.trees:
         _say_differences(sizes)
