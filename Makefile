@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 AGENT := hyperpod-elastic-agent==1.1.3  # its metadata pins an older torch, hence --no-deps
+TIERS := amzn-sagemaker-checkpointing==1.1.3  # of what it wants, only S3 classes that are not used are missing
 
 .PHONY: run test test-kubernetes lint bench clean
 run: $(VENV)/ready
@@ -26,7 +27,7 @@ bench: $(VENV)/ready
 $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[local,k8s,sagemaker,test]'
-	$(BIN)/python -m pip install --quiet --no-deps $(AGENT)
+	$(BIN)/python -m pip install --quiet --no-deps $(AGENT) $(TIERS)
 	touch $@
 
 clean:

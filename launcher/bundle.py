@@ -116,6 +116,7 @@ def read(directory: Path) -> tuple[Bundle, str]:
 
 
 def _files_in(directory: Path) -> set[str]:
-    """Return the files of a bundle but for its job's record and those that the job wrote."""
-    files = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
-    return {str(path) for path in files if path.parts[0] != RUN_DIR} - {JOB_FILE}
+    """Return the files of a bundle but for its job's record and the folder that the job writes to as it runs."""
+    tops = [path for path in directory.iterdir() if path.name not in (RUN_DIR, JOB_FILE)]
+    files = (path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
+    return {str(path.relative_to(directory)) for path in files}

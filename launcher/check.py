@@ -21,8 +21,16 @@ from launcher.rules import related, rules_for
 from launcher.scales import AUTO, ScaleTree, get, leaves, scale_trees, size_of, static_tree, without
 from launcher.typed import is_field, type_problems
 
-_BACKENDS = {"local": "local", "k8s": "kubernetes", "slurm": "slurm", "sm_jobs": "sagemaker"}
-"""Package under `launcher.backends` of each choice of `cluster`."""
+_BACKENDS = {
+    "local": "local",
+    "contract": "contract",
+    "k8s": "kubernetes",
+    "slurm": "slurm",
+    "sm_jobs": "sagemaker",
+}
+"""Package under `launcher.backends` of each choice of `cluster`; `contract` is local's cluster.contract=sagemaker."""
+_SPELLINGS = {"contract": "local cluster.contract=sagemaker"}
+"""How a user chooses a backend that is no cluster of its own."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of keys that were to choose a file."""
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
@@ -337,7 +345,12 @@ def _clusters_with(path: str) -> list[str]:
     """Return the clusters whose settings have a key."""
     section, _, key = path.partition(".")
     modules = {name: backend_module(name, "settings") for name in _BACKENDS} if section == "cluster" else {}
-    return [name for name, module in modules.items() if module and is_field(module.Settings, key)]
+    return [_SPELLINGS.get(n, n) for n, module in modules.items() if module and is_field(module.Settings, key)]
+
+
+def backends() -> tuple[str, ...]:
+    """Return the names that jobs are recorded under."""
+    return tuple(_BACKENDS)
 
 
 def _with_place(known: Mapping[str, list[str]], problem: Problem) -> Problem:

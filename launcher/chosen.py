@@ -34,6 +34,7 @@ class Files:
     config: DictConfig
     recipe: str
     cluster: str
+    has_contract: bool
     layers: tuple[tuple[str, str], ...]
     read: Mapping[Path, int]
     references: int
@@ -99,7 +100,8 @@ def _compose_anew(choices: Choices) -> Files:
     layers = tuple((d.config_path, d.package or "") for d in made_of.defaults if d.config_path)
     if problems := tuple(p for config, _ in layers for p in defaults.unplaced(config, choices.search)):
         raise ProblemsFound(problems)
-    return Files(config, chosen["recipes"], chosen["cluster"], layers, RecipeFiles.read, count_references())
+    names = (chosen["recipes"], chosen["cluster"], "cluster/contract" in chosen)
+    return Files(config, *names, layers, RecipeFiles.read, count_references())
 
 
 def _bound(repository: Any) -> None:

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from launcher import console
-from launcher.commands import compiling, container, followed, governance, jobs, look, project, ranks
+from launcher.commands import checkpoint, compiling, container, followed, governance, jobs, look, project, ranks
 from launcher.problems import Problem, ProblemsFound
 
 USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
@@ -25,6 +25,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "check": compiling.check,
         "plan": compiling.plan,
         "ranks": ranks.ranks,
+        "checkpoint": checkpoint.checkpoint,
         "render": compiling.render,
         "launch": jobs.launch,
         "new": compiling.new,

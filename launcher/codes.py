@@ -19,6 +19,7 @@ _MLFLOW = "MLflow, Tracking server and backend stores"
 _BUNDLE = "docs/concepts.md, Bundle"
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
 _PLANNER = "docs/decisions.md, The planner"
+_CHECKPOINTING = "docs/checkpointing.md"
 _COMMANDS = "docs/reference/commands.md"
 _GOVERNANCE = "docs/governance.md"
 _CONTAINER = "docs/container.md"
@@ -26,6 +27,7 @@ _SCRIPT = "docs/decisions.md, A script of your own"
 _DISTRIBUTION = "docs/decisions.md, Model parallelism and MPI"
 _JOBS = "docs/decisions.md, Jobs and their records"
 _TRAINING_JOBS = "docs/decisions.md, Training jobs of SageMaker"
+_CONTRACT = "docs/sagemaker.md"
 _SECURITY = "docs/manifest.md, What pods may do"
 
 
@@ -205,6 +207,25 @@ _ELSEWHERE = (
         _JOBS,
         "local",
     ),
+    Code("E420", "A job whose data or results are not where it is told cannot begin, or go on.", _CONTRACT, "local"),
+    Code("E421", "A store that cannot be read or written gives no data and takes no results.", _CONTRACT, "local"),
+    Code(
+        "E422",
+        "Keys of S3 are any text; as files, no two may have one path, nor leave their folder.",
+        _CONTRACT,
+        "local",
+    ),
+    Code(
+        "E423",
+        "A manifest lists objects in one of two forms; one that is damaged would leave data out.",
+        "Amazon SageMaker API: S3DataSource; Augmented Manifest Files for Training Jobs",
+        "local",
+    ),
+    Code("E424", "A file system is mounted by AWS; here you say which folder stands for it.", _CONTRACT, "local"),
+    Code("E425", "A stream that breaks off would look like an epoch's end, so the job ends.", _CONTRACT, "local"),
+    Code("E430", "Here no image runs: what starts the program has to be installed.", _CONTRACT, "local"),
+    Code("E431", "A host here has only /opt/ml for itself; other folders are this machine's.", _CONTRACT, "local"),
+    Code("E432", "The process that plays SageMaker could not begin, so that no job did.", _CONTRACT, "local"),
     Code("E501", "The tracking server does not answer; a job would lose its curves.", _MLFLOW),
     Code("E502", "The tracking store refuses what is asked of it.", _MLFLOW),
     Code(
@@ -244,6 +265,11 @@ _ELSEWHERE = (
         _COMMANDS,
     ),
     Code("E806", "A price table is yours: YAML, an instance type and the price of its hour.", _TRAINING_JOBS),
+    Code(
+        "E807",
+        "The size of a checkpoint follows from the model's parameters, which only a known or given model has.",
+        _CHECKPOINTING,
+    ),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
     Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
     Code("N102", "num_nodes is not one of an elastic job's sizes, so it starts at its smallest.", _PRECEDENCE),
@@ -292,6 +318,17 @@ _ELSEWHERE = (
     Code("N121", "Pods of a team without an IAM role have no access to AWS of their own.", _GOVERNANCE),
     Code("N122", "A namespace that enforces no Pod Security profile only warns and audits.", _GOVERNANCE),
     Code("N123", "An elastic job asks for more nodes than its quota will ever hold.", _GOVERNANCE, "k8s"),
+    Code("N129", "Without a queue and a quota, an elastic job takes every node it may have.", _GOVERNANCE, "k8s"),
+    Code(
+        "N130",
+        "A scale event waits for a checkpoint as long as graceful_shutdown_timeout, then its work is lost.",
+        _CHECKPOINTING,
+    ),
+    Code("N131", "A node's memory has to hold every checkpoint that the memory tier keeps on it.", _CHECKPOINTING),
+    Code("N132", "Losing all nodes loses what persistent storage does not have yet.", _CHECKPOINTING),
+    Code("N133", "What an image's own program does with the section is up to it.", _CHECKPOINTING, "k8s"),
+    Code("N134", "Pods without a service account of their own have their node's rights.", _CHECKPOINTING, "k8s"),
+    Code("N135", "A save that is under way when the next one is due holds training up.", _CHECKPOINTING),
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
 )

@@ -28,6 +28,7 @@ from launcher.sources import USER_RECIPE, UserRecipe, find, locate
 _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
 _SCALES = "recipes.scale_config"
+_CONTRACT = "cluster.contract"
 _POLICY = ("base/elastic/policy", "recipes")
 """Layer of files that holds the default `elastic_policy`, and its package."""
 
@@ -39,7 +40,7 @@ class Composition:
     Args:
         tree: The whole configuration, resolved; every key a string.
         recipe: The recipe as the user named it.
-        backend: The chosen cluster.
+        backend: The chosen cluster, or `contract` for the container contract on this machine.
         overrides: As typed.
         explicit: Dotted path of every leaf an override sets, to that override.
         corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
@@ -123,7 +124,7 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     composition = Composition(
         tree={},
         recipe=next((str(o.value()) for o in parsed if o.key_or_group == "recipes"), files.recipe),
-        backend=files.cluster,
+        backend="contract" if files.has_contract else files.cluster,
         overrides=tuple(overrides),
         explicit=_explicit(values),
         has_default_policy=has_default_policy,
@@ -275,7 +276,7 @@ def _is_choice(override: Override) -> bool:
 
 
 def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
-    """Return what the overrides choose; `cluster_type` chooses where `cluster` does not."""
+    """Return what the overrides choose; `cluster_type` chooses where `cluster` does not, and a contract its keys."""
     words, search, chosen = [], [], {o.key_or_group: o.value() for o in parsed}
     for override in parsed:
         if override.key_or_group == "hydra.searchpath":
@@ -287,6 +288,9 @@ def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
             words.append(override.input_line)
     if isinstance(chosen.get("cluster_type"), str) and "cluster" not in chosen:
         words.append(f"cluster={chosen['cluster_type']}")
+    is_local = chosen.get("cluster", chosen.get("cluster_type")) in (None, "local")
+    if chosen.get(_CONTRACT) == "sagemaker" and is_local:
+        words.append("+cluster/contract=sagemaker")
     if "recipes" not in chosen and any(key.startswith("recipes.training_cfg") for key in chosen):
         words.append(f"recipes={_SCRIPT_RECIPE}")
     return Choices(tuple(words), tuple(search))

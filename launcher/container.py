@@ -15,11 +15,14 @@ from launcher.specs import JobSpec
 AGENT = "hyperpod-elastic-agent==1.1.3"
 
 REQUIREMENTS = (
+    "boto3>=1.44",
     "fastapi>=0.113.0",
     "mlflow-skinny>=3.6,<4",
+    "numpy",
     "psutil",
     "pyyaml>=6",
     "uvicorn[standard]>=0.30.6",
+    "xxhash>=3.4",
 )
 """What the runtime and the agent import beside torch. Source: pyproject.toml; the agent's own metadata."""
 

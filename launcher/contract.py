@@ -12,8 +12,24 @@ BASE_CONFIG = "config.yaml"
 ENV_RUN_DIR = "RECIPES_RUN_DIR"
 """Environment variable: folder the running job may write to (logs, metrics, checkpoints)."""
 
+ENV_MASTER_ADDR = "RECIPES_MASTER_ADDR"
+"""Environment variable: address of a training job's first host, where its name does not resolve."""
+
 ENV_LAUNCH_ID = "RECIPES_LAUNCH_ID"
 """Environment variable of a worker: different for each launch of a bundle, the same for its restarts."""
+
+ENV_CHECKPOINTING = "RECIPES_CHECKPOINTING"
+"""Environment variable of a script of the user's own: the recipe's compiled section `checkpointing`, as JSON."""
+
+ENV_NODE_MEMORY = "RECIPES_NODE_MEMORY"
+"""Environment variable of a worker: folder in shared memory that goes when its node goes. Checkpoints go there."""
+
+ENV_MEMORY_SERVICE = "RECIPES_MEMORY_SERVICE"
+"""Environment variable of a worker: address of the cluster's service that keeps checkpoints in memory; empty for
+none. Left out, a pod that has the vendor's library takes the vendor's own address."""
+
+SHARED_MEMORY = Path("/dev/shm")
+"""Folder of files that are in memory. Source: shm_overview(7)."""
 
 ENV_WARM_SOCKET = "RECIPES_WARM_SOCKET"
 """Environment variable of a worker on this machine: name of the socket of its job's warm process."""
@@ -49,6 +65,12 @@ TIMELINE = "timeline"
 SHIPPED_FILE = "metrics.shipped"
 """Under the run folder: how many bytes of METRICS_FILE are settled with the tracking server, and the number of the
 curve that goes on there."""
+
+CHECKPOINTS_FILE = "checkpoints.jsonl"
+"""Under the run folder, where a job has tiers: one JSON object per save and load of all ranks, written by rank 0."""
+
+CHECKPOINTS_SHIPPED_FILE = "checkpoints.shipped"
+"""Under the run folder: how many bytes of CHECKPOINTS_FILE are settled with the tracking server."""
 
 SAMPLES_DIR = "samples"
 """Under the run folder, where the recipe asks for it: which samples each rank trained on."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.base import Backend
-from launcher.chosen import clusters
+from launcher.check import backends
 from launcher.contract import JOB_FILE
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.render import MANIFEST
@@ -72,6 +72,27 @@ def refuse_unwritable(folder: Path) -> None:
         raise _unwritten(folder, "the folder cannot be written to; nothing was submitted")
 
 
+@contextlib.contextmanager
+def launching(folder: Path) -> Iterator[None]:
+    """Keep other launches of a bundle waiting; the next one finds what this one has made."""
+    with _locked(folder / MANIFEST):
+        yield
+
+
+def refused(folder: Path, backend: Backend) -> JobState:
+    """Return how the job of a bundle stands after a launch that was refused: an earlier one may go on.
+
+    What nobody can tell counts as pending.
+    """
+    if (job := _known(folder)) is None:
+        return JobState.FAILED
+    try:
+        state = status(job, backend).state
+    except ProblemsFound:
+        return JobState.PENDING
+    return JobState.FAILED if state is JobState.GONE else state
+
+
 def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
     """Write down that a bundle's job was submitted now; one that was there before keeps its record.
 
@@ -101,7 +122,7 @@ def read(folder: Path) -> JobRecord | None:
     try:
         fields = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
         native = {name: fields["native"][name] for name in _NATIVE}
-        if fields["backend"] not in clusters():
+        if fields["backend"] not in backends():
             raise ValueError(f"there is no cluster={fields['backend']}")
         handle = JobHandle(fields["backend"], fields["job_name"], folder.resolve(), **native)
         ended = fields["ended"] and _status(fields["ended"])
@@ -144,7 +165,7 @@ def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None)
     for each in backend.wait(job.handle, timeout_s=timeout_s):
         yield (seen := settled(job, each, backend))
     if seen is None or not seen.state.is_final:
-        words = [seen.state.value, seen.message] if seen else []
+        words = [seen.state.value, seen.message] if seen else ["in that time no answer came from where it runs"]
         message = f"has not ended after {timeout_s:g} s: {', '.join(filter(None, words))}"
         raise fail("E712", job.handle.job_name, message)
 
@@ -281,12 +302,13 @@ def _current(job: JobRecord) -> Iterator[JobRecord | None]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other commands from changing a bundle's record meanwhile."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other commands on this machine from what they do under the same lock meanwhile."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile may hold the file open
     finally:
         os.close(descriptor)
 

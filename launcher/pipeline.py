@@ -15,7 +15,7 @@ from launcher.jobs import JobRecord
 from launcher.plan import plan
 from launcher.problems import ProblemsFound
 from launcher.render import render_bundle
-from launcher.specs import Bundle, JobSpec, JobState
+from launcher.specs import Bundle, JobSpec
 
 
 def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
@@ -78,8 +78,9 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
     tracking.start(bundle)
     try:
         handle = backend.submit(bundle)
-    except ProblemsFound:
-        tracking.finish(bundle, JobState.FAILED)
+    except (ProblemsFound, KeyboardInterrupt):
+        if (state := jobs.refused(bundle.directory, backend)).is_final:
+            tracking.finish(bundle, state)
         raise
     return jobs.record(bundle, handle, current_user())
 

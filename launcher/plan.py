@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher import batch
 from launcher.check import Draft, Scale, backend_module
+from launcher.checkpointing.section import compiled
 from launcher.context import LaunchContext
 from launcher.families import interface
 from launcher.instances import canonical
@@ -23,8 +24,8 @@ _NAME_LENGTH = 34
 """Characters of run.name kept in a job name. Source: the published launcher's job names."""
 
 _ARGS = "training_config.training_args"
-_LAUNCHER_KEYS = ("extra_keys", "planner")
-"""Keys of a recipe that only the launcher reads."""
+_LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing")
+"""Keys of a recipe that only the launcher reads, as they are written."""
 
 
 def plan(draft: Draft, context: LaunchContext) -> JobSpec:
@@ -33,9 +34,11 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
     Returns:
         The job, its sizes ascending. Its configurations hold no secret, and no MLflow run yet.
     """
-    sizes = tuple(_scale_point(draft, scale) for scale in draft.sizes)
     policy = draft.recipe.elastic_policy
     name = f"{draft.recipe.run.name[:_NAME_LENGTH].rstrip('-')}-{context.suffix}"
+    section = draft.recipe.checkpointing
+    tiers = section and compiled(section, name, context.cwd if draft.backend == "local" else None)
+    sizes = tuple(_scale_point(draft, scale, tiers) for scale in draft.sizes)
     job = JobSpec(
         name=name,
         backend=draft.backend,
@@ -51,7 +54,7 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         settings=draft.settings,
         config=_whole_config(draft),
         overrides=draft.composition.overrides,
-        notices=(*draft.notices, *_notices(draft, sizes), *draft.recipe.notices),
+        notices=(*draft.notices, *_notices(draft, sizes), *draft.recipe.notices, *_about_checkpoints(draft)),
         cwd=context.cwd,
     )
     security = backend_module(draft.backend, "security")
@@ -80,7 +83,7 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
     )
 
 
-def _scale_point(draft: Draft, scale: Scale) -> ScalePoint:
+def _scale_point(draft: Draft, scale: Scale, tiers: Mapping[str, Any] | None) -> ScalePoint:
     args, size = scale.args, draft.data_parallel_size(scale)
     if is_uneven(scale):
         uneven = args.uneven_batch
@@ -102,7 +105,7 @@ def _scale_point(draft: Draft, scale: Scale) -> ScalePoint:
         micro_batch_size=micro,
         grad_accumulation=steps,
         learning_rate=args.learning_rate,
-        config=_container_config(draft, scale.tree),
+        config=_container_config(draft, scale.tree, tiers),
     )
 
 
@@ -116,7 +119,7 @@ def _micro_of_uneven(draft: Draft, scale: Scale) -> int | None:
     return scale.args.micro_train_batch_size if is_cut else None
 
 
-def _container_config(draft: Draft, tree: Mapping[str, Any]) -> Mapping[str, Any]:
+def _container_config(draft: Draft, tree: Mapping[str, Any], tiers: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the recipe as the container reads it: real devices, no reference to a secret, no launcher keys.
 
     It shares what is the same at every size; nobody changes it.
@@ -126,6 +129,7 @@ def _container_config(draft: Draft, tree: Mapping[str, Any]) -> Mapping[str, Any
     if mlflow.get("enabled") is False:
         kept |= {"tracking_uri": "", "run_id": ""}
     config = {key: value for key, value in tree.items() if key not in _LAUNCHER_KEYS}
+    config |= {"checkpointing": tiers} if tiers else {}
     config = replaced(config, "trainer.devices", draft.devices)
     config = replaced(config, "run.hf_access_token", None)
     return replaced(config, "training_config.mlflow", kept)
@@ -199,6 +203,14 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
         verb = "is" if len(empty) == 1 else "are"
         notices.append(Notice("N107", f"{keys} {verb} empty: the container's own default applies"))
     return [*notices, *_likely_slips(draft)]
+
+
+def _about_checkpoints(draft: Draft) -> Iterator[Notice]:
+    """Say where checkpoints will not fit; what reckons them is not imported for other jobs."""
+    if draft.recipe.checkpointing or draft.is_elastic:
+        from launcher.checkpointing.notices import notices
+
+        yield from notices(draft)
 
 
 def _likely_slips(draft: Draft) -> Iterator[Notice]:

@@ -7,7 +7,7 @@ from typing import Any
 _SECRET_NAME = re.compile(
     r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.I
 )
-_KEY_IN_VALUE = re.compile(r"[{,]\s*['\"]?(\w+)['\"]?\s*:")
+_KEY_IN_VALUE = re.compile(r"\b(\w+)['\"]?\s*[:=]")
 
 
 @dataclass(frozen=True, slots=True)

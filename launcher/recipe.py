@@ -4,43 +4,17 @@ Models are strict (a string is never a boolean or a number), frozen, and refuse 
 `recipes_collection/`, not here; a field has a default of None only where a recipe may leave the key out.
 """
 
-import os
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them reads every installed package
+from pydantic import BeforeValidator, Field, model_validator
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-
+from launcher.checkpointing.section import Checkpointing
+from launcher.fields import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
 from launcher.problems import Notice
 
-
-class Model(BaseModel):
-    """Base of every model: strict, frozen, no unknown keys."""
-
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        protected_namespaces=(),
-        defer_build=True,  # a part is built with the whole that holds it, not once by itself before
-    )
-
-
-def indexed(value: Any) -> Any:
-    """Turn `{0: a, 1: b}` into `[a, b]`: what `+key.0.field=…` on the command line builds."""
-    if isinstance(value, dict) and value and all(k.isdigit() for k in value):
-        return [value[k] for k in sorted(value, key=int)]
-    return value
-
-
-_T = TypeVar("_T")
-Listed = Annotated[list[_T], BeforeValidator(indexed)]
-"""A list that the command line may also fill by index."""
-
-PositiveInt = Annotated[int, Field(ge=1)]
-NodeCount = Annotated[int, Field(ge=1, le=100_000)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+if TYPE_CHECKING:
+    from launcher.checkpointing.sizes import Content
 
 
 class SecretKeyRef(Model):
@@ -300,13 +274,24 @@ class RecipeBase(Model):
     training_config.training_args.my_key. They are passed on unchecked; any other unknown key is an error."""
     checkpointless: bool | None = None
     """Checkpointless training. Not yet supported, and never together with an elastic job."""
-    tiered_checkpointing: bool | None = None
-    """HyperPod's managed tiered checkpointing. Not yet supported, and never with an elastic job."""
+    checkpointing: Checkpointing | None = None
+    """Tiers that checkpoints go to, and what is known of failures and storage. A job with tiers is never elastic."""
 
     @property
     def model_parallel_size(self) -> int:
         """Ranks that work on one batch, each with a part of the model."""
         return 1
+
+    def content(self, config: Mapping[str, Any] | None = None) -> "Content":
+        """Return what the training program saves; 0 parameters where nobody knows them.
+
+        Args:
+            config: A model's config.json, to count in place of the recipe's own model.
+        """
+        from launcher.checkpointing.architecture import num_parameters  # few compiles need either
+        from launcher.checkpointing.sizes import Content
+
+        return Content(num_parameters(config) if config else 0, "bfloat16", "adam_fp32_master", "ddp")
 
     @property
     def notices(self) -> tuple[Notice, ...]:

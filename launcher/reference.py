@@ -111,6 +111,8 @@ def _keys() -> str:
         chapters.append((f"Recipes: {name}", text, schema.recipe_schema(name), ""))
     for name in _CLUSTERS:
         chapters.append((f"cluster={name}", "Keys of the chosen cluster.", schema.cluster_schema(name), "cluster"))
+    contract = "cluster=local cluster.contract=sagemaker"
+    chapters.append((contract, "Beside these, the keys of cluster=sm_jobs.", schema.contract_schema(), "cluster"))
     made = [
         {"title": title, "text": text, "tables": list(_tables(tree, path, tree))}
         for title, text, tree, path in chapters

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 
 from launcher import report, yamlio
 from launcher.backends.base import Backend
+from launcher.checkpointing import access
 from launcher.context import LaunchContext
 from launcher.contract import BASE_CONFIG, CONFIG_DIR, config_name
 from launcher.paths import TEMPLATES
@@ -42,6 +43,7 @@ def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bun
         **{f"{CONFIG_DIR}/{name}": text for name, text in configs.items()},
         "plan.json": json.dumps(report.plan_json(job), indent=2) + "\n",
         "plan.md": report.plan_markdown(job),
+        **access.files(job),
         **backend.render(job, configs),
     }
     hashes = {path: hashlib.sha256(files[path].encode()).hexdigest() for path in sorted(files)}

@@ -113,9 +113,12 @@ def samples_per_rank(point: ScalePoint) -> str:
 
 def kind(job: JobSpec) -> str:
     """Return what the job is and how far it scales, in a few words."""
-    what = {"local": "local processes", "k8s": "HyperPodPyTorchJob", "sm_jobs": "SageMaker training job"}.get(
-        job.backend, job.backend
-    )
+    what = {
+        "local": "local processes",
+        "contract": "SageMaker training job on this machine",
+        "k8s": "HyperPodPyTorchJob",
+        "sm_jobs": "SageMaker training job",
+    }.get(job.backend, job.backend)
     if getattr(job.settings, "use_hyperpod_pytorch_job", None) is False:
         what = "Kubeflow PyTorchJob"
     where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""

@@ -74,7 +74,8 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False) -> int:
         ProblemsFound: The backend refuses.
     """
     backend = pipeline.load_backend(backend_name)
-    job = pipeline.submit(bundle, backend)
+    with jobs.launching(bundle.directory):
+        job = pipeline.submit(bundle, backend)
     if backend.ends_with_launcher:
         return _accompany(bundle, backend, job.handle)
     terminal.show_submitted(job.handle)
@@ -101,14 +102,18 @@ def conclude(job: JobRecord, status: JobStatus) -> None:
 
 
 def _follow(bundle: Bundle, backend: Backend, job: JobRecord) -> int:
-    """Follow a job that goes on without this process: first its states, then its log. Ctrl-C leaves it alone."""
+    """Follow a job that goes on without this process: first its states, then its log. Ctrl-C leaves it alone.
+
+    One that was not seen to run has a log all the same, which says why.
+    """
     try:
         for status in jobs.changes(job, backend):
             terminal.show_status(status)
             if status.state is not JobState.PENDING:
                 break
+        if not job.ended:
+            _show_log(backend, job.handle, follow=not status.state.is_final)
         if not status.state.is_final:
-            terminal.follow(backend.logs(job.handle, follow=True))
             *_, status = jobs.changes(job, backend)
     except KeyboardInterrupt:
         console.say("the job goes on without this command", stderr=True)
@@ -117,6 +122,14 @@ def _follow(bundle: Bundle, backend: Backend, job: JobRecord) -> int:
     conclude(job, status)
     terminal.show_end(bundle, status, is_here=False)
     return EXIT_CODES[status.state]
+
+
+def _show_log(backend: Backend, handle: JobHandle, *, follow: bool) -> None:
+    """Show a job's log; how the job ends does not depend on whether it can be read."""
+    try:
+        terminal.follow(backend.logs(handle, follow=follow))
+    except ProblemsFound as error:
+        console.show_problems(error.problems, "only the job's log cannot be shown")
 
 
 def _accompany(bundle: Bundle, backend: Backend, handle: JobHandle) -> int:

@@ -79,6 +79,14 @@ def cluster_schema(cluster: str) -> dict[str, Any]:
     return _of_model(settings, _given(parts.values_of(parts.CLUSTERS / f"{cluster}.yaml")))
 
 
+def contract_schema() -> dict[str, Any]:
+    """Return the schema of what cluster=local has with contract=sagemaker, beside the keys of cluster=sm_jobs."""
+    settings = backend_module("contract", "settings").Settings
+    schema = _of_model(settings, _given(parts.values_of(parts.CLUSTERS / "contract" / "sagemaker.yaml")))
+    del schema["properties"]["sm_jobs_config"]
+    return schema
+
+
 def launch_schema() -> dict[str, Any]:
     """Return the schema of the top level of a launch."""
     schema = _of_model(Launch, _given(parts.values_of(parts.CONFIG_FILE)))

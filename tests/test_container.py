@@ -317,6 +317,15 @@ def test_commands_before_and_after_reach_the_entrypoint(render):
     assert (names["PRE_SCRIPT_COMMANDS"], names["POST_SCRIPT_COMMANDS"]) == ("a b\nc; d", "e")
 
 
+def test_commands_around_a_script_of_ones_own_reach_the_entrypoint_too(render, problems):
+    script = ("recipes=training/custom/script", "training_cfg.entry_script=/app/train.py", "cluster=k8s")
+    words = (*script, "container=me/image:1", "instance_type=ml.m5.2xlarge", "++recipes.pre_script=[a]")
+    pod = pod_of(render(*words, "cluster.runtime=launcher"))
+    assert {"name": "PRE_SCRIPT_COMMANDS", "value": "a"} in pod["env"]
+    assert pod["command"][:2] == ["/opt/recipes/bin/entrypoint", "/app/train.py"]
+    assert [problem.code for problem in problems(*words)] == ["E108"]
+
+
 def test_the_users_own_command_still_wins(render):
     assert pod_of(render(*LLAMA_K8S, *OWN, "cluster.command=[python3, x.py]"))["command"] == ["python3", "x.py"]
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -274,6 +275,16 @@ def test_wait_tells_each_change_and_exits_as_the_job_ended(record, on, capsys, m
     assert len(finished) <= 1, "the run of a job that was seen to end is not closed again"
 
 
+def test_wait_gives_up_on_a_cluster_that_has_not_answered(record, on, capsys):
+    class Silent(Cluster):
+        def wait(self, handle, *, timeout_s=None):
+            return iter(())
+
+    on(Silent())
+    assert cli.run(["wait", NAME, "--timeout", "3"]) == 2
+    assert "has not ended after 3 s: in that time no answer came" in capsys.readouterr().err
+
+
 def test_wait_gives_up_with_what_the_job_waits_for(record, on, capsys):
     on(Cluster(QUEUED))
     assert cli.run(["wait", NAME, "--timeout", "0.5"]) == 2
@@ -425,6 +436,67 @@ def test_with_wait_a_launch_follows_to_the_end(bundle, on, capsys, last, code):
     assert told.out.splitlines()[-1] == f"logs: recipes logs results/{NAME}"
     assert last.state.value in (told.out + told.err)
     assert jobs.submitted(bundle.directory).ended == last
+
+
+def test_the_log_of_a_job_that_ended_before_it_was_seen_to_run_is_shown(bundle, on, capsys):
+    cluster = on(Cluster(QUEUED, FAILED))
+    assert cli.run(["launch", NAME, "--wait"]) == 3
+    assert ("logs", RANK_0, False) in cluster.calls and "hello" in capsys.readouterr().out.splitlines()
+
+
+def test_a_log_that_cannot_be_read_hides_no_end(bundle, on, capsys):
+    class Mute(Cluster):
+        def logs(self, handle, selection=None, *, follow):
+            raise fail("E344", "cluster.namespace", "pods/log is forbidden")
+
+    on(Mute(RUNNING, FAILED))
+    assert cli.run(["launch", NAME, "--wait"]) == 3
+    told = capsys.readouterr()
+    assert "pods/log is forbidden" in told.err and FAILED.message in told.err
+    assert jobs.submitted(bundle.directory).ended == FAILED
+
+
+def test_launches_of_one_bundle_take_turns(bundle, on, capsys):
+    class Slow(Cluster):
+        now = most = 0
+
+        def submit(self, bundle):
+            self.now += 1
+            self.most = max(self.most, self.now)
+            time.sleep(0.05)
+            handle = super().submit(bundle)
+            self.now -= 1
+            return handle
+
+    cluster = on(Slow(QUEUED))
+    threads = [threading.Thread(target=lambda: run.launch(bundle, "k8s")) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert (cluster.calls.count("submit"), cluster.most) == (4, 1)
+    out = capsys.readouterr().out
+    assert out.count("submitted HyperPod") == 1 and out.count("is there already") == 3
+
+
+@pytest.mark.parametrize(
+    ("statuses", "told"),
+    [((), [JobState.FAILED]), ((RUNNING,), []), ((SUCCEEDED,), [JobState.SUCCEEDED]), ((GONE,), [JobState.FAILED])],
+    ids=["first", "runs", "has-ended", "gone"],
+)
+def test_a_launch_that_is_refused_does_not_end_the_run_of_a_job_that_goes_on(bundle, monkeypatch, statuses, told):
+    if statuses:
+        jobs.record(bundle, handle_of(bundle.directory), "ada")
+
+    class Refusing(Cluster):
+        def submit(self, bundle):
+            raise fail("E342", "cluster.kube_context", "no answer")
+
+    ends = []
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state: ends.append(state))
+    with pytest.raises(ProblemsFound, match="E342"):
+        pipeline.submit(bundle, Refusing(*statuses))
+    assert ends == told
 
 
 def test_ctrl_c_leaves_a_job_elsewhere_alone(bundle, on, capsys):

@@ -14,6 +14,7 @@ from launcher.catalogue import entries
 from launcher.problems import ProblemsFound
 from launcher.scales import leaves
 
+pytestmark = pytest.mark.takes(seconds=20)
 TINY = "training/tiny/tiny_lm_cpu"
 TRAIN_ELASTIC = ROOT / "examples" / "train_elastic.py"
 ARGS = "training_config.training_args"
@@ -247,8 +248,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from launcher.contract import config_path
-
-pytestmark = pytest.mark.takes(seconds=20)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--config-path", type=Path, required=True)

@@ -73,8 +73,13 @@ class Backend(Protocol):
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield what happened to the job, oldest first; with `follow`, until it has ended, each event once."""
 
-    def scale(self, handle: JobHandle, num_nodes: int) -> None:
+    def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Ask for another size. Returns once that is accepted; the job follows as its recipe says.
+
+        Args:
+            handle: The job.
+            num_nodes: The most it may have.
+            min_nodes: The least it goes on with; None for the plan's smallest size.
 
         Raises:
             ProblemsFound: The job does not run (E412), or its plan has no such size (E413).

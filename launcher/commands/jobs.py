@@ -34,7 +34,10 @@ def logs(
         list[int] | None, typer.Option("--rank", min=0, help="Whose lines; several times for several. 0 by itself.")
     ] = None,
     all_ranks: Annotated[bool, typer.Option("--all-ranks", help="Those of all ranks.")] = False,
-    attempt: Annotated[int | None, typer.Option("--attempt", min=0, help="One start of the workers only.")] = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", min=0, help="One start of the workers only; in a pod, of its container."),
+    ] = None,
     stderr: Annotated[bool, typer.Option("--stderr", help="What they wrote to standard error.")] = False,
     as_json: AsLines = False,
 ) -> None:
@@ -53,6 +56,12 @@ def logs(
 def scale(
     job: JobName,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes it shall have; a size of its plan.")],
+    min_nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--min-nodes", min=1, help="Nodes it goes on with at least, on k8s; else its plan's smallest size."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a running job for another size. Where a scenario plays, it is the most it may have."""
@@ -60,7 +69,7 @@ def scale(
     from launcher.commands import followed
 
     backend, record = followed.opened(job)
-    backend.scale(record.handle, nodes)
+    backend.scale(record.handle, nodes, min_nodes)
     if as_json:
         print(json.dumps({"job": record.handle.job_name, "nodes": nodes}, indent=2))
         return

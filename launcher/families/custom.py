@@ -1,9 +1,11 @@
 """A script of your own: the launcher starts it on every rank and leaves the training to it."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from launcher.contract import ENV_CHECKPOINTING
 from launcher.distribution import Distribution
 from launcher.families import BUNDLE_CONFIGS, Interface
 from launcher.problems import Notice
@@ -73,10 +75,12 @@ def _image_command(job: JobSpec) -> tuple[str, ...]:
 
 
 def _worker_env(job: JobSpec) -> dict[str, str]:
+    tiers = job.scales[0].config.get("checkpointing")
+    found = {ENV_CHECKPOINTING: json.dumps(tiers)} if tiers else {}
     mlflow = get(job.config, "recipes.training_config.mlflow")
     if mlflow.get("enabled") is False or not mlflow["run_id"]:
-        return {}
-    return {variable: mlflow[key] for variable, key in _MLFLOW.items()}
+        return found
+    return found | {variable: mlflow[key] for variable, key in _MLFLOW.items()}
 
 
 INTERFACE = Interface(

@@ -4,7 +4,8 @@ Source: key names and types as the published LLMFT recipes have them.
 """
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -12,6 +13,9 @@ from launcher.families import Interface
 from launcher.recipe import BatchArgs, Model, NonNegativeInt, PositiveInt, RecipeBase, TrainingBase
 from launcher.scales import get
 from launcher.specs import JobSpec
+
+if TYPE_CHECKING:
+    from launcher.checkpointing.sizes import Content, Sharding
 
 Scheduler = Literal[
     "linear",
@@ -307,6 +311,25 @@ class Recipe(RecipeBase):
     """An LLMFT recipe."""
 
     training_config: TrainingConfig
+
+    def content(self, config: Mapping[str, Any] | None = None) -> "Content":
+        """Return what a checkpoint of the training state holds: all weights, or the adapters alone."""
+        from launcher.checkpointing import architecture
+        from launcher.checkpointing.sizes import Content, lora_parameters
+
+        model, args = self.training_config.model_settings, self.training_config.training_args
+        config = config or architecture.known(model.model_name_or_path or self.run.name)
+        weights = architecture.weights(config) if config else ()
+        total = sum(weight.parameters for weight in weights)
+        saved = lora_parameters(weights, model.peft_config.model_dump()) if model.peft_config else total
+        return Content(saved, "bfloat16", "adam_fp32_master", _sharding(args.strategy.fsdp_config), total or None)
+
+
+def _sharding(fsdp: FsdpConfig) -> "Sharding":
+    """Return how states are spread. Source: PyTorch, torch.distributed.fsdp.ShardingStrategy and StateDictType."""
+    if fsdp.state_dict_type == "FULL_STATE_DICT" or fsdp.sharding_strategy == "NO_SHARD":
+        return "ddp"
+    return "hsdp" if "HYBRID" in fsdp.sharding_strategy else "fsdp"
 
 
 _MODULE = "amzn_awsllm_fine_tuning.train_hp"

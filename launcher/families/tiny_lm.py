@@ -1,6 +1,7 @@
 """A byte-level language model trained by `launcher.runtime`: small enough for a laptop's processor."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -8,6 +9,9 @@ from launcher.contract import ENTRYPOINT
 from launcher.families import Interface
 from launcher.recipe import BatchArgs, Model, NonNegativeInt, PositiveInt, RecipeBase, TrainingBase
 from launcher.specs import JobSpec
+
+if TYPE_CHECKING:
+    from launcher.checkpointing.sizes import Content
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -97,6 +101,24 @@ class Recipe(RecipeBase):
     """A recipe that `launcher.runtime` trains."""
 
     training_config: TrainingConfig
+
+    def content(self, config: Mapping[str, Any] | None = None) -> "Content":
+        """Return what `launcher.runtime` saves: weights and AdamW's moments in 32 bits."""
+        from launcher.checkpointing.architecture import num_parameters
+        from launcher.checkpointing.sizes import Content
+
+        args = self.training_config.training_args
+        saved = (
+            num_parameters(config) if config else _num_parameters(self.training_config.model_settings, args.max_len)
+        )
+        return Content(saved, "float32", "adam_fp32", "fsdp" if args.strategy == "fsdp2" else "ddp", saved)
+
+
+def _num_parameters(model: ModelConfig, max_len: int) -> int:
+    """Return the parameters of `launcher.runtime.model.TinyLM`."""
+    hidden = model.hidden_size
+    block = 12 * hidden * hidden + 9 * hidden  # attention 4, feed-forward 8; two norms with biases, two biases
+    return (2 * model.vocab_size + max_len) * hidden + model.num_layers * block + 2 * hidden
 
 
 _PROGRAM = ("-m", ENTRYPOINT)

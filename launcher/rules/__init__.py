@@ -20,6 +20,9 @@ SIZES = tuple(
 )
 """The keys that say which sizes a job may take: what a rule about sizes needs."""
 
+_SAME_RULES = {"contract": "sm_jobs"}
+"""Backend whose jobs keep the rules of another one: a training job on this machine, those of training jobs."""
+
 _rules: list["Rule"] = []
 
 
@@ -48,7 +51,7 @@ class Rule:
 
     def applies(self, backend: str, faulty: frozenset[str]) -> bool:
         """Tell whether it is about this cluster and none of the keys it needs is faulty."""
-        return self.backend in (None, backend) and not any(
+        return self.backend in (None, _SAME_RULES.get(backend, backend)) and not any(
             related(need, bad) for need in self.needs for bad in faulty
         )
 
@@ -72,7 +75,7 @@ def all_rules() -> tuple[Rule, ...]:
 @cache
 def rules_for(backend: str) -> tuple[Rule, ...]:
     """Return the rules that may be about a cluster, by code; it does not pay for importing those of SageMaker."""
-    return _rules_of("" if backend == "sm_jobs" else "sagemaker")
+    return _rules_of("" if _SAME_RULES.get(backend, backend) == "sm_jobs" else "sagemaker")
 
 
 def _rules_of(left_out: str) -> tuple[Rule, ...]:

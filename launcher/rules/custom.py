@@ -90,6 +90,8 @@ def _is_value(value: Any) -> bool:
 def nothing_is_unread(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What the launcher's own images read would do nothing for a script of yours."""
     for section, names in _UNREAD.items() if is_script(draft) else ():
+        if section == "recipes" and getattr(draft.settings, "runtime", None) == "launcher":
+            continue  # the entrypoint of an image of one's own runs them
         holder = draft.launch.git if section == "git" else draft.recipe
         for name in names:
             if (value := getattr(holder, name)) is not None:

@@ -8,7 +8,7 @@ from launcher.rules import SIZES, rule
 from launcher.scales import AUTO, get, leaves, size_of
 
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
-_LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
+LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
 _POLICY = "recipes.elastic_policy"
 _PARTS = ("base", "elastic")
 
@@ -20,7 +20,7 @@ def refuses_elastic(
     if draft.is_elastic:
         yield problem(
             path,
-            f"elastic training does not work with {what} ({_LIMITS})",
+            f"elastic training does not work with {what} ({LIMITS})",
             remedy=details.pop("remedy", f"{_POLICY}.is_elastic=false"),
             **details,
         )
@@ -141,23 +141,14 @@ def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
         )
 
 
-@rule("E207", *SIZES, "recipes.checkpointless", source=_LIMITS)
+@rule("E207", *SIZES, "recipes.checkpointless", source=LIMITS)
 def not_checkpointless(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A scale event restarts from a checkpoint, which checkpointless training does not write."""
     if draft.recipe.checkpointless:
         yield from refuses_elastic(draft, problem, "recipes.checkpointless", "checkpointless training", value=True)
 
 
-@rule("E208", *SIZES, "recipes.tiered_checkpointing", source=_LIMITS)
-def not_tiered(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Managed tiered checkpointing is tied to one world size."""
-    if draft.recipe.tiered_checkpointing:
-        yield from refuses_elastic(
-            draft, problem, "recipes.tiered_checkpointing", "managed tiered checkpointing", value=True
-        )
-
-
-@rule("E209", *SIZES, "cluster", source=_LIMITS)
+@rule("E209", *SIZES, "cluster", source=LIMITS)
 def not_spot(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Spot capacity leaves without the operator's knowledge."""
     for path, value in _spot(draft):
@@ -197,7 +188,8 @@ def not_kubeflow(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Prob
 @rule("E211", *SIZES, source=f"{_PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
 def needs_the_operator(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Scale events come from the HyperPod training operator, which runs on Kubernetes only."""
-    names = {"slurm": "Slurm", "sm_jobs": "SageMaker training jobs"}
+    training_job = "SageMaker training jobs"
+    names = {"slurm": "Slurm", "sm_jobs": training_job, "contract": training_job}
     if draft.backend in names:
         yield from refuses_elastic(
             draft,
@@ -283,10 +275,11 @@ def tiers_name_the_pods_class(draft: Draft, problem: Callable[..., Problem]) -> 
 @rule("E213", "cluster_type", source="the published launcher's own convention")
 def cluster_type_agrees(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """`cluster` and `cluster_type` name the same thing."""
-    if draft.launch.cluster_type not in (None, draft.backend):
+    cluster = "local" if draft.backend == "contract" else draft.backend
+    if draft.launch.cluster_type not in (None, cluster):
         yield problem(
             "cluster_type",
-            f"does not agree with cluster={draft.backend}",
+            f"does not agree with cluster={cluster}",
             value=draft.launch.cluster_type,
-            remedy=f"cluster_type={draft.backend}, or leave it out",
+            remedy=f"cluster_type={cluster}, or leave it out",
         )

@@ -12,6 +12,7 @@ from launcher.check import Draft
 from launcher.problems import Problem
 from launcher.recipe import Model
 from launcher.rules import rule
+from launcher.rules.secrets import holds_credentials, names_secret
 from launcher.scales import leaves
 
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
@@ -77,7 +78,7 @@ def labels_are_labels(draft: Draft, problem: Callable[..., Problem]) -> Iterator
                 yield problem(
                     path,
                     "is no label value",
-                    value=value,
+                    value=None if names_secret(key) else value,
                     allowed="at most 63 letters, digits, -, _ and ., starting and ending with a letter or digit",
                 )
     for name in draft.settings.custom_labels or {}:
@@ -135,9 +136,8 @@ def image_is_a_reference(draft: Draft, problem: Callable[..., Problem]) -> Itera
     if not image:
         yield problem("container", "the recipe has no image of its own", remedy="container=<registry>/<name>:<tag>")
     elif not _IMAGE.fullmatch(image):
-        yield problem(
-            "container", "is no image reference", value=image, allowed="[registry[:port]/]name[:tag][@digest]"
-        )
+        shown = {"where": "container"} if holds_credentials(image) else {"value": image}
+        yield problem("container", "is no image reference", allowed="[registry[:port]/]name[:tag][@digest]", **shown)
 
 
 @rule("E306", "cluster.volumes", "cluster.persistent_volume_claims", source="Kubernetes, Volumes", backend="k8s")

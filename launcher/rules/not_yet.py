@@ -21,9 +21,9 @@ def backend_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
         )
 
 
-@rule("E902", "recipes.checkpointless", "recipes.tiered_checkpointing", source=_ROADMAP)
+@rule("E902", "recipes.checkpointless", source=_ROADMAP)
 def feature_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key that asks for something still to come."""
-    for key in ("checkpointless", "tiered_checkpointing"):
-        if getattr(draft.recipe, key) and not draft.is_elastic:
-            yield problem(f"recipes.{key}", "is not yet supported", value=True, remedy=f"recipes.{key}=false")
+    if draft.recipe.checkpointless and not draft.is_elastic:
+        remedy = "recipes.checkpointless=false"
+        yield problem("recipes.checkpointless", "is not yet supported", value=True, remedy=remedy)

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 
 from launcher.backends.sagemaker import constraints, parts
 from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SDK_NAMES, jobs_of, path_of, sm_rule
+from launcher.backends.sagemaker.members import FILE
 from launcher.check import Draft
 from launcher.instances import canonical
 from launcher.problems import Problem
 from launcher.rules import rule
+from launcher.scales import leaves
 
 _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
@@ -27,9 +29,11 @@ _OWN_MEMBERS = (
 
 @sm_rule("E370", "role", "output_path", source=f"{API}: required members")
 def required_keys_are_given(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A job acts as a role and writes its results somewhere; neither has a default."""
+    """A job acts as a role and writes its results somewhere; neither has a default. Here it acts as you."""
     jobs = jobs_of(draft)
-    examples = {"role": "arn:aws:iam::<account>:role/<name>", "output_path": "s3://<bucket>/<folder>"}
+    examples = {"output_path": "s3://<bucket>/<folder>"}
+    if draft.backend == "sm_jobs":
+        examples = {"role": "arn:aws:iam::<account>:role/<name>", **examples}
     for key, example in examples.items():
         if not getattr(jobs, key):
             yield problem(f"{JOBS}.{key}", "is missing: a training job needs it", remedy=f"{JOBS}.{key}={example}")
@@ -37,13 +41,16 @@ def required_keys_are_given(draft: Draft, problem: Callable[..., Problem]) -> It
 
 @sm_rule("E371", "algorithm_name", more=("container",), source=f"{API}: AlgorithmSpecification")
 def one_image(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A job runs an image or an algorithm; given both or neither, it fails after it has been accepted."""
+    """A job runs an image or an algorithm; given both or neither, it fails after it has been accepted.
+
+    On this machine what is installed stands for the image.
+    """
     name, image = jobs_of(draft).algorithm_name, draft.launch.container
     if name and image:
         yield problem(
             f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
         )
-    elif not name and not image:
+    elif not name and not image and draft.backend == "sm_jobs":
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
     for fault in constraints.faults(image, "AlgorithmSpecification.TrainingImage") if image else ():
@@ -66,6 +73,21 @@ def spot_jobs_say_how_long(draft: Draft, problem: Callable[..., Problem]) -> Ite
     elif limit.max_wait_s is not None and limit.max_wait_s < runtime:
         message = f"is less than the {runtime} s it may train"
         yield problem(path, message, value=limit.max_wait_s, allowed=f"at least {runtime}")
+
+
+@sm_rule(
+    "E369",
+    *("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_config"),
+    source="docs/sagemaker.md",
+)
+def folders_are_of_this_machine(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """file:// names a folder of this machine, which a training job of AWS cannot reach."""
+    if draft.backend != "sm_jobs":
+        return
+    for path, value in leaves(jobs_of(draft).model_dump(exclude_none=True), JOBS):
+        if isinstance(value, str) and value.startswith(FILE):
+            remedy = "s3://…, or cluster=local cluster.contract=sagemaker"
+            yield problem(path, "is a folder of this machine, which the job cannot reach", value=value, remedy=remedy)
 
 
 @sm_rule(

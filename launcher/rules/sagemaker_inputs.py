@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from launcher.backends.sagemaker import parts
+from launcher.backends.sagemaker import modes, parts
 from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
 from launcher.check import Draft
 from launcher.problems import Problem
@@ -18,32 +17,9 @@ def modes_suit_their_sources(draft: Draft, problem: Callable[..., Problem]) -> I
     jobs = jobs_of(draft)
     for channel in parts.channels(jobs):
         mode = channel.mode or jobs.input_mode
-        for key, message, value, allowed in _misfits(channel, mode):
+        for key, message, value, allowed in modes.misfits(channel.source, channel.more, mode):
             path = channel.path if ".channels." not in channel.path else f"{channel.path}.{key}"
             yield problem(path, message, value=value, allowed=allowed)
-
-
-def _misfits(channel: parts.ChannelPlan, mode: str) -> Iterator[tuple[str, str, Any, str | None]]:
-    """Yield what of a channel its mode does not take: key, message, value and what is allowed."""
-    if "FileSystemDataSource" in channel.source:
-        if mode != "File":
-            yield "mode", f"a file system is mounted, and {mode} mode reads S3", mode, "File"
-        return
-    source = channel.source.get("S3DataSource")
-    if source is None:
-        return
-    kind, uri = source["S3DataType"], source["S3Uri"]
-    if mode == "FastFile" and kind != "S3Prefix":
-        yield "s3_data_type", "FastFile mode reads prefixes only", kind, "S3Prefix"
-    elif mode == "FastFile" and not uri.endswith("/"):
-        yield "s3", "FastFile mode shows folders, and a prefix without a slash may be part of a name", uri, f"{uri}/"
-    if kind == "AugmentedManifestFile" and mode != "Pipe":
-        yield "s3_data_type", f"an augmented manifest is streamed, not read in {mode} mode", kind, "mode: Pipe"
-    if "AttributeNames" in source and kind != "AugmentedManifestFile":
-        yield "attribute_names", f"are of an augmented manifest; this is {kind}", source["AttributeNames"], None
-    for key, member in (("compression", "CompressionType"), ("record_wrapper", "RecordWrapperType")):
-        if channel.more.get(member) not in (None, "None") and mode != "Pipe":
-            yield key, f"is for Pipe mode, not for {mode} mode", channel.more[member], "None"
 
 
 @sm_rule("E373", "inputs", source=f"{API}: Channel; {_INPUT}")
@@ -86,7 +62,10 @@ def channels_have_their_own_places(draft: Draft, problem: Callable[..., Problem]
 
 @sm_rule("E375", "inputs", "vpc", "image_access", source=f"{API}: VpcConfig, TrainingImageConfig")
 def networks_are_given(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """File systems and private registries are reached through a network of your own, which has subnets and groups."""
+    """File systems and private registries are reached through a network of your own, which has subnets and groups.
+
+    On this machine a folder stands for a file system.
+    """
     jobs = jobs_of(draft)
     given = [key for key in ("subnets", "security_group_ids") if getattr(jobs.vpc, key)]
     if len(given) == 1:
@@ -94,7 +73,7 @@ def networks_are_given(draft: Draft, problem: Callable[..., Problem]) -> Iterato
         yield problem(
             f"{JOBS}.vpc.{other}", f"is missing: {given[0]} alone is no network", remedy=f"{JOBS}.vpc.{other}=[…]"
         )
-    if given:
+    if given or draft.backend == "contract":
         return
     remedy = f'"{JOBS}.vpc={{subnets:[subnet-…],security_group_ids:[sg-…]}}"'
     for channel in parts.channels(jobs):

@@ -1,7 +1,8 @@
 """Secrets are named, never written."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from launcher.check import Draft
@@ -12,6 +13,14 @@ from launcher.rules import rule
 from launcher.scales import leaves
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+"""Where the words of a name part: hfToken, hf-token, --hf_token."""
+_MODEL_TOKEN = re.compile(r"(^|_)(PAD|EOS|BOS|UNK|SEP|CLS|MASK|STOP|IMAGE|AUDIO|SPECIAL|DECODER_START)_TOKEN", re.I)
+"""Tokens of a vocabulary, which are no secrets."""
+_ASSIGNED = re.compile(r"""(?:\b(\w+)=|(?<![\w-])--([\w-]+)(?:=|\s+))['"]?([^\s'";&|]+)""")
+"""A variable or an option in a shell command, and its value."""
+_ELSEWHERE = ("$", "/", "<", "@", "s3://", "file:")
+"""How a value begins that only says where the secret is."""
 _DECISION = "docs/decisions.md, Secrets are references"
 
 
@@ -19,12 +28,25 @@ _DECISION = "docs/decisions.md, Secrets are references"
 def env_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A variable that is named like a secret names where the secret is."""
     for name, value in (draft.launch.env_vars or {}).items():
-        if is_secret(name) and value is not None and not isinstance(value, SecretRef):
+        if names_secret(name) and value is not None and not isinstance(value, SecretRef):
             yield problem(
                 f"env_vars.{name}",
                 "looks like a secret written in clear; it would end up in files and logs",
                 allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
+                where=f"env_vars.{name}",
             )
+
+
+def names_secret(name: str) -> bool:
+    """Tell whether a name, in any spelling, is that of a secret."""
+    spelled = _HUMP.sub("_", name)
+    return is_secret(spelled) and not _MODEL_TOKEN.search(spelled)
+
+
+def _is_written(value: Any) -> bool:
+    """Tell whether a value of that name would be the secret itself, and not where it is or whether there is one."""
+    is_word = isinstance(value, str) and value.lower() not in ("", "true", "false", "none", "null")
+    return is_word and not value.startswith(_ELSEWHERE)
 
 
 @rule("E603", "recipes.training_config.mlflow", "git", source=_DECISION)
@@ -71,6 +93,60 @@ def recipe_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Ite
     for path, value in leaves(draft.composition.tree["recipes"]):
         if is_secret(path.rpartition(".")[2]) and isinstance(value, str) and value:
             yield problem(f"recipes.{path}", "looks like a secret written in clear", where=f"recipes.{path}")
+
+
+@rule(
+    "E608",
+    "recipes.training_cfg.script_args",
+    "recipes.pre_script",
+    "recipes.post_script",
+    "cluster.annotations",
+    "cluster.custom_labels",
+    "cluster.command",
+    source=_DECISION,
+)
+def words_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Arguments, commands and labels are written as they are; use_wandb takes no API key."""
+    remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}, and read $NAME"
+    for path in dict.fromkeys((*_argument_secrets(draft), *_command_secrets(draft), *_labelled_secrets(draft))):
+        yield problem(path, "looks like a secret written in clear", remedy=remedy, where=path)
+    for path, value in leaves(draft.composition.tree["recipes"]):
+        if path.rpartition(".")[2] == "use_wandb" and _is_written(value):
+            path = f"recipes.{path}"
+            message = "a text here may be an API key, which would be written into the bundle"
+            remedy = f"{path}=null, and env_vars.WANDB_API_KEY={{secretKeyRef: {{name: …, key: …}}}}"
+            yield problem(path, message, remedy=remedy, where=path)
+
+
+def _argument_secrets(draft: Draft) -> Iterator[str]:
+    script = draft.recipe.training_cfg
+    for i, argument in enumerate((script and script.script_args) or ()):
+        for name, value in argument.items():
+            texts = value if isinstance(value, list) else [value]
+            is_named = names_secret(name) and any(map(_is_written, texts))
+            if is_named or any(isinstance(text, str) and holds_credentials(text) for text in texts):
+                yield f"recipes.training_cfg.script_args.{i}.{name}"
+
+
+def _command_secrets(draft: Draft) -> Iterator[str]:
+    command = getattr(draft.settings, "command", None)
+    given: tuple[tuple[str, Sequence[str]], ...] = (
+        ("recipes.pre_script", draft.recipe.pre_script or ()),
+        ("recipes.post_script", draft.recipe.post_script or ()),
+        ("cluster.command", (" ".join(command),) if command else ()),
+    )
+    for path, texts in given:
+        for i, text in enumerate(texts):
+            for variable, option, value in _ASSIGNED.findall(text):
+                if names_secret(variable or option) and _is_written(value):
+                    yield path if path == "cluster.command" else f"{path}.{i}"
+
+
+def _labelled_secrets(draft: Draft) -> Iterator[str]:
+    for section in ("annotations", "custom_labels"):
+        for name, value in (getattr(draft.settings, section, None) or {}).items():
+            if names_secret(name.rpartition("/")[2]) and _is_written(value):
+                yield f"cluster.{section}.{name}"
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")

@@ -60,7 +60,7 @@ def a_cluster_reads_it(draft: Draft, problem: Callable[..., Problem]) -> Iterato
     distribution = _distribution(draft)
     if distribution is None or not (distribution.is_mpi or distribution.library):
         return
-    if draft.backend != "sm_jobs" and getattr(draft.settings, "contract", None) != "sagemaker":
+    if draft.backend not in ("sm_jobs", "contract"):
         yield problem(
             _D,
             f"cluster={draft.backend} starts no script by MPI",

@@ -128,12 +128,12 @@ class Checkpoints:
         partial = self.folder / f"{PARTIAL_PREFIX}{path.name}"
         if not _of_first_rank(lambda: self._make_room(path)):
             raise FolderInUse(f"{path} is in the way: it is no checkpoint, and is left as it is")
-        state = _state(model, optimizer) | {"random": {_random_key(): pickle.dumps(randomness.state())}}
+        state = model_state(model, optimizer) | {"random": {random_key(): pickle.dumps(randomness.state())}}
         if scheduler:
             state["scheduler"] = pickle.dumps(scheduler.state_dict())
         # Its own sync comes before it has handed its last bytes to the system.
         writer = dcp.FileSystemWriter(partial, sync_files=False)
-        with _without_group_warning():
+        with without_group_warning():
             dcp.save(state, storage_writer=writer, no_dist=not dist.is_initialized())
         _sync_own_files(partial)
         barrier()
@@ -161,22 +161,21 @@ class Checkpoints:
         if latest is None:
             return None
         import torch.distributed.checkpoint as dcp
-        from torch.distributed.checkpoint.state_dict import set_state_dict
 
         path, progress = latest
-        state = _state(model, optimizer)
+        state = model_state(model, optimizer)
         same_ranks = progress.world_size == world_size()
         if same_ranks:
-            state["random"] = {_random_key(): b""}
+            state["random"] = {random_key(): b""}
         if scheduler:
             state["scheduler"] = b""
-        with _without_group_warning():
+        with without_group_warning():
             dcp.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        put_model_state(model, optimizer, state)
         if scheduler:
             scheduler.load_state_dict(pickle.loads(state["scheduler"]))
         if same_ranks:
-            randomness.restore(pickle.loads(state["random"][_random_key()]))
+            randomness.restore(pickle.loads(state["random"][random_key()]))
         else:
             randomness.reseed(rank(), progress.step)
         return progress
@@ -299,19 +298,29 @@ def _sync_own_files(folder: Path) -> None:
 
 
 @contextmanager
-def _without_group_warning() -> Iterator[None]:
+def without_group_warning() -> Iterator[None]:
+    """Keep torch.distributed.checkpoint from warning of a script of one process."""
     # A script of one process is as it should be.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         yield
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the parts of a state that any number of ranks can load."""
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     model_state, optimizer_state = get_state_dict(model, optimizer)
     return {"model": model_state, "optimizer": optimizer_state}
 
 
-def _random_key() -> str:
+def put_model_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Take over a state of the form of `model_state`."""
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+
+def random_key() -> str:
+    """Return the name of this rank's random state."""
     return f"rank{rank()}"

@@ -17,6 +17,7 @@ from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler
 from launcher.runtime.gradients import gradient_exchange, loss_weight
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Batch, StepSampler
+from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
 
 DRAIN_TIMEOUT_S = 5.0
 """How long a job that is in no hurry waits for its metrics to be sent. The launcher sends the rest."""
@@ -39,6 +40,7 @@ class Job:
         folder: Receives checkpoints; None for the one under the run folder.
         save_every: Optimizer steps between two checkpoints; 0 for one at the end only.
         keep: Checkpoints kept; 0 keeps all.
+        tiers: Where checkpoints go instead, and how often; None for what the launcher says, if anything.
         reporter: Rank 0's; None writes the files of the run folder where the launcher named one.
         on_step: Called on rank 0 with the metrics of each step.
         event_pending: Whether this rank was told to save and stop.
@@ -54,12 +56,15 @@ class Job:
         folder: Path | str | None = None,
         save_every: int = 50,
         keep: int = 3,
+        tiers: TierSettings | None = None,
         reporter: Reporter | None = None,
         on_step: Callable[[StepMetrics], None] | None = None,
         event_pending: Callable[[], bool] = agent.event_pending,
     ):
         self.model, self.optimizer, self.scheduler, self.sampler = model, optimizer, scheduler, sampler
-        self.checkpoints = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep)
+        self._tiers = _tiers(tiers or tier_settings_from_env())
+        own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep)
+        self.checkpoints = self._tiers or own
         self.save_every = save_every
         self.step = 0
         self._batch: Batch | None = None
@@ -134,9 +139,22 @@ class Job:
 
     def save(self) -> None:
         """Publish a checkpoint of the steps done; one that is published already is left as it is."""
-        if self.step:
-            progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
+        self._save(is_last=True)
+
+    def _save(self, *, is_last: bool) -> None:
+        if not self.step:
+            return
+        progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
+        if self._tiers:
+            self._tiers.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
+        else:
             self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler)
+
+    def _is_due(self) -> bool:
+        """Return whether a checkpoint is due after this step."""
+        if self._tiers:
+            return self._tiers.is_due(self.step)
+        return bool(self.save_every) and self.step % self.save_every == 0
 
     def steps(self, loader: Iterable[Data]) -> Iterator[Data]:
         """Yield the batches of `loader` that are still to be trained on.
@@ -160,8 +178,8 @@ class Job:
                 if not batch.completes_step:
                     continue
                 is_event = self._end_step(began)
-                if is_event or (self.save_every and self.step % self.save_every == 0):
-                    self.save()
+                if is_event or self._is_due():
+                    self._save(is_last=is_event)
                 if is_event:
                     break
                 began = time.perf_counter()
@@ -254,6 +272,14 @@ class Job:
         if self._reporter:
             self._tell_start(None)
             self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
+
+
+def _tiers(settings: TierSettings | None) -> Any:
+    if settings is None:
+        return None
+    from launcher.runtime.tiers.training import TieredCheckpoints
+
+    return TieredCheckpoints(settings, contract.run_dir())
 
 
 def _default_reporter() -> Reporter | None:

@@ -30,6 +30,8 @@ STEPS_PER_CALL = 250
 Source: MLflow REST API, Log Batch, request limits: 1000 metrics a request.
 """
 
+POINTS_PER_CALL = STEPS_PER_CALL * len(METRIC_NAMES)
+
 TAIL_BYTES = 4096
 POLL_INTERVAL_S = 1.0
 MAX_BACKOFF_S = 60.0
@@ -137,6 +139,36 @@ def _step_record(line: bytes) -> dict[str, Any] | None:
         return None
 
 
+_Point = tuple[str, float, int, int]
+"""Name, value, milliseconds since the epoch, and step of a metric."""
+
+
+def _checkpoint_points(line: bytes) -> list[_Point]:
+    """Return the metrics of a record of a save or a load; none for a malformed line."""
+    try:
+        fields = json.loads(line)
+        name, time_ms, step = f"checkpoint/{fields['tier']}", int(fields["time"] * 1000), int(fields["step"])
+        if fields["event"] not in ("saved", "loaded"):
+            return [(f"{name}/failed", 1.0, time_ms, step)] if fields["event"] == "failed" else []
+        size, seconds = float(fields["num_bytes"]), float(fields["seconds"])
+        values = {"bytes": size, "seconds": seconds, "gb_per_s": size / seconds / 1e9 if seconds else 0.0}
+        values |= {} if fields["blocked_s"] is None else {"blocked_seconds": float(fields["blocked_s"])}
+        verb = fields["event"].removesuffix("ed").replace("sav", "save")
+        return [(f"{name}/{verb}_{key}", value, time_ms, step) for key, value in values.items()]
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return []
+
+
+def _lines_after(path: Path, offset: int) -> tuple[list[bytes], int]:
+    """Return the complete lines of a file from `offset` on, and where they end."""
+    if not path.exists():
+        return [], offset
+    with path.open("rb") as file:
+        file.seek(offset)
+        lines = [line for line in file if line.endswith(b"\n")]
+    return lines, offset + sum(map(len, lines))
+
+
 class _Courier:
     """Carries the lines after the acknowledged offset to one MLflow run."""
 
@@ -150,6 +182,30 @@ class _Courier:
         self._last_acknowledged: int | None = None
 
     def deliver(self) -> int:
+        """Send all that is not acknowledged yet; return how many steps were sent.
+
+        Raises:
+            TrackingUnavailable: The server refused or could not be reached. What it acknowledged
+                before is kept.
+        """
+        sent = self._deliver_steps()
+        self._deliver_checkpoints()
+        return sent
+
+    def _deliver_checkpoints(self) -> None:
+        """Send what was done to checkpoints; the server takes a point that it has already for the same."""
+        told = self._run_dir / contract.CHECKPOINTS_SHIPPED_FILE
+        offset = int(told.read_text(encoding="utf-8")) if told.exists() else 0
+        lines, end = _lines_after(self._run_dir / contract.CHECKPOINTS_FILE, offset)
+        points = [point for line in lines for point in _checkpoint_points(line)]
+        if points and self._client is None:
+            self._connect()
+        for start in range(0, len(points), POINTS_PER_CALL):
+            self._log_points(points[start : start + POINTS_PER_CALL])
+        if end > offset:
+            write_text(told, str(end))
+
+    def _deliver_steps(self) -> int:
         """Send every step of the lines that are not acknowledged yet and return how many were sent.
 
         Of a step that was done again before it was sent, the last time counts. One that the server has
@@ -180,17 +236,11 @@ class _Courier:
         A malformed line, of a script's own or of a disk that was full, is passed over.
         """
         last_of_step: dict[int, dict[str, Any]] = {}
-        offset, _ = _acknowledged(self._run_dir)
-        path = self._run_dir / contract.METRICS_FILE
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(offset)
-                for line in file:
-                    if line.endswith(b"\n"):
-                        offset += len(line)
-                        if record := _step_record(line):
-                            last_of_step[record["step"]] = record
-        return last_of_step, offset
+        lines, end = _lines_after(self._run_dir / contract.METRICS_FILE, _acknowledged(self._run_dir)[0])
+        for line in lines:
+            if record := _step_record(line):
+                last_of_step[record["step"]] = record
+        return last_of_step, end
 
     def _connect(self) -> None:
         for name, value in REQUEST_SETTINGS.items():
@@ -213,21 +263,25 @@ class _Courier:
         return max((metric.step for metric in history), default=0)
 
     def _log(self, records: list[dict[str, Any]]) -> None:
-        from mlflow.entities import Metric
-        from mlflow.exceptions import MlflowException
-
         points = [
-            Metric(self._prefix + name, record[name], record["time_ms"], record["step"])
+            (name, record[name], record["time_ms"], record["step"])
             for record in records
             for name in METRIC_NAMES
             if record[name] is not None
         ]
+        self._log_points(points)
+        self._last_acknowledged = records[-1]["step"]
+
+    def _log_points(self, points: list[_Point]) -> None:
+        from mlflow.entities import Metric
+        from mlflow.exceptions import MlflowException
+
         try:
-            self._client.log_batch(self._run_id, metrics=points)
+            metrics = [Metric(self._prefix + name, *others) for name, *others in points]
+            self._client.log_batch(self._run_id, metrics=metrics)
         except (MlflowException, OSError) as error:
             self._last_acknowledged = None
             raise TrackingUnavailable(str(error)) from error
-        self._last_acknowledged = records[-1]["step"]
 
 
 def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.runtime.shares import Shares, SharesMismatch
+from launcher.runtime.tiers.settings import TierSettings, tier_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Settings:
         load_checkpoint: Whether a new job goes on from a checkpoint that is there, or starts afresh.
         override_training_dir: Whether a new job may use a folder that holds a checkpoint.
         training_dir: Folder of the checkpoints; empty for the one under the run folder.
+        tiers: Where checkpoints go instead; None for no tiers.
     """
 
     model_type: str
@@ -72,6 +74,7 @@ class Settings:
     override_training_dir: bool
     training_dir: str
     tracking: Tracking
+    tiers: TierSettings | None = None
 
 
 def shares_of(training_args: Mapping[str, Any], world_size: int) -> Shares:
@@ -127,4 +130,5 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         tracking=Tracking(
             mlflow.get("tracking_uri") or None, "" if mlflow.get("enabled") is False else mlflow.get("run_id") or ""
         ),
+        tiers=tier_settings(config.get("checkpointing")),
     )

@@ -93,6 +93,7 @@ class Trainer:
             folder=Path(settings.training_dir) if settings.training_dir else run_dir / contract.CHECKPOINT_DIR,
             save_every=settings.save_steps,
             keep=settings.max_checkpoints,
+            tiers=settings.tiers,
             reporter=self.reporter,
             on_step=self._show,
             event_pending=event_pending,

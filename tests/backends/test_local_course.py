@@ -397,3 +397,16 @@ def test_an_interrupt_during_a_scale_event_ends_the_job_once_it_has_saved():
 def test_a_course_is_a_value():
     with pytest.raises(dataclasses.FrozenInstanceError):
         course(Phase.RUNNING).attempt = 1
+
+
+def test_a_job_of_one_size_keeps_its_other_nodes_until_the_lost_one_is_replaced():
+    static = Policy((2,), graceful_timeout_s=None)
+    waiting = course(Phase.WAITING, 0, new_node=2, size=2, fault_since_s=1.0)
+    after, orders = advance(waiting, sight(READY, GONE, capacity=1), static)
+    assert (after.phase, after.nodes, orders) == (Phase.WAITING, (0,), ())
+    after, orders = advance(after, sight(READY, GONE, capacity=2), static)
+    assert after.nodes == (0, 2) and SpawnNodes((2,)) in orders
+    after, orders = advance(waiting, sight(READY, GONE, capacity=1, is_stuck=True), static)
+    assert DropNodes((0,)) in orders
+    after, _ = advance(after, sight(capacity=1, is_stuck=True), static)
+    assert after.verdict is JobState.FAILED

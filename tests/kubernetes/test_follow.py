@@ -1,13 +1,17 @@
 """Following a job: its states, its events, and every line of its logs once."""
 
 import dataclasses
+import itertools
 import json
+import threading
 import time
 
+import kubelet
 import pytest
 from background import Collected, await_true
 
 from launcher import pipeline
+from launcher.backends.kubernetes.follow import lines as read_lines
 from launcher.backends.kubernetes.objects import path
 from launcher.problems import ProblemsFound
 from launcher.specs import JobState, LogSelection
@@ -61,6 +65,28 @@ def test_waiting_ends_at_its_time_limit(launched):
     assert (only.state, only.message) == (JobState.PENDING, "waits for the operator to make its pods")
 
 
+def test_waiting_ends_at_its_time_limit_also_where_no_answer_comes(space, launched, monkeypatch):
+    monkeypatch.setattr("launcher.backends.kubernetes.follow._FIRST_S", 0.5)
+    handle, _ = launched()
+    space.cluster.proxy.fail(path="/pods[?]", status=503, times=10**6)
+    began = time.monotonic()
+    assert list(BACKEND.wait(handle, timeout_s=0.2)) == []
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_kueue_in_trouble_does_not_hold_up_who_waits(space, launched):
+    space.make("ClusterQueue", "team", "kueue.x-k8s.io/v1beta1", spec={})
+    space.make("LocalQueue", "q", "kueue.x-k8s.io/v1beta1", spec={"clusterQueue": "team"})
+    handle, _ = launched()
+    labels = {"kueue.x-k8s.io/queue-name": "q"}
+    space.admin.merge(path(JOB, space.name, handle.native_id), {"metadata": {"labels": labels}}, "test")
+    space.cluster.proxy.fail(path="kueue", status=503, times=10**6)
+    seen = Collected(BACKEND.wait(handle))
+    await_true(lambda: seen.got)
+    space.conditions(handle.native_id, "Completed")
+    assert seen.result(10)[-1].state is JobState.SUCCEEDED
+
+
 def test_a_job_that_waits_for_quota_says_so(space, launched):
     space.make("ClusterQueue", "team", "kueue.x-k8s.io/v1beta1", spec={})
     space.make("LocalQueue", "q", "kueue.x-k8s.io/v1beta1", spec={"clusterQueue": "team"})
@@ -112,6 +138,17 @@ def test_a_follower_whose_rights_are_taken_ends_with_the_reason(space, launched)
     with pytest.raises(ProblemsFound) as caught:
         Collected(BACKEND.wait(handle)).result()
     assert [problem.code for problem in caught.value.problems] == ["E344"]
+
+
+def test_a_fault_of_our_own_in_a_watch_ends_its_follower(space, launched, monkeypatch):
+    handle, _ = launched()
+    seen = Collected(BACKEND.wait(handle))
+    await_true(lambda: seen.got)
+    monkeypatch.setattr(threading, "excepthook", lambda told: None)
+    monkeypatch.setattr("launcher.backends.kubernetes.follow._take", None)
+    space.conditions(handle.native_id, "Created")
+    with pytest.raises(RuntimeError, match="its own traceback"):
+        seen.result()
 
 
 def test_logs_wait_for_pods_and_come_once(space, launched):
@@ -181,6 +218,56 @@ def test_logs_go_on_with_a_container_that_restarts(space, launched):
     space.end_container(pod, restarts=1)
     space.conditions(handle.native_id, "Completed")
     assert logged(logs.result()) == ["first", "last words", "again"]
+
+
+@pytest.mark.parametrize("is_followed", [True, False], ids=["followed", "read-once"])
+def test_an_answer_that_is_cut_short_between_server_and_node_loses_no_line(space, launched, monkeypatch, is_followed):
+    handle, job = launched()
+    pod = space.pod(job)
+    space.run_container(pod)
+    words = [f"line {number}" for number in range(50)]
+    space.cluster.kubelet.write(pod, *words)
+    space.end_container(pod)
+    space.conditions(handle.native_id, "Failed")
+    whole, cuts = kubelet._lines, [45, 30, 20]
+
+    def cut(*request):
+        return itertools.islice(whole(*request), cuts.pop() if cuts else None)
+
+    monkeypatch.setattr(kubelet, "_lines", cut)
+    assert logged(BACKEND.logs(handle, follow=is_followed)) == words and not cuts
+
+
+def test_a_run_that_is_gone_before_it_was_read_is_told(space, launched):
+    handle, job = launched()
+    pod = space.pod(job)
+    space.run_container(pod)
+    node = space.cluster.kubelet
+    node.write(pod, "first")
+    first = node.logs[pod][-1]
+    logs = follow(handle)
+    await_true(lambda: "first" in logs.got)
+    node.start(pod)
+    node.write(pod, "second")
+    node.end(pod)
+    space.run_container(pod, restarts=2)
+    node.write(pod, "third")
+    with node.changed:
+        first.has_ended = True
+        node.changed.notify_all()
+    await_true(lambda: "third" in logs.got)
+    space.end_container(pod, restarts=2)
+    space.conditions(handle.native_id, "Completed")
+    lines = logs.result()
+    assert logged(lines) == ["first", "second", "third"]
+    assert f"event  what was left of the log of {pod}, run 0, is gone from its node" in lines
+
+
+def test_a_line_is_cut_at_one_place_however_it_comes():
+    text = b"a" * 25 + b"\n" + b"b" * 7 + b"\n" + b"rest"
+    for size in range(1, len(text)):
+        pieces = (text[start : start + size] for start in range(0, len(text), size))
+        assert list(read_lines(pieces, 10)) == [b"a" * 10, b"b" * 7]
 
 
 def test_logs_go_on_with_a_pod_that_takes_a_pod_s_place(space, launched):
@@ -289,6 +376,19 @@ def test_scaling_moves_the_bounds_and_keeps_the_counts_together(space, launched)
     spec = spec_of(space, handle)
     assert spec["elasticPolicy"]["replicaDiscreteValues"] == [1, 2, 3, 4, 6, 8, 16]
     assert spec["replicaSpecs"][0]["maxReplicas"] == 16
+
+
+def test_scaling_moves_the_least_size_too_until_it_is_left_out(space, launched):
+    handle, _ = launched()
+    BACKEND.scale(handle, 8, 2)
+    spec = spec_of(space, handle)
+    assert (spec["elasticPolicy"]["minReplicas"], spec["elasticPolicy"]["maxReplicas"]) == (2, 8)
+    assert spec["elasticPolicy"]["replicaDiscreteValues"] == [2, 3, 4, 6, 8]
+    assert spec["replicaSpecs"][0]["replicas"] == 2
+    with pytest.raises(ProblemsFound, match="is more than nodes"):
+        BACKEND.scale(handle, 2, 4)
+    BACKEND.scale(handle, 4)
+    assert spec_of(space, handle)["elasticPolicy"]["minReplicas"] == 1
 
 
 def test_scaling_outlasts_an_operator_that_writes_meanwhile(space, launched):

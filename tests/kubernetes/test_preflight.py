@@ -6,6 +6,7 @@ import kube_api
 import pytest
 from certificates import Authority
 
+from launcher import pipeline
 from launcher.backends.kubernetes.client import connect
 from launcher.backends.kubernetes.submit import validate
 from launcher.problems import ProblemsFound
@@ -105,6 +106,16 @@ def test_an_elastic_job_that_the_quota_keeps_small_is_no_fault(space, bundle):
     findings = validate(space.connection(), bundle())
     assert findings.problems == ()
     assert [notice.code for notice in findings.notices] == ["N123"]
+
+
+def test_an_elastic_job_that_nothing_bounds_is_told(space, bundle, capsys):
+    (notice,) = validate(space.connection(), bundle()).notices
+    assert notice.code == "N129" and "asks for 16 nodes" in notice.message
+    assert pipeline.load_backend("k8s").validate(bundle("base_results_dir=b")) == ()
+    assert "N129" in capsys.readouterr().err
+    assert validate(space.connection(), bundle("base_results_dir=c", is_elastic=False)).notices == ()
+    space.make("ResourceQuota", "large", spec={"hard": {"requests.nvidia.com/gpu": "128"}})
+    assert validate(space.connection(), bundle("base_results_dir=d")).notices == ()
 
 
 def test_a_namespace_that_is_not_there_is_the_only_thing_told(space, bundle):

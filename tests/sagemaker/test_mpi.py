@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 
+import mpi_hosts
 import pytest
 from conftest import ROOT
 
 from launcher import mpi, ranks
-from launcher.backends.local import mpi_hosts
 from launcher.mpi import MpiRun
 from launcher.ranks import Placement
 

@@ -69,7 +69,10 @@ class KubernetesBackend:
         """Return every reason for which the cluster would refuse a bundle, in its own words. Creates nothing."""
         from launcher.backends.kubernetes import submit
 
-        return submit.validate(_connection(bundle), bundle).problems
+        findings = submit.validate(_connection(bundle), bundle)
+        for notice in findings.notices:
+            console.show_notice(notice, stderr=True)
+        return findings.problems
 
     def submit(self, bundle: Bundle) -> JobHandle:
         """Make the bundle's objects, whole or not at all; the same bundle again changes nothing.
@@ -126,8 +129,8 @@ class KubernetesBackend:
         with told():
             yield from following.events(connect(handle.context), _target(handle), follow=follow)
 
-    def scale(self, handle: JobHandle, num_nodes: int) -> None:
-        """Let the operator give the job `num_nodes` nodes at most.
+    def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
+        """Let the operator give the job from `min_nodes` to `num_nodes` nodes.
 
         Raises:
             ProblemsFound: The job does not run (E412), or its plan has no such size (E413).
@@ -135,7 +138,7 @@ class KubernetesBackend:
         from launcher.backends.kubernetes import control
 
         planned = objects.job_manifest(_bundle(handle)).body
-        control.scale(connect(handle.context), _target(handle), planned, num_nodes)
+        control.scale(connect(handle.context), _target(handle), planned, (min_nodes, num_nodes))
 
     def cancel(self, handle: JobHandle) -> None:
         """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""

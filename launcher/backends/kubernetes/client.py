@@ -205,7 +205,7 @@ def connect(context: str | None) -> Connection:
     with _told_in_log() as messages:
         try:
             name = _load(config, settings, context)
-        except config.ConfigException as error:
+        except (config.ConfigException, ValueError) as error:  # ValueError: a certificate that is no base64
             raise _unusable(context, str(error)) from error
     if messages:
         raise _unusable(name, messages[0])
@@ -227,33 +227,41 @@ def _load(config: Any, settings: Any, context: str | None) -> str | None:
         ProblemsFound: There is no such context, or it logs in by a means that Kubernetes has given up.
     """
     files = os.environ.get("KUBECONFIG") or "~/.kube/config"  # now: the client reads the variable when imported
-    try:
-        contexts, current = config.list_kube_config_contexts(files)
-    except config.ConfigException as error:
-        if context is not None:
-            raise
-        if "KUBERNETES_SERVICE_HOST" not in os.environ:
-            raise config.ConfigException(f"{error}; nor is this a pod of a cluster") from error
+    known, users, current = _contexts(config, files)
+    name = context or current
+    if not name and "KUBERNETES_SERVICE_HOST" in os.environ:
         config.load_incluster_config(settings)
         return None
-    name = context or current["name"]
-    known = {one["name"]: one["context"] for one in contexts}
+    if not known:
+        raise config.ConfigException(f"there is no kubeconfig ({files}), nor is this a pod of a cluster")
     if name not in known:
-        allowed = ", ".join(known)
-        raise fail("E341", "cluster.kube_context", "is no context of the kubeconfig", value=name, allowed=allowed)
-    _refuse_auth_provider(files, name, known[name].get("user"))
+        message = "is no context of the kubeconfig" if name else "the kubeconfig has no current context"
+        raise fail("E341", "cluster.kube_context", message, value=name or None, allowed=", ".join(known))
+    if "auth-provider" in users.get(known[name], ()):  # for some the client talks to a server it does not verify
+        message = "its user has an auth-provider, which Kubernetes gave up in 1.26"
+        raise _unusable(name, message, "use an exec plugin instead")
     config.load_kube_config(files, name, settings, persist_config=False)
     return name
 
 
-def _refuse_auth_provider(files: str, context: str, user: str | None) -> None:
-    """Refuse a user with an auth-provider: for some of them the client talks to a server it does not verify."""
+def _contexts(config: Any, files: str) -> tuple[dict[str, str | None], dict[str, Any], str | None]:
+    """Return each context's user, what is said of each user, and the current context.
+
+    Raises:
+        ConfigException: A file is no kubeconfig.
+    """
+    import yaml
     from kubernetes.config.kube_config import KubeConfigMerger
 
-    users = KubeConfigMerger(files).config.value.get("users") or []
-    if any(each["name"] == user and "auth-provider" in (each.safe_get("user") or ()) for each in users):
-        message = "its user has an auth-provider, which Kubernetes gave up in 1.26"
-        raise _unusable(context, message, "use an exec plugin instead")
+    try:
+        merged = KubeConfigMerger(files).config
+        whole = merged.value if merged else {}
+        contexts = {one["name"]: one["context"].safe_get("user") for one in whole.get("contexts") or ()}
+        users = {one["name"]: one.safe_get("user") or () for one in whole.get("users") or ()}
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+        # Not what is wrong where: the line may hold a token.
+        raise config.ConfigException(f"{files} is no kubeconfig: {type(error).__name__}") from error
+    return contexts, users, whole.get("current-context")
 
 
 def _unusable(context: str | None, message: str, remedy: str | None = None) -> ProblemsFound:

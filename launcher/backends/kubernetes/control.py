@@ -6,34 +6,33 @@ from typing import Any
 from launcher.backends.kubernetes import objects
 from launcher.backends.kubernetes.client import ApiError, Connection, Unreachable, pause_s, problem
 from launcher.backends.kubernetes.follow import Target, read_status
-from launcher.problems import ProblemsFound, fail
+from launcher.problems import Problem, ProblemsFound, fail
 
 _ATTEMPTS = 8
 _PATIENCE_S = 900.0
 """How long the pods of a cancelled job may take to save and end."""
 
 
-def scale(connection: Connection, target: Target, planned: Mapping[str, Any], num_nodes: int) -> None:
-    """Let a job have `num_nodes` nodes at most, by changing the bounds that its operator goes by.
+def scale(connection: Connection, target: Target, planned: Mapping[str, Any], bounds: tuple[int | None, int]) -> None:
+    """Change the bounds of a job's size that its operator goes by.
 
     Args:
         connection: The cluster.
         target: The job.
         planned: The custom resource as it was rendered, with every size of the plan.
-        num_nodes: One of those sizes.
+        bounds: The least and the most nodes, sizes of the plan; None for its smallest.
 
     Raises:
         ProblemsFound: The job does not run, is not elastic, or has no such size.
     """
     sizes = planned_sizes(planned)
-    if num_nodes not in sizes:
-        allowed = ", ".join(map(str, sizes))
-        raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
+    min_nodes, num_nodes = bounds[0] or sizes[0], bounds[1]
+    _refuse_sizes(sizes, min_nodes, num_nodes)
     for attempt in range(_ATTEMPTS):
         job = _running(connection, target)
         patch = {
             "metadata": {"resourceVersion": job["metadata"]["resourceVersion"]},
-            "spec": _resized(planned["spec"], job["spec"], num_nodes),
+            "spec": _resized(planned["spec"], job["spec"], min_nodes, num_nodes),
         }
         try:
             connection.merge(target.path, patch, f"{objects.MANAGER}-scale")
@@ -48,6 +47,20 @@ def scale(connection: Connection, target: Target, planned: Mapping[str, Any], nu
     raise fail("E351", "nodes", "the job changes too often to be scaled; try again", value=num_nodes)
 
 
+def _refuse_sizes(sizes: Sequence[int], min_nodes: int, num_nodes: int) -> None:
+    allowed = ", ".join(map(str, sizes))
+    asked = {"nodes": num_nodes, "min_nodes": min_nodes}
+    wrong = [
+        Problem("E413", name, "is not a size of this job's plan", value=size, allowed=allowed)
+        for name, size in asked.items()
+        if size not in sizes
+    ]
+    if not wrong and min_nodes > num_nodes:
+        wrong = [Problem("E413", "min_nodes", "is more than nodes", value=min_nodes, allowed=f"at most {num_nodes}")]
+    if wrong:
+        raise ProblemsFound(tuple(wrong))
+
+
 def planned_sizes(planned: Mapping[str, Any]) -> Sequence[int]:
     """Return every size that a rendered job may have."""
     policy = planned["spec"].get("elasticPolicy")
@@ -58,16 +71,17 @@ def planned_sizes(planned: Mapping[str, Any]) -> Sequence[int]:
     return range(policy["minReplicas"], policy["maxReplicas"] + 1, policy["replicaIncrementStep"])
 
 
-def _resized(planned: Mapping[str, Any], now: Mapping[str, Any], num_nodes: int) -> dict[str, Any]:
+def _resized(planned: Mapping[str, Any], now: Mapping[str, Any], min_nodes: int, num_nodes: int) -> dict[str, Any]:
     """Return the part of a spec that bounds a job's size, so that the counts add up at the new one."""
-    policy: dict[str, Any] = {"maxReplicas": num_nodes}
+    policy: dict[str, Any] = {"minReplicas": min_nodes, "maxReplicas": num_nodes}
     if values := planned["elasticPolicy"].get("replicaDiscreteValues"):
-        policy["replicaDiscreteValues"] = [value for value in values if value <= num_nodes]
-    left, parts = num_nodes, []
+        policy["replicaDiscreteValues"] = [value for value in values if min_nodes <= value <= num_nodes]
+    least, left, parts = min_nodes, num_nodes, []
     for part in now["replicaSpecs"]:
         if "maxReplicas" in part:
-            part = {**part, "maxReplicas": left, "replicas": min(part.get("replicas", 0), left)}
+            part = {**part, "maxReplicas": left, "replicas": min(max(part.get("replicas", 0), least), left)}
         left -= part.get("maxReplicas", part.get("replicas", 0))
+        least -= part.get("replicas", 0)
         parts.append(part)
     return {"elasticPolicy": policy, "replicaSpecs": parts}
 

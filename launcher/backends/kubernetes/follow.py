@@ -36,6 +36,12 @@ _LIST_CHUNK = 500
 _LOOK_AGAIN_S = 15.0
 """How often a job that waits is looked at without an event: Kueue's own objects are not watched."""
 
+_FIRST_S = 5.0
+"""How long a first answer is waited for by those who do not want to wait."""
+
+_ASIDE_PATIENCE_S = 2.0
+"""How long Kueue, which only explains what is known, may keep a follower from what it follows."""
+
 Objects = Mapping[str, Mapping[str, Any]]
 
 
@@ -115,11 +121,11 @@ def _watched(connection: Connection, where: str, version: str, query: Mapping[st
 
 
 def lines(pieces: Iterator[bytes], longest: int = 1 << 24) -> Iterator[bytes]:
-    """Yield whole lines without their ends; what has none at the end of the stream is left out."""
+    """Yield whole lines without their ends, cut to a length; what has no end at the end of the stream is left out."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
-        yield from whole
+        yield from (line[:longest] for line in whole)
         rest = rest[:longest]
 
 
@@ -162,10 +168,15 @@ class Observer:
         """Run `work` in the background; what it raises comes out where the inbox is read."""
 
         def run() -> None:
+            fault: Exception | None = RuntimeError("a follower's thread broke; its own traceback says where")
             try:
                 work(*arguments)
+                fault = None
             except (ApiError, Unreachable) as error:
-                self.tell(error)
+                fault = error
+            finally:
+                if fault:
+                    self.tell(fault)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -192,6 +203,8 @@ class Observer:
             return None
         if isinstance(item, (ApiError, Unreachable)):
             raise ProblemsFound((problem(item, "cluster.namespace", value=self.target.namespace),))
+        if isinstance(item, RuntimeError):
+            raise item
         return item
 
     @property
@@ -249,7 +262,8 @@ def current_status(connection: Connection, target: Target, job: Any, pods: Any) 
     is_queued = job is not None and status.QUEUE_LABEL in (job["metadata"].get("labels") or {})
     if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):
         return seen
-    return status.read(replace(view, workloads=_workloads(connection, target)))
+    aside = replace(connection, patience_s=min(connection.patience_s, _ASIDE_PATIENCE_S))
+    return status.read(replace(view, workloads=_workloads(aside, target)))
 
 
 def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any], ...]:
@@ -265,11 +279,11 @@ def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any
 
 
 def wait(connection: Connection, target: Target, timeout_s: float | None) -> Iterator[JobStatus]:
-    """Yield a job's status now and after each change, the last time as it ended."""
-    deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
-    told = None
+    """Yield a job's status now and after each change, the last time as it ended; nothing, where no answer comes."""
+    limit_s = float("inf") if timeout_s is None else timeout_s
+    began, told = time.monotonic(), None
     with Observer(follower(connection), target) as observer:
-        while (left_s := deadline - time.monotonic()) > 0 or told is None:
+        while (left_s := (limit_s if told else max(limit_s, _FIRST_S)) - (time.monotonic() - began)) > 0:
             observer.next(min(_LOOK_AGAIN_S, max(left_s, 0.1)))
             if not observer.is_informed:
                 continue
@@ -297,7 +311,7 @@ def events(connection: Connection, target: Target, *, follow: bool) -> Iterator[
 
         def observe() -> None:
             for found in snapshots(observer.connection, where):
-                observer.tell(found)
+                observer.tell({uid: event for uid, event in found.items() if _is_own(event, target)})
 
         observer.spawn(observe)
         while True:
@@ -315,14 +329,18 @@ def _new_events(found: Objects, target: Target, told: dict[str, int]) -> list[Jo
     new = []
     for uid, event in found.items():
         about, count = event["involvedObject"], event.get("count") or 1
-        name = about.get("name", "")
-        is_own = about.get("uid") == target.uid or (about.get("kind") == "Pod" and name.startswith(f"{target.name}-"))
-        if is_own and told.get(uid, 0) < count:
+        if _is_own(event, target) and told.get(uid, 0) < count:
             told[uid] = count
-            label = "" if about.get("uid") == target.uid else f"{about.get('kind')}/{name}"
+            label = "" if about.get("uid") == target.uid else f"{about.get('kind')}/{about.get('name')}"
             is_warning = event.get("type") == "Warning"
             new.append(JobEvent(_time_s(event), event.get("reason", ""), event.get("message", ""), label, is_warning))
     return sorted(new, key=lambda event: event.time_s)
+
+
+def _is_own(event: Mapping[str, Any], target: Target) -> bool:
+    about = event["involvedObject"]
+    is_pod = about.get("kind") == "Pod" and about.get("name", "").startswith(f"{target.name}-")
+    return is_pod or about.get("uid") == target.uid
 
 
 def _time_s(event: Mapping[str, Any]) -> float:

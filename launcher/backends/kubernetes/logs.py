@@ -165,10 +165,14 @@ class Reader:
         while not self.connection.stop.is_set():
             pod = self._pod()
             now = run_of(pod) if pod else None
-            if pod is None or now is None or now.number > number + 1:
+            if pod is None or now is None:
+                return
+            if now.number > number + 1:
+                yield _lost(self.pod, number, "what was left of " if window.latest else "")
                 return
             before, is_previous = window.latest, now.number > number
-            is_last = is_previous or now.is_over or not self.is_followed
+            is_over = is_previous or now.is_over
+            is_last = is_over or not self.is_followed
             query = {
                 "container": _container_name(pod),
                 "previous": is_previous or None,
@@ -186,7 +190,8 @@ class Reader:
                 is_last = False
             except Unreachable:
                 is_last = False
-            if is_last:
+            # A whole answer may be cut short between server and node: what is over is read until nothing is new.
+            if is_last and (window.latest == before or not is_over):
                 return
             failures = failures + 1 if window.latest == before else 0
             self.connection.stop.wait(pause_s(failures))
@@ -220,8 +225,8 @@ def _is_finished(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-def _lost(pod: str, number: int) -> str:
-    return f"event  the log of {pod}, run {number}, is gone from its node"
+def _lost(pod: str, number: int, part: str = "") -> str:
+    return f"event  {part}the log of {pod}, run {number}, is gone from its node"
 
 
 def _shown(line: bytes) -> str:

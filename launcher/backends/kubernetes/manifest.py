@@ -21,6 +21,9 @@ CONFIG_MOUNT = "/config"
 AGENT = "hyperpodrun"
 _TORCHRUN = "torchrun"
 
+CHECKPOINT_LOG = "/var/log/sagemaker_checkpointing"
+"""Where the library of the memory tier logs. Source: AWS, managed tiered checkpointing, Best practices."""
+
 _EVAL_PERIOD_S = 3600
 """Window in which restarts are counted, required beside scaleUpSnoozeTimeInSeconds. Our own choice."""
 
@@ -73,6 +76,7 @@ def values(job: JobSpec) -> dict[str, Any]:
         "tolerations": [each.model_dump(exclude_none=True) for each in job.settings.tolerations or ()],
         "run_policy": _kubeflow_policy(job) if is_kubeflow(job) else _run_policy(job),
         "limits": limits(job),
+        "checkpoint_log": CHECKPOINT_LOG if get(job.scales[0].config, "checkpointing.memory") else None,
         "security_context": container_context(job),
     }
 

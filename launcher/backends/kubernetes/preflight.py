@@ -227,13 +227,25 @@ def kueue_version(connection: Connection) -> str | None:
 def _quotas(connection: Connection, job: Manifest) -> tuple[list[Problem], tuple[Notice, ...]]:
     """Return why the job exceeds the quotas that can be read, and which of them keep it from growing."""
     limit_ranges = (_readable(connection, path("LimitRange", job.namespace)) or {}).get("items", ())
-    listed = (_readable(connection, path("ResourceQuota", job.namespace)) or {}).get("items", ())
-    quotas = [Quota.of_namespace(quota, limit_ranges) for quota in listed]
+    listed = (_readable(connection, path("ResourceQuota", job.namespace)) or {}).get("items")
+    quotas = [Quota.of_namespace(quota, limit_ranges) for quota in listed or ()]
+    unbounded = tuple(_unbounded(job)) if listed is not None and not any(quota.hard for quota in quotas) else ()
     if (queue := _cluster_queue(connection, job)) is not None:
         quotas.append(Quota.of_queue(queue, limit_ranges))
     problems = [problem for quota in quotas for problem in exceeds(job.body, quota)]
     notices = tuple(notice for quota in quotas for notice in limits_growth(job.body, quota))
-    return problems, notices
+    return problems, notices + unbounded
+
+
+def _unbounded(job: Manifest) -> Iterator[Notice]:
+    """Yield what an elastic job does to a cluster where neither a queue nor a quota holds it.
+
+    Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Auto-scaling.
+    """
+    policy, labels = job.body["spec"].get("elasticPolicy"), job.body["metadata"].get("labels") or {}
+    if policy and _QUEUE not in labels:
+        message = f"no ResourceQuota bounds {job.namespace} and no queue the job: it asks for {policy['maxReplicas']}"
+        yield Notice("N129", f"{message} nodes at once, whoever else needs them; recipes governance makes both")
 
 
 def _cluster_queue(connection: Connection, job: Manifest) -> Mapping[str, Any] | None:

@@ -10,6 +10,8 @@ from launcher.backends.kubernetes.preflight import Findings, digest_of, examine,
 from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.specs import Bundle
 
+_CONFLICT = 409
+
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
@@ -30,7 +32,7 @@ def validate(connection: Connection, bundle: Bundle) -> Findings:
     """Return why the cluster would refuse a bundle; nothing, where it has it already."""
     wanted = manifests(bundle)
     there = find(connection, wanted[-1])
-    if isinstance(there, Mapping) and digest_of(there) == bundle.digest:
+    if isinstance(there, Mapping) and _is_of(there, bundle):
         return Findings(())
     return examine(connection, wanted)
 
@@ -43,7 +45,7 @@ def submit(connection: Connection, bundle: Bundle) -> Submitted:
     """
     wanted = manifests(bundle)
     there = _standing(connection, wanted)
-    if all(body is not None and digest_of(body) == bundle.digest for body in there):
+    if _is_whole(there, bundle):
         return Submitted(there[-1] or {}, is_new=False)
     findings = examine(connection, wanted)
     if findings.problems:
@@ -62,6 +64,20 @@ def submit(connection: Connection, bundle: Bundle) -> Submitted:
         if not is_settled:  # interrupted
             _take_back(connection, own)
     return Submitted(job, is_new=True, notices=findings.notices)
+
+
+def _is_of(body: Mapping[str, Any], bundle: Bundle) -> bool:
+    """Tell whether an object comes from a bundle and is there to stay."""
+    return digest_of(body) == bundle.digest and "deletionTimestamp" not in body["metadata"]
+
+
+def _is_whole(there: Sequence[Mapping[str, Any] | None], bundle: Bundle) -> bool:
+    """Tell whether every object of a bundle is there, the job last, and goes when the job goes."""
+    *others, job = (body if body and _is_of(body, bundle) else None for body in there)
+    if job is None or None in others:
+        return False
+    owners = [other["metadata"].get("ownerReferences") or () for other in others]
+    return all(any(owner["uid"] == job["metadata"]["uid"] for owner in each) for each in owners)
 
 
 def _failed(connection: Connection, own: Sequence[Manifest], error: ApiError | Unreachable) -> tuple[Problem, ...]:
@@ -88,14 +104,25 @@ def _standing(connection: Connection, wanted: Sequence[Manifest]) -> list[Mappin
 def _make(
     connection: Connection, wanted: Sequence[Manifest], absent: Sequence[Manifest], job: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """Make what is absent and let it go when the job goes; return the job."""
-    others = [manifest for manifest in wanted[:-1] if manifest in absent]
-    for manifest in others:
-        connection.apply(manifest.path, manifest.body, manager(manifest.body))
-    made = job or connection.apply(wanted[-1].path, wanted[-1].body, manager(wanted[-1].body))
-    for manifest in others:
+    """Make what is absent and let everything go when the job goes; return the job."""
+    for manifest in wanted[:-1]:
+        if manifest in absent:
+            connection.apply(manifest.path, manifest.body, manager(manifest.body))
+    made = job or _make_job(connection, wanted[-1])
+    for manifest in wanted[:-1]:  # also what an earlier job of this bundle left, which would go with that one
         connection.apply(manifest.path, manifest.owned_by(made).body, manager(manifest.body))
     return made
+
+
+def _make_job(connection: Connection, wanted: Manifest) -> Mapping[str, Any]:
+    """Make the job; one that a request without an answer has made is there, though its operator has changed it."""
+    try:
+        return connection.apply(wanted.path, wanted.body, manager(wanted.body))
+    except ApiError as error:
+        there = find(connection, wanted) if error.status == _CONFLICT else None
+        if isinstance(there, Mapping) and digest_of(there) == wanted.digest:
+            return there
+        raise
 
 
 def _take_back(connection: Connection, own: Sequence[Manifest]) -> tuple[Problem, ...]:

@@ -202,11 +202,11 @@ class LocalBackend:
         run_dir = handle.bundle_dir / RUN_DIR
         return job_events(run_dir, lambda: known_attempts(run_dir)[1], pause if follow else None)
 
-    def scale(self, handle: JobHandle, num_nodes: int) -> None:
+    def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Ask the operator of a running job for another size; it follows as its recipe says.
 
         Raises:
-            ProblemsFound: The job does not run (E412), or has no such size (E413).
+            ProblemsFound: The job does not run (E412), or has no such size (E413); its least is always the plan's.
         """
         run_dir = handle.bundle_dir / RUN_DIR
         if not is_alive(run_dir):
@@ -216,6 +216,9 @@ class LocalBackend:
         if num_nodes not in sizes:
             allowed = ", ".join(map(str, sizes))
             raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
+        if min_nodes not in (None, sizes[0]):
+            message = "on this machine a job goes on with its plan's smallest size"
+            raise fail("E413", "min_nodes", message, value=min_nodes, allowed=str(sizes[0]))
         request_size(run_dir, num_nodes)
 
     def cancel(self, handle: JobHandle) -> None:
@@ -269,7 +272,8 @@ def _absent_program(job: JobSpec) -> Iterator[Problem]:
     if first != "-m" and not Path(first).is_file():
         beside = sorted(path.name for path in Path(first).parent.glob("*.py"))
         remedy = did_you_mean(Path(first).name, beside)
-        yield Problem("E404", "recipes.training_cfg.entry_script", "no such file", value=first, remedy=remedy)
+        message = "no such file; a relative path starts in the folder that you launch from"
+        yield Problem("E404", "recipes.training_cfg.entry_script", message, value=first, remedy=remedy)
     elif first == "-m" and not _is_importable(rest[0], job.cwd):
         message = f"this recipe trains with {rest[0]}, which is not installed here"
         yield Problem("E404", "cluster", message, value="local", remedy="cluster=k8s")

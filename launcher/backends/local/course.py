@@ -247,9 +247,16 @@ def _restart(course: Course, sight: Sight, policy: Policy) -> Step:
         # What is ready is what a planned stop was for; more comes with the next scale-up.
         here = policy.fit(len(course.nodes) + len(sight.alive(course.warming)))
         return _regroup(course, sight, min(wanted, here) or wanted)
-    if wanted < course.size and sight.now_s - course.fault_since_s < policy.faulty_timeout_s:
+    if wanted < course.size and _is_patient(course, sight, policy):
         return course.enter(Phase.WAITING, sight.now_s), ()
     return _regroup(course, sight, min(wanted, course.size))
+
+
+def _is_patient(course: Course, sight: Sight, policy: Policy) -> bool:
+    """Return whether the nodes that are left wait for a lost one: a job of one size has no other way to go on."""
+    if policy.is_static:
+        return not sight.is_stuck
+    return sight.now_s - course.fault_since_s < policy.faulty_timeout_s
 
 
 def _wait(course: Course, sight: Sight, policy: Policy) -> Step:

@@ -19,8 +19,10 @@ from launcher.backends.local.processes import (
     end_with_parent,
     kill_descendants,
     node_folder,
+    node_memory,
     remove_node_folder,
 )
+from launcher.contract import ENV_NODE_MEMORY
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -53,11 +55,10 @@ def main(argv: list[str] | None = None) -> int:
             prctl.adopt_orphans()
             end_with_parent(args.parent)
             remove_node_folder(os.getpid())  # of an earlier process of this pid
-            folder = node_folder(os.getpid())
+            folder, memory = node_folder(os.getpid()), node_memory(os.getpid())
             folder.mkdir(mode=0o700)
-            child = subprocess.Popen(
-                args.command, stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(folder)}
-            )
+            own = {"TMPDIR": str(folder), ENV_NODE_MEMORY: str(memory)}
+            child = subprocess.Popen(args.command, stdin=subprocess.DEVNULL, env={**os.environ, **own})
             status = child.wait()
         finally:
             _ignore_signals()

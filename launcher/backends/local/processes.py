@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from launcher import prctl
+from launcher.contract import SHARED_MEMORY
 
 KILL_TIMEOUT_S = 15.0
 """How long a killed process may stay (one in an uninterruptible read cannot end)."""
@@ -135,9 +136,15 @@ def node_folder(pid: int) -> Path:
     return Path(tempfile.gettempdir(), f"recipes-node-{pid}")
 
 
+def node_memory(pid: int) -> Path:
+    """Return the folder in shared memory of the node whose process has this pid; the node's checkpoints are there."""
+    return SHARED_MEMORY / f"recipes-node-{pid}"
+
+
 def remove_node_folder(pid: int) -> None:
-    """Remove what the node of this pid has left in its folder for temporary files, if it had one."""
-    shutil.rmtree(node_folder(pid), ignore_errors=True)
+    """Remove what the node of this pid has left: its folder for temporary files, and its memory."""
+    for folder in (node_folder(pid), node_memory(pid)):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reap_children() -> bool:

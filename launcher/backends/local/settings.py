@@ -1,6 +1,6 @@
 """The `cluster` section of cluster=local."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,6 +15,9 @@ class Settings(Model):
     own program."""
     container_mounts: Listed[str] | None
     """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""
+    contract: Literal["sagemaker"] | None = None
+    """sagemaker runs the job as a SageMaker training job would run, on this machine, and adds the keys below
+    cluster.sm_jobs_config; null, the default, runs the launcher's own agents."""
     scenario: Annotated[str, Field(min_length=1)] | None = None
     """What happens to the simulated cluster: a name of recipes_collection/scenarios, or a YAML file. Left out:
     nothing does."""

@@ -147,6 +147,11 @@ class Policy:
     faulty_timeout_s: int = 0
     snooze_s: int = 0
 
+    @property
+    def is_static(self) -> bool:
+        """Whether the job has one size."""
+        return len(self.sizes) == 1
+
     def fit(self, capacity: int) -> int:
         """Return the largest size that `capacity` nodes hold; 0 when there is none."""
         return max((size for size in self.sizes if size <= capacity), default=0)

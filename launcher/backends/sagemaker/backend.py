@@ -10,7 +10,7 @@ from launcher import yamlio
 from launcher.backends.base import RANK_0
 from launcher.backends.sagemaker import follow as following
 from launcher.backends.sagemaker import request, submit
-from launcher.backends.sagemaker.client import Connection, Refused, connect, told
+from launcher.backends.sagemaker.client import Connection, Refused, Services, connect, told
 from launcher.backends.sagemaker.follow import Target
 from launcher.problems import Problem, fail
 from launcher.render import config_files
@@ -32,6 +32,10 @@ class SageMakerBackend:
 
     def __init__(self, poll_s: float = following.POLL_S):
         self._poll_s = poll_s
+
+    def _services(self, handle: JobHandle) -> Services:
+        """Return whoever is asked about a job."""
+        return connect(handle.context)
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return what the API would refuse about the whole request, by its own names."""
@@ -67,12 +71,12 @@ class SageMakerBackend:
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job as SageMaker has it now."""
         with told():
-            return following.read_status(connect(handle.context), _target(handle))
+            return following.read_status(self._services(handle), _target(handle))
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, the last time as it ended."""
         with told():
-            yield from following.wait(connect(handle.context), _target(handle), timeout_s, self._poll_s)
+            yield from following.wait(self._services(handle), _target(handle), timeout_s, self._poll_s)
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield what the selected ranks' hosts wrote; with `follow`, and what happens to the job, until it ended.
@@ -80,7 +84,7 @@ class SageMakerBackend:
         Raises:
             ProblemsFound: There is no such rank or attempt, or errors are asked for by themselves.
         """
-        connection, target = connect(handle.context), _target(handle)
+        connection, target = self._services(handle), _target(handle)
         with told():
             following.refuse_unknown(connection, target, selection)
         return following.logs(connection, target, selection, self._poll_s, follow=follow)
@@ -88,9 +92,9 @@ class SageMakerBackend:
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield each change of the job's secondary status, oldest first; with `follow`, until it has ended."""
         with told():
-            yield from following.events(connect(handle.context), _target(handle), self._poll_s, follow=follow)
+            yield from following.events(self._services(handle), _target(handle), self._poll_s, follow=follow)
 
-    def scale(self, handle: JobHandle, num_nodes: int) -> None:
+    def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Refuse: a training job keeps the instances that it was started with.
 
         Raises:
@@ -108,7 +112,7 @@ class SageMakerBackend:
         Raises:
             ProblemsFound: SageMaker refuses, or the job does not end.
         """
-        connection, target = connect(handle.context), _target(handle)
+        connection, target = self._services(handle), _target(handle)
         with told():
             if following.read_status(connection, target).state.is_final:
                 return
@@ -120,7 +124,7 @@ class SageMakerBackend:
                 time.sleep(self._poll_s)
 
 
-def _stop(connection: Connection, target: Target) -> None:
+def _stop(connection: Services, target: Target) -> None:
     """Stop a job; one that ended meanwhile is refused, and is what was wanted."""
     try:
         connection.call("sagemaker", "stop_training_job", TrainingJobName=target.name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from launcher.problems import Problem, ProblemsFound, fail
 
@@ -35,6 +35,18 @@ class Refused(Exception):
     def __init__(self, code: str, message: str, status: int):
         super().__init__(f"{code}: {message}")
         self.code, self.message, self.status = code, message, status
+
+
+class Services(Protocol):
+    """What answers the calls that follow a job: AWS, or its stand-in on this machine."""
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Call an operation of a service, as boto3 names them.
+
+        Raises:
+            Refused: The service refuses.
+            ProblemsFound: It cannot be asked.
+        """
 
 
 @dataclass(frozen=True, slots=True)

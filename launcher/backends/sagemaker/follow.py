@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.backends.sagemaker import status
-from launcher.backends.sagemaker.client import Connection, Refused, told
+from launcher.backends.sagemaker.client import Refused, Services, told
 from launcher.problems import fail
 from launcher.ranks import host_names
 from launcher.specs import JobEvent, JobStatus, LogSelection
@@ -50,7 +50,7 @@ class Target:
         return tuple(host_names(self.nodes))
 
 
-def describe(connection: Connection, name: str) -> dict[str, Any] | None:
+def describe(connection: Services, name: str) -> dict[str, Any] | None:
     """Return a job as SageMaker has it; None where it has none of that name.
 
     Raises:
@@ -65,19 +65,19 @@ def describe(connection: Connection, name: str) -> dict[str, Any] | None:
         raise
 
 
-def own(connection: Connection, target: Target) -> dict[str, Any] | None:
+def own(connection: Services, target: Target) -> dict[str, Any] | None:
     """Return this very job as SageMaker has it; None where it is gone."""
     found = describe(connection, target.name)
     return found if found and (not target.arn or found["TrainingJobArn"] == target.arn) else None
 
 
-def read_status(connection: Connection, target: Target) -> JobStatus:
+def read_status(connection: Services, target: Target) -> JobStatus:
     """Return a job's status, asked for now."""
     found = own(connection, target)
     return status.read(found) if found else status.GONE
 
 
-def wait(connection: Connection, target: Target, timeout_s: float | None, poll_s: float) -> Iterator[JobStatus]:
+def wait(connection: Services, target: Target, timeout_s: float | None, poll_s: float) -> Iterator[JobStatus]:
     """Yield a job's status now and after each change, the last time as it ended."""
     deadline = time.monotonic() + (float("inf") if timeout_s is None else timeout_s)
     seen = None
@@ -91,7 +91,7 @@ def wait(connection: Connection, target: Target, timeout_s: float | None, poll_s
         time.sleep(min(poll_s, left_s))
 
 
-def events(connection: Connection, target: Target, poll_s: float, *, follow: bool) -> Iterator[JobEvent]:
+def events(connection: Services, target: Target, poll_s: float, *, follow: bool) -> Iterator[JobEvent]:
     """Yield what happened to a job; with `follow`, until it has ended."""
     told_of: set[tuple[float, str]] = set()
     while (found := own(connection, target)) is not None:
@@ -104,7 +104,7 @@ def events(connection: Connection, target: Target, poll_s: float, *, follow: boo
         time.sleep(poll_s)
 
 
-def refuse_unknown(connection: Connection, target: Target, selection: LogSelection) -> None:
+def refuse_unknown(connection: Services, target: Target, selection: LogSelection) -> None:
     """Raise a Problem where a job cannot have the log lines that are asked for.
 
     Raises:
@@ -125,7 +125,7 @@ def refuse_unknown(connection: Connection, target: Target, selection: LogSelecti
 
 
 def logs(
-    connection: Connection, target: Target, selection: LogSelection, poll_s: float, *, follow: bool
+    connection: Services, target: Target, selection: LogSelection, poll_s: float, *, follow: bool
 ) -> Iterator[str]:
     """Yield the selected log lines; with `follow`, and what happens to the job, until it has ended."""
     reader = _Reader(connection, target, selection)
@@ -159,7 +159,7 @@ class _Reader:
         tokens: Where to go on, by stream.
     """
 
-    connection: Connection
+    connection: Services
     target: Target
     selection: LogSelection
     tokens: dict[str, str] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class _Reader:
                 return
 
 
-def _streams(connection: Connection, target: Target) -> Mapping[str, list[str]]:
+def _streams(connection: Services, target: Target) -> Mapping[str, list[str]]:
     """Return each host's log streams, one for each of its starts, the oldest first; hosts in the order of ranks."""
     found: dict[str, list[str]] = {host: [] for host in target.hosts}
     query: dict[str, Any] = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{target.name}/"}

@@ -7,6 +7,9 @@ from pydantic import AfterValidator, Field
 from launcher.backends.sagemaker.constraints import member
 from launcher.recipe import Listed
 
+FILE = "file:///"
+"""What the URI of a folder of this machine begins with."""
+
 
 def _is_free(key: str) -> str:
     """Refuse a tag's key that is Amazon's own. Source: Tagging AWS resources, Tag naming limits."""
@@ -16,7 +19,12 @@ def _is_free(key: str) -> str:
 
 
 RoleArn = Annotated[str, AfterValidator(member("RoleArn"))]
-S3Uri = Annotated[str, Field(pattern=r"^(s3|https)://[^/]+"), AfterValidator(member("OutputDataConfig.S3OutputPath"))]
+S3Uri = Annotated[
+    str,
+    Field(pattern=r"^((s3|https)://[^/]+|file:///)"),
+    AfterValidator(lambda uri: uri if uri.startswith(FILE) else member("OutputDataConfig.S3OutputPath")(uri)),
+]
+"""A folder of this machine is for cluster.contract=sagemaker; a rule keeps it from a training job of AWS."""
 KmsKey = Annotated[str, AfterValidator(member("OutputDataConfig.KmsKeyId"))]
 LocalPath = Annotated[str, Field(pattern=r"^/"), AfterValidator(member("CheckpointConfig.LocalPath"))]
 MaxRuntime = Annotated[int, Field(le=28 * 86400), AfterValidator(member("StoppingCondition.MaxRuntimeInSeconds"))]

@@ -1,6 +1,6 @@
 """mpirun over several simulated hosts of this machine: each has its own name, and is reached without ssh.
 
-Run as a program it is what mpirun takes for ssh: `python -m launcher.backends.local.mpi_hosts HOST COMMAND...`.
+Run as a program it is what mpirun takes for ssh: `python mpi_hosts.py HOST COMMAND...`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ def environment() -> dict[str, str]:
 
     Source: OpenMPI FAQ, Running jobs under rsh/ssh (plm_rsh_agent), and Tuning (OMPI_MCA_…).
     """
-    return {"OMPI_MCA_plm_rsh_agent": f"{sys.executable} -m {__spec__.name}"}
+    return {"OMPI_MCA_plm_rsh_agent": f"{sys.executable} {__file__}"}
 
 
 def command(run: MpiRun, program: Sequence[str]) -> tuple[str, ...]:

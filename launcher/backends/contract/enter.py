@@ -1,0 +1,42 @@
+"""What mpirun takes for ssh between the hosts of a job: `python enter.py HOST COMMAND...`. Standard library only.
+
+The command joins the namespaces of the host's program. Source: OpenMPI FAQ, Running jobs under rsh/ssh; nsenter(1).
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+ENV_HOSTS_DIR = "RECIPES_HOSTS_DIR"
+"""Environment variable of mpirun: folder that has a folder of each host."""
+
+CODE = "/opt/ml/code"
+
+_PATIENCE_S = 30.0
+_POLL_S = 0.02
+
+
+def words(host: str, line: str) -> tuple[str, ...]:
+    """Return the words that run a shell's line on a host, once that is there."""
+    pid = Path(os.environ[ENV_HOSTS_DIR], host, "pid")
+    deadline = time.monotonic() + _PATIENCE_S
+    while not pid.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{host} has not started within {_PATIENCE_S:g} s")
+        time.sleep(_POLL_S)
+    return (
+        "nsenter",
+        "--target",
+        pid.read_text().strip(),
+        "--mount",
+        "--uts",
+        "sh",
+        "-c",
+        f"cd /opt/ml/code; {line}",
+    )
+
+
+if __name__ == "__main__":
+    found = words(sys.argv[1], " ".join(sys.argv[2:]))
+    os.execvp(found[0], found)

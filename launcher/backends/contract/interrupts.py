@@ -1,0 +1,76 @@
+"""Who wants a job to stop: a signal, or the end of the process that launched it.
+
+Source: fcntl(2), F_SETOWN and O_ASYNC: a pipe whose other end is closed sends SIGIO.
+"""
+
+import fcntl
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Interrupts:
+    """Counts the wishes to stop, and rests until there is one or a child has ended. For the main thread.
+
+    Args:
+        launcher: Descriptor whose other end the launching process holds; None where nobody does.
+    """
+
+    def __init__(self, launcher: int | None):
+        self.count = 0
+        self._launcher = launcher
+        self._end: Callable[[], None] | None = None
+        self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def listen(self) -> None:
+        """Take signals from now on."""
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+        for signum in _SIGNALS:
+            signal.signal(signum, self._take)
+        if self._launcher is not None:
+            signal.signal(signal.SIGIO, self._look)
+            fcntl.fcntl(self._launcher, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(self._launcher, fcntl.F_SETFL, fcntl.fcntl(self._launcher, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def rest(self, timeout_s: float) -> None:
+        """Return when there is a signal, the launcher has ended, or the time is over."""
+        watched = [self._woken] + ([] if self._launcher is None else [self._launcher])
+        ready, _, _ = select.select(watched, [], [], max(0.0, timeout_s))
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+        if self._launcher in ready:
+            self._launcher = None
+            self.count += 1
+
+    @contextmanager
+    def at_once(self, end: Callable[[], None]) -> Iterator[None]:
+        """Let a wish to stop call `end`, which does not return, in the middle of what the block does.
+
+        Whatever is waited for there, such as a store that does not answer, need not be waited for.
+        """
+        self._end = end
+        try:
+            self.rest(0)
+            if self.count:
+                end()
+            yield
+        finally:
+            self._end = None
+
+    def _take(self, _signum: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self._end:
+            self._end()
+
+    def _look(self, _signum: int, _frame: FrameType | None) -> None:
+        """End what may be ended at once where the launcher has ended; elsewhere a rest finds that out."""
+        if self._end:
+            self.rest(0)
+            if self._launcher is None:
+                self._end()

@@ -1,0 +1,97 @@
+"""How much of a host this machine can play: asked of the kernel each time a job begins.
+
+Source: unshare(1), namespaces(7), user_namespaces(7).
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_OWN_PIDS = ("--pid", "--fork", "--kill-child", "--mount-proc")
+_JANITOR = 'trap \'\' HUP INT TERM; "$@"; code=$?; rm -rf "$0"; exit $code'
+"""Runs the operator, and takes the hosts' folders away behind it, however it ended."""
+
+_TRIAL = """
+set -e
+[ -d /opt ]
+mount --make-rprivate /
+echo probe > /proc/sys/kernel/hostname
+mount --bind /etc/hosts /etc/hosts
+"""
+_TRIAL_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """A way to keep hosts apart.
+
+    Args:
+        name: What the operator is told.
+        words: Words before the operator's command: what they start ends with them.
+        is_private: Whether each host has an /opt/ml, a name and an /etc/hosts of its own.
+        note: What a user is told.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    is_private: bool
+    note: str
+
+    @property
+    def has_own_pids(self) -> bool:
+        """Whether the kernel ends every process of the job with its operator."""
+        return "--pid" in self.words
+
+
+FOLDERS = Isolation(
+    "folders",
+    (),
+    False,
+    "this kernel gives no namespaces: each host has a folder in place of /opt/ml, which SM_* and SAGEMAKER_BASE_DIR"
+    " name, and words that begin with /opt/ml/ are written anew; host names do not resolve",
+)
+"""What is always possible."""
+
+
+_NOTE = "each host has an /opt/ml, a name and an /etc/hosts of its own, by namespaces"
+_SHARED = "processes share this machine's numbers"
+_ROOT, _USER = ("unshare", "--mount"), ("unshare", "--map-root-user", "--mount")
+
+AS_ROOT = (
+    Isolation("root", (*_ROOT, *_OWN_PIDS), True, f"{_NOTE} as root"),
+    Isolation("root-shared-pids", _ROOT, True, f"{_NOTE} as root; {_SHARED}"),
+)
+"""What root can do, the best first."""
+
+AS_USER = (
+    Isolation("user", (*_USER, *_OWN_PIDS), True, f"{_NOTE} as an ordinary user, who is root inside"),
+    Isolation("user-shared-pids", _USER, True, f"{_NOTE} as an ordinary user, who is root inside; {_SHARED}"),
+)
+"""What an ordinary user can do where the kernel lets users make namespaces, the best first."""
+
+
+def guarded(isolation: Isolation, hosts_dir: Path, words: Sequence[str]) -> list[str]:
+    """Return the words that start an operator: nothing of its job outlives it, nor do the hosts' folders."""
+    return ["sh", "-c", _JANITOR, str(hosts_dir), *isolation.words, *words]
+
+
+def probe() -> Isolation:
+    """Return the best way that works, tried out on a process that changes nothing."""
+    candidates = AS_ROOT if os.geteuid() == 0 else AS_USER
+    return next(filter(_works, candidates), FOLDERS)
+
+
+def named(name: str) -> Isolation:
+    """Return a way by its name."""
+    return next(each for each in (*AS_ROOT, *AS_USER, FOLDERS) if each.name == name)
+
+
+def _works(isolation: Isolation) -> bool:
+    words = (*isolation.words, "unshare", "--mount", "--uts", "sh", "-c", _TRIAL)
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=_TRIAL_TIMEOUT_S, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

@@ -1,0 +1,128 @@
+"""A host's /opt/ml: its folders, its configuration files, and where a word that names it is really found.
+
+Source: Amazon SageMaker, How Amazon SageMaker Provides Training Information; sagemaker-training toolkit 5.1.4,
+environment.py, for the newer keys of resourceconfig.json.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+OPT_ML = "/opt/ml"
+INTERFACE = "lo"
+"""Network interface of every host: they share this machine's, and reach each other by it."""
+
+HOMOGENEOUS = "homogeneousCluster"
+"""Instance group of a job that has none."""
+
+_FOLDERS = ("input/config", "input/data", "model", "output/data", "checkpoints", "code")
+_NAMED = re.compile(r"(?<![\w.-])/opt/ml(?![\w.-])")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host of a job.
+
+    Args:
+        name: As algo-1.
+        group: Its instance group.
+        instance_type: With its `ml.` prefix.
+        folder: What it has on this machine: ml, its /opt/ml, and hosts, its /etc/hosts.
+        is_private: Whether its program finds that at /opt/ml.
+    """
+
+    name: str
+    group: str
+    instance_type: str
+    folder: Path
+    is_private: bool
+
+    @property
+    def root(self) -> Path:
+        """Its /opt/ml on this machine."""
+        return self.folder / "ml"
+
+    @property
+    def data_dir(self) -> Path:
+        """Where its channels are."""
+        return self.root / "input" / "data"
+
+    @property
+    def base(self) -> str:
+        """Its /opt/ml as its program finds it."""
+        return OPT_ML if self.is_private else str(self.root)
+
+    def real(self, path: str) -> Path:
+        """Return where a path below /opt/ml is on this machine."""
+        return self.root / path.removeprefix(OPT_ML).strip("/")
+
+    def mapped(self, word: str) -> str:
+        """Return a word as the host's program is to get it."""
+        return word if self.is_private else _NAMED.sub(lambda _: self.base, word)
+
+
+def hosts(resources: Mapping[str, Any], names: Sequence[str], folder: Path, *, is_private: bool) -> tuple[Host, ...]:
+    """Return the hosts of a ResourceConfig, sorted as strings; groups take them by number, in the request's order."""
+    whole = {"InstanceGroupName": HOMOGENEOUS, "InstanceCount": len(names), **resources}
+    groups = resources.get("InstanceGroups") or [whole]
+    owners = [group for group in groups for _ in range(group["InstanceCount"])]
+    found = []
+    for name in names:
+        group = owners[int(name.rpartition("-")[2]) - 1]
+        found.append(
+            Host(name, group["InstanceGroupName"], group["InstanceType"], folder / name, is_private=is_private)
+        )
+    return tuple(found)
+
+
+def lay_out(host: Host, peers: Sequence[Host], request: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+    """Make a host's folders and configuration files.
+
+    Args:
+        host: The host.
+        peers: All hosts.
+        request: The job's.
+        inputs: inputdataconfig.json.
+    """
+    for name in _FOLDERS:
+        (host.root / name).mkdir(parents=True, exist_ok=True)
+    hyperparameters = {k: host.mapped(v) for k, v in (request.get("HyperParameters") or {}).items()}
+    files = {
+        "hyperparameters": hyperparameters,
+        "inputdataconfig": inputs,
+        "resourceconfig": resource_config(host, peers),
+    }
+    for name, content in files.items():
+        (host.root / "input/config" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    (host.folder / "hosts").write_text(host_names(peers), encoding="utf-8")
+
+
+def resource_config(host: Host, peers: Sequence[Host]) -> dict[str, Any]:
+    """Return resourceconfig.json of a host."""
+    groups: dict[str, dict[str, Any]] = {}
+    for each in peers:
+        group = {"instance_group_name": each.group, "instance_type": each.instance_type, "hosts": []}
+        groups.setdefault(each.group, group)["hosts"].append(each.name)
+    return {
+        "current_host": host.name,
+        "current_instance_type": host.instance_type,
+        "current_group_name": host.group,
+        "hosts": [each.name for each in peers],
+        "instance_groups": list(groups.values()),
+        "network_interface_name": INTERFACE,
+    }
+
+
+def host_names(peers: Sequence[Host]) -> str:
+    """Return /etc/hosts: each host has an address of its own, and all are this machine.
+
+    Source: RFC 6890, 127.0.0.0/8 is the loopback.
+    """
+    lines = ["127.0.0.1 localhost", "::1 localhost"]
+    for each in peers:
+        number = int(each.name.rpartition("-")[2])
+        lines.append(f"127.1.{number >> 8}.{number & 255} {each.name}")
+    return "".join(f"{line}\n" for line in lines)

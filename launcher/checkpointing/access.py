@@ -1,0 +1,47 @@
+"""What a cluster and a bucket need for a job's tiers: files of its bundle, for whoever administers them."""
+
+import json
+
+from launcher.checkpointing.section import S3, Checkpointing
+from launcher.scales import get
+from launcher.specs import JobSpec
+
+ROLE_POLICY, BUCKET_POLICY, CLUSTER = (
+    "checkpointing/role-policy.json",
+    "checkpointing/bucket-policy.json",
+    "checkpointing/cluster.json",
+)
+"""Files of a bundle: a policy of the pods' IAM role, one of a bucket in another account, and a request's part."""
+
+
+def files(job: JobSpec) -> dict[str, str]:
+    """Return the policies and the cluster's setting that a job's tiers need, relative path to text; none without.
+
+    Source: AWS, managed tiered checkpointing, Configure your cluster: policies for a bucket of the same and of
+    another account; Amazon SageMaker API, CreateCluster and UpdateCluster: TieredStorageConfig.
+    """
+    tree = get(job.config, "recipes.checkpointing")
+    if job.backend == "local" or not tree:
+        return {}
+    section, found = Checkpointing.model_validate(tree), {}
+    if section.persistent and section.persistent.path.startswith(S3):
+        found[ROLE_POLICY] = _policy(section, None)
+        if section.role_arn:
+            found[BUCKET_POLICY] = _policy(section, section.role_arn)
+    if section.memory:
+        found[CLUSTER] = _rendered("cluster", percent=section.memory_percent)
+    return found
+
+
+def _policy(section: Checkpointing, principal: str | None) -> str:
+    """Return a policy for the checkpoints of a section: of a role, or of a bucket where a principal is named."""
+    bucket, _, prefix = section.persistent.path.removeprefix(S3).partition("/")
+    partition = section.role_arn.split(":")[1] if section.role_arn else "aws"
+    return _rendered("policy", bucket=f"arn:{partition}:s3:::{bucket}", prefix=prefix.strip("/"), principal=principal)
+
+
+def _rendered(template: str, **values: object) -> str:
+    from launcher.render import render_template  # which imports this module
+
+    text = render_template(f"checkpointing/{template}.json.j2", **values)
+    return json.dumps(json.loads(text), indent=2) + "\n"

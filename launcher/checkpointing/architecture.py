@@ -1,0 +1,236 @@
+"""The weights of a transformer, from its config.json: no library, no download, no device.
+
+Exact for the architectures of `KNOWN`; an unknown one is said to be unknown, not guessed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from launcher import yamlio
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """Weights of one name, in all layers.
+
+    Args:
+        name: Dotted name within a layer, as transformers has it: `self_attn.q_proj`.
+        inputs: Features it reads; 1 for a vector.
+        outputs: Features it makes; the length of a vector.
+        count: How many there are, over layers and experts.
+        biases: Elements of the bias of each.
+        kind: `linear`, `experts` (one parameter that holds every expert's), `head`, or `other`.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    count: int
+    biases: int = 0
+    kind: str = "linear"
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all of them."""
+        return self.count * (self.inputs * self.outputs + self.biases)
+
+
+class UnknownArchitecture(ValueError):
+    """A config.json of an architecture that is not counted, or without a value that it needs."""
+
+
+def weights(config: Config) -> tuple[Weight, ...]:
+    """Return every weight of a model. A model of several parts is counted by its `text_config`.
+
+    Raises:
+        UnknownArchitecture: Its `model_type` is none of `KNOWN`, or a size is missing.
+    """
+    config = config.get("text_config") or config
+    kind = config.get("model_type")
+    if kind not in KNOWN:
+        raise UnknownArchitecture(f"model_type {kind!r} is not counted; known: {', '.join(sorted(KNOWN))}")
+    try:
+        return (*_ends(config), *KNOWN[kind](config))
+    except KeyError as error:
+        raise UnknownArchitecture(f"the configuration has no {error.args[0]}") from error
+    except (TypeError, ZeroDivisionError) as error:
+        raise UnknownArchitecture(f"the configuration holds a value that is no size: {error}") from error
+
+
+def num_parameters(config: Config) -> int:
+    """Return the parameters of a model. Raises as `weights` does."""
+    return sum(weight.parameters for weight in weights(config))
+
+
+@cache
+def table() -> Mapping[str, Config]:
+    """Return the configuration of every known model by its name on the Hugging Face Hub."""
+    return yamlio.load(Path(__file__).with_name("models.yaml").read_text(encoding="utf-8"))
+
+
+def known(name: str) -> Config | None:
+    """Return the configuration of a model by its name on the Hub, also with - for the slash; None when unknown."""
+    wanted = name.lower().replace("/", "-")
+    return next((config for key, config in table().items() if key.lower().replace("/", "-") == wanted), None)
+
+
+def _ends(config: Config) -> Iterator[Weight]:
+    """Yield what is there once: embeddings, the last norm, and the head unless it is the embeddings' own."""
+    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    yield Weight("embed_tokens", vocabulary, hidden, 1, kind="other")
+    yield _vector("norm", hidden, 1)
+    if not config.get("tie_word_embeddings", False):
+        yield Weight("lm_head", hidden, vocabulary, 1, kind="head")
+
+
+def _vector(name: str, length: int, count: int) -> Weight:
+    return Weight(name, 1, length, count, kind="other")
+
+
+def _linear(name: str, inputs: int, outputs: int, count: int, *, has_bias: bool = False) -> Weight:
+    return Weight(name, inputs, outputs, count, outputs if has_bias else 0)
+
+
+def _head_dim(config: Config) -> int:
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
+def _attention(config: Config, qkv_bias: bool, out_bias: bool) -> Iterator[Weight]:
+    """Yield attention with grouped keys and values, and the two norms of each layer.
+
+    Source: Ainslie et al., GQA: Training Generalized Multi-Query Transformer Models (2023); Touvron et al., LLaMA.
+    """
+    layers, hidden, dim = config["num_hidden_layers"], config["hidden_size"], _head_dim(config)
+    queries = config["num_attention_heads"] * dim
+    keys = (config.get("num_key_value_heads") or config["num_attention_heads"]) * dim
+    yield _linear("self_attn.q_proj", hidden, queries, layers, has_bias=qkv_bias)
+    yield _linear("self_attn.k_proj", hidden, keys, layers, has_bias=qkv_bias)
+    yield _linear("self_attn.v_proj", hidden, keys, layers, has_bias=qkv_bias)
+    yield _linear("self_attn.o_proj", queries, hidden, layers, has_bias=out_bias)
+    yield _vector("layernorm", hidden, 2 * layers)
+
+
+def _mlp(prefix: str, hidden: int, inner: int, count: int, *, has_bias: bool = False) -> Iterator[Weight]:
+    """Yield gated feed-forward layers. Source: Shazeer, GLU Variants Improve Transformer (2020)."""
+    yield _linear(f"{prefix}.gate_proj", hidden, inner, count, has_bias=has_bias)
+    yield _linear(f"{prefix}.up_proj", hidden, inner, count, has_bias=has_bias)
+    yield _linear(f"{prefix}.down_proj", inner, hidden, count, has_bias=has_bias)
+
+
+def _llama(config: Config) -> Iterator[Weight]:
+    """Yield Llama's layers. Source: transformers, modeling_llama; Mistral's is the same without biases."""
+    has_bias = bool(config.get("attention_bias"))
+    yield from _attention(config, has_bias, has_bias)
+    sizes = (config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"])
+    yield from _mlp("mlp", *sizes, has_bias=bool(config.get("mlp_bias")))
+
+
+def _qwen2(config: Config) -> Iterator[Weight]:
+    """Yield Qwen 2's layers. Source: transformers, modeling_qwen2: queries, keys and values have a bias."""
+    yield from _attention(config, qkv_bias=True, out_bias=False)
+    yield from _mlp("mlp", config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"])
+
+
+def _qwen3(config: Config) -> Iterator[Weight]:
+    """Yield Qwen 3's layers. Source: transformers, modeling_qwen3: queries and keys are normed by head."""
+    yield from _llama(config)
+    yield _vector("self_attn.qk_norm", _head_dim(config), 2 * config["num_hidden_layers"])
+
+
+def _mixtral(config: Config) -> Iterator[Weight]:
+    """Yield Mixtral's layers. Source: Jiang et al., Mixtral of Experts (2024); transformers, modeling_mixtral."""
+    layers, hidden, experts = config["num_hidden_layers"], config["hidden_size"], config["num_local_experts"]
+    yield from _attention(config, qkv_bias=False, out_bias=False)
+    yield from _mixture("block_sparse_moe", layers, experts, hidden, config["intermediate_size"])
+
+
+def _qwen3_moe(config: Config) -> Iterator[Weight]:
+    """Yield those of Qwen 3's mixtures. Source: transformers, modeling_qwen3_moe: some layers may be dense."""
+    layers, hidden = config["num_hidden_layers"], config["hidden_size"]
+    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
+    sparse = sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
+    has_bias = bool(config.get("attention_bias"))
+    yield from _attention(config, has_bias, has_bias)
+    yield _vector("self_attn.qk_norm", _head_dim(config), 2 * layers)
+    yield from _mlp("mlp", hidden, config["intermediate_size"], layers - sparse)
+    yield from _mixture("mlp", sparse, config["num_experts"], hidden, config["moe_intermediate_size"])
+
+
+def _mixture(prefix: str, layers: int, experts: int, hidden: int, inner: int) -> Iterator[Weight]:
+    """Yield a router and its experts, which are one parameter a matrix. Source: transformers 5, its MoE layers."""
+    yield Weight(f"{prefix}.gate", hidden, experts, layers, kind="router")
+    yield Weight(f"{prefix}.experts.gate_up_proj", hidden, 2 * inner, layers * experts, kind="experts")
+    yield Weight(f"{prefix}.experts.down_proj", inner, hidden, layers * experts, kind="experts")
+
+
+def _deepseek(config: Config) -> Iterator[Weight]:
+    """Yield the layers of DeepSeek V2 and V3: latent attention, shared and routed experts.
+
+    Source: DeepSeek-AI, DeepSeek-V3 Technical Report (2024), section 2.1; transformers, modeling_deepseek_v3.
+    """
+    layers, hidden, heads = config["num_hidden_layers"], config["hidden_size"], config["num_attention_heads"]
+    rope, nope, value = config["qk_rope_head_dim"], config["qk_nope_head_dim"], config["v_head_dim"]
+    rank, latent = config.get("q_lora_rank"), config["kv_lora_rank"]
+    if rank:
+        yield _linear("self_attn.q_a_proj", hidden, rank, layers)
+        yield _vector("self_attn.q_a_layernorm", rank, layers)
+        yield _linear("self_attn.q_b_proj", rank, heads * (nope + rope), layers)
+    else:
+        yield _linear("self_attn.q_proj", hidden, heads * (nope + rope), layers)
+    yield _linear("self_attn.kv_a_proj_with_mqa", hidden, latent + rope, layers)
+    yield _vector("self_attn.kv_a_layernorm", latent, layers)
+    yield _linear("self_attn.kv_b_proj", latent, heads * (nope + value), layers)
+    yield _linear("self_attn.o_proj", heads * value, hidden, layers)
+    yield _vector("layernorm", hidden, 2 * layers)
+    dense = min(config["first_k_dense_replace"], layers)
+    inner, shared = config["moe_intermediate_size"], config.get("n_shared_experts") or 0
+    yield from _mlp("mlp", hidden, config["intermediate_size"], dense)
+    yield from _mixture("mlp", layers - dense, config["n_routed_experts"], hidden, inner)
+    yield from _mlp("mlp.shared_experts", hidden, inner * shared, (layers - dense) if shared else 0)
+    if config["model_type"] == "deepseek_v3":
+        yield _vector("mlp.gate.e_score_correction_bias", config["n_routed_experts"], layers - dense)
+
+
+def _gpt_oss(config: Config) -> Iterator[Weight]:
+    """Yield gpt-oss' layers: everything has a bias. Source: OpenAI, gpt-oss model card (2025), section 2."""
+    layers, hidden, inner = config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"]
+    experts, has_bias = config["num_local_experts"], bool(config.get("attention_bias", True))
+    yield from _attention(config, has_bias, has_bias)
+    yield _vector("self_attn.sinks", config["num_attention_heads"], layers)
+    yield Weight("mlp.router", hidden, experts, layers, experts, kind="router")
+    yield Weight("mlp.experts.gate_up_proj", hidden, 2 * inner, layers * experts, 2 * inner, kind="experts")
+    yield Weight("mlp.experts.down_proj", inner, hidden, layers * experts, hidden, kind="experts")
+
+
+def _llama4(config: Config) -> Iterator[Weight]:
+    """Yield Llama 4's layers: every n-th is a mixture with a shared expert.
+
+    Source: transformers, modeling_llama4.
+    """
+    layers, hidden, inner = config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"]
+    sparse = layers // config["interleave_moe_layer_step"]
+    has_bias = bool(config.get("attention_bias"))
+    yield from _attention(config, has_bias, has_bias)
+    yield from _mlp("feed_forward", hidden, config["intermediate_size_mlp"], layers - sparse)
+    yield from _mixture("feed_forward", sparse, config["num_local_experts"], hidden, inner)
+    yield from _mlp("feed_forward.shared_expert", hidden, inner, sparse)
+
+
+KNOWN: Mapping[str, Callable[[Config], Iterator[Weight]]] = {
+    "llama": _llama,
+    "mistral": _llama,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "mixtral": _mixtral,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "gpt_oss": _gpt_oss,
+    "llama4_text": _llama4,
+}
+"""Architectures by the `model_type` of their config.json."""

@@ -1,0 +1,113 @@
+"""What checkpoints of a recipe will cost: sizes and times at each of its sizes. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.check import Draft
+from launcher.checkpointing.cadence import RATE_PER_NODE_HOUR, Saving, mtbf_s
+from launcher.checkpointing.section import Checkpointing, Estimate
+from launcher.checkpointing.sizes import GB, Content, Share, share
+
+RESTART_S, COPY_GB_PER_S, MEMORY_GB_PER_S, PERSISTENT_GB_PER_S = 300.0, 40.0, 10.0, 1.0
+"""Where the recipe says nothing. Our own choice, on the slow side: measure yours."""
+WAITING, PERSISTENT, MEMORY = "persistent storage, training waits", "persistent storage", "memory"
+WAYS = (WAITING, PERSISTENT, MEMORY)
+"""Ways of saving: to persistent storage while training stands still, behind it, and to memory behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is expected of a recipe's checkpoints. Rates in GB a second for each node, times in seconds.
+
+    Args:
+        content: What a checkpoint holds.
+        ranks_per_node: Processes a node.
+        sizes: Numbers of nodes the job may have, ascending.
+        section: The recipe's section; an empty one where it has none.
+        failures_per_node_hour: Of one node.
+        restart_s: From a failure until training goes on.
+        step_s: Of one optimizer step; None when unknown.
+        copy_rate: From the devices to main memory.
+        memory_rate: To the memory tier.
+        persistent_rate: To persistent storage.
+        storage_rate: What persistent storage takes of all nodes together; None without a bound.
+    """
+
+    content: Content
+    ranks_per_node: int
+    sizes: tuple[int, ...]
+    section: Checkpointing
+    failures_per_node_hour: float
+    restart_s: float
+    step_s: float | None
+    copy_rate: float
+    memory_rate: float
+    persistent_rate: float
+    storage_rate: float | None
+
+    def share(self, nodes: int) -> Share:
+        """Return how a checkpoint falls on the ranks at a size."""
+        return share(self.content.total_bytes, self.content.sharding, nodes, self.ranks_per_node)
+
+    def copy_s(self, nodes: int) -> float:
+        """Return how long training waits while the state is copied to main memory."""
+        return self.share(nodes).node_written / (self.copy_rate * GB)
+
+    def persistent_s(self, nodes: int) -> float:
+        """Return how long a checkpoint takes to persistent storage: of the slowest node, or of the whole."""
+        own = self.share(nodes).node_written / (self.persistent_rate * GB)
+        shared = self.content.total_bytes / (self.storage_rate * GB) if self.storage_rate else 0.0
+        return max(own, shared)
+
+    def memory_s(self, nodes: int) -> float:
+        """Return how long a checkpoint takes to the memory tier."""
+        return self.share(nodes).node_written / (self.memory_rate * GB)
+
+    def saving(self, way: str, nodes: int) -> Saving:
+        """Return what one of `WAYS` of saving costs at a size."""
+        copy_s, failures_s = self.copy_s(nodes), mtbf_s(self.failures_per_node_hour, nodes)
+        save_s = copy_s + (self.memory_s(nodes) if way == MEMORY else self.persistent_s(nodes))
+        blocked_s = save_s if way == WAITING else copy_s
+        return Saving(blocked_s, save_s, self.restart_s, failures_s)
+
+
+def forecast(
+    draft: Draft, estimate: Estimate | None = None, model_config: Mapping[str, Any] | None = None
+) -> Forecast | None:
+    """Return what is expected of a checked recipe's checkpoints; None while its parameters are unknown.
+
+    Args:
+        draft: The recipe.
+        estimate: What is known, in place of the recipe's own estimate.
+        model_config: A model's config.json, in place of the recipe's model.
+
+    Raises:
+        UnknownArchitecture: The configuration is of an architecture that is not counted.
+    """
+    section = draft.recipe.checkpointing or Checkpointing()
+    known = estimate or section.estimate or Estimate()
+    own = draft.recipe.content(None if known.parameters else model_config)
+    saved = known.parameters or own.saved
+    if not saved:
+        return None
+    return Forecast(
+        content=_replaced(own, known, saved),
+        ranks_per_node=draft.devices,
+        sizes=tuple(scale.nodes for scale in draft.sizes),
+        section=section,
+        failures_per_node_hour=known.failures_per_node_hour or RATE_PER_NODE_HOUR,
+        restart_s=known.restart_s or RESTART_S,
+        step_s=known.step_s,
+        copy_rate=known.copy_gb_per_s or COPY_GB_PER_S,
+        memory_rate=known.memory_gb_per_s or MEMORY_GB_PER_S,
+        persistent_rate=known.persistent_gb_per_s or PERSISTENT_GB_PER_S,
+        storage_rate=known.storage_gb_per_s,
+    )
+
+
+def _replaced(own: Content, known: Estimate, saved: int) -> Content:
+    """Return what a family saves with what a recipe knows better."""
+    whole = own.parameters if saved == own.saved else None
+    said = (known.dtype or own.dtype, known.optimizer or own.optimizer, known.sharding or own.sharding)
+    return Content(saved, *said, whole)

@@ -1,0 +1,155 @@
+"""A forecast of checkpoints, for people and for programs."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from launcher import layout
+from launcher.checkpointing.cadence import Saving, daly, young
+from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast
+from launcher.checkpointing.section import MEMORY_STEPS, PERSISTENT_STEPS
+from launcher.checkpointing.sizes import GB, GIB, OPTIMIZERS, SHARDINGS, share
+
+_HERE = "<- this job"
+
+
+def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
+    """Yield the report on one size, each line with its style."""
+    content = expected.content
+    whole = f" of {content.parameters:,}" if content.parameters and content.parameters != content.saved else ""
+    yield f"{content.saved:,}{whole} parameters in {content.dtype}", "bold"
+    yield from _table(_size_rows(expected), right=(1, 2, 3))
+    yield f"{_count(nodes, 'node')} of {_count(expected.ranks_per_node, 'rank')}", "bold"
+    yield from _table(_share_rows(expected, nodes), right=range(1, 5))
+    mtbf_h = 1 / (expected.failures_per_node_hour * nodes)
+    yield (
+        f"one failure in {_time(mtbf_h * 3600)}; {_time(expected.restart_s)} to restart; GB/s a node: copy"
+        f" {expected.copy_rate:g}, memory {expected.memory_rate:g}, persistent {expected.persistent_rate:g}",
+        "bold",
+    )
+    yield from _table(_way_rows(expected, nodes), right=range(1, 8))
+    for own in configured(expected, nodes):
+        every = f"every {_count(own['steps'], 'step')}, {_time(own['interval_s'])}"
+        yield f"this job saves to {own['way']} {every}: goodput {100 * own['goodput']:.2f} %", ""
+
+
+def _table(rows: list[tuple[str, ...]], right: Any) -> Iterator[tuple[str, str]]:
+    for i, line in enumerate(layout.table(rows, right=right)):
+        yield line, "" if i else "dim"
+
+
+def _size_rows(expected: Forecast) -> list[tuple[str, ...]]:
+    content = expected.content
+    head = ("checkpoint", "bytes a parameter", "GiB", "GB", "")
+    rows = [head, ("weights", *_size(content.weight_bytes, content.saved), "")]
+    for name in OPTIMIZERS:
+        total = dataclasses.replace(content, optimizer=name).total_bytes
+        if name != "none":
+            rows.append((f"with {name}", *_size(total, content.saved), _HERE if name == content.optimizer else ""))
+    return rows
+
+
+def _size(size: int, parameters: int) -> tuple[str, str, str]:
+    return f"{size / parameters:.4g}", _amount(size / GIB), _amount(size / GB)
+
+
+def _share_rows(expected: Forecast, nodes: int) -> list[tuple[str, ...]]:
+    rows = [("GiB", "a rank holds", "a rank writes", "a node writes", "ranks write", "")]
+    for sharding in SHARDINGS:
+        own = share(expected.content.total_bytes, sharding, nodes, expected.ranks_per_node)
+        sizes = (own.held, own.written, own.node_written)
+        here = "<- as this job saves" if sharding == expected.content.sharding else ""
+        rows.append((sharding, *map(_gib, sizes), str(own.writers), here))
+    return rows
+
+
+def _way_rows(expected: Forecast, nodes: int) -> list[tuple[str, ...]]:
+    rows = [("saving to", "save", "training waits", "Young", "Daly", "save every", "goodput", "steps")]
+    for way in WAYS:
+        saving = expected.saving(way, nodes)
+        times = (saving.save_s, saving.blocked_s, *_textbook(saving), saving.interval_s)
+        steps = str(steps_of(saving, expected)) if expected.step_s else ""
+        rows.append((way, *map(_time, times), f"{100 * saving.goodput(saving.interval_s):.2f} %", steps))
+    return rows
+
+
+def _textbook(saving: Saving) -> tuple[float, float]:
+    return young(saving.blocked_s, saving.mtbf_s), daly(saving.blocked_s, saving.mtbf_s)
+
+
+def configured(expected: Forecast, nodes: int) -> Iterator[dict[str, Any]]:
+    """Yield what comes of the recipe's own tiers, each by itself, where the time of a step is known."""
+    section, step_s = expected.section, expected.step_s
+    tiers = ((MEMORY, section.memory, MEMORY_STEPS), (PERSISTENT, section.persistent, PERSISTENT_STEPS))
+    for way, tier, default in tiers:
+        if tier and step_s:
+            steps = tier.frequency or default
+            goodput = expected.saving(way, nodes).goodput(steps * step_s)
+            yield {"way": way, "steps": steps, "interval_s": steps * step_s, "goodput": goodput}
+
+
+def steps_of(saving: Saving, expected: Forecast) -> int:
+    """Return the best interval in whole optimizer steps, at least one."""
+    return max(1, round(saving.interval_s / expected.step_s))
+
+
+def as_json(expected: Forecast, nodes: int) -> dict[str, Any]:
+    """Return the report on one size as plain data. Sizes in bytes, times in seconds, rates in GB/s a node."""
+    content = expected.content
+    return {
+        **dataclasses.asdict(content),
+        "weight_bytes": content.weight_bytes,
+        "optimizer_bytes": content.optimizer_bytes,
+        "total_bytes": content.total_bytes,
+        "nodes": nodes,
+        "ranks_per_node": expected.ranks_per_node,
+        "shares": [
+            dataclasses.asdict(share(content.total_bytes, sharding, nodes, expected.ranks_per_node))
+            for sharding in SHARDINGS
+        ],
+        "failures_per_node_hour": expected.failures_per_node_hour,
+        "restart_s": expected.restart_s,
+        "step_s": expected.step_s,
+        "rates": {
+            "copy": expected.copy_rate,
+            "memory": expected.memory_rate,
+            "persistent": expected.persistent_rate,
+            "storage": expected.storage_rate,
+        },
+        "configured": list(configured(expected, nodes)),
+        "ways": [_way_json(way, expected, nodes) for way in WAYS],
+    }
+
+
+def _way_json(way: str, expected: Forecast, nodes: int) -> dict[str, Any]:
+    saving = expected.saving(way, nodes)
+    first, higher = _textbook(saving)
+    return {
+        "way": way,
+        **dataclasses.asdict(saving),
+        "young_s": first,
+        "daly_s": higher,
+        "interval_s": saving.interval_s,
+        "goodput": saving.goodput(saving.interval_s),
+        "interval_steps": steps_of(saving, expected) if expected.step_s else None,
+    }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _gib(size: int) -> str:
+    return _amount(size / GIB)
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 else f"{value:.3g}"
+
+
+def _time(seconds: float) -> str:
+    """Return a time in the largest unit of which it has at least two."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:.3g} s"

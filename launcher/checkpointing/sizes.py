@@ -1,0 +1,157 @@
+"""How large a checkpoint is, and which part of it each rank holds and writes.
+
+GiB are 2**30 bytes, GB are 1e9. The document on managed tiered checkpointing divides by 2**30 and writes GB.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from launcher.checkpointing.architecture import Weight
+
+GIB, GB = 2**30, 10**9
+
+DTYPES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
+"""Bytes of one number. Source: PyTorch, torch.dtype."""
+
+_BLOCK = 2048
+OPTIMIZERS: Mapping[str, float] = {
+    "adam_fp16": 6,
+    "adam_fp32": 8,
+    "adam_fp32_master": 12,
+    "adam_8bit": 2 * (1 + 4 / _BLOCK),
+    "none": 0,
+}
+"""Bytes that an optimizer keeps of each trained parameter, beside the parameter.
+
+`adam_fp16` three 16-bit numbers, `adam_fp32` both moments in 32 bits, `adam_fp32_master` those and a 32-bit copy of
+the parameter, `adam_8bit` both moments in 8 bits and a 32-bit scale for each block.
+
+Source: AWS, managed tiered checkpointing, Solution overview (6 B); Rajbhandari et al., ZeRO (2020), section 3.1
+(12 B); Dettmers et al., 8-bit Optimizers via Block-wise Quantization (2022), section 2 (blocks of 2048).
+"""
+
+Sharding = Literal["fsdp", "hsdp", "ddp"]
+SHARDINGS: tuple[Sharding, ...] = ("fsdp", "hsdp", "ddp")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a checkpoint holds.
+
+    Args:
+        saved: Parameters in the checkpoint: all of the model, or its adapters.
+        dtype: Number format of the saved weights, a key of `DTYPES`.
+        optimizer: A key of `OPTIMIZERS`.
+        sharding: How the state is spread over ranks.
+        parameters: Of the whole model; None where only `saved` is known.
+    """
+
+    saved: int
+    dtype: str
+    optimizer: str
+    sharding: Sharding
+    parameters: int | None = None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights. Source: AWS, managed tiered checkpointing, Solution overview."""
+        return self.saved * DTYPES[self.dtype]
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of the optimizer's state."""
+        return math.ceil(self.saved * OPTIMIZERS[self.optimizer])
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the checkpoint."""
+        return self.weight_bytes + self.optimizer_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How a checkpoint falls on the ranks, in bytes.
+
+    Args:
+        sharding: How states are spread.
+        held: State that one rank holds.
+        written: Most that one rank writes.
+        writers: Ranks that write.
+        node_written: Most that one node writes.
+    """
+
+    sharding: Sharding
+    held: int
+    written: int
+    writers: int
+    node_written: int
+
+
+def share(total_bytes: int, sharding: Sharding, nodes: int, ranks_per_node: int) -> Share:
+    """Return how a checkpoint falls on the ranks.
+
+    `fsdp` shards over all ranks, `hsdp` over those of a node with a replica on each node, `ddp` not at all. Of
+    replicas each part is written once, spread evenly; of `ddp` one rank writes everything.
+
+    Source: AWS, managed tiered checkpointing, Solution overview (FSDP and DDP); PyTorch,
+    torch.distributed.checkpoint: saves of replicated tensors are deduplicated over the ranks (HSDP).
+    """
+    ranks = nodes * ranks_per_node
+    if sharding == "ddp":
+        return Share(sharding, total_bytes, total_bytes, 1, total_bytes)
+    group = ranks if sharding == "fsdp" else ranks_per_node
+    held, written, on_node = (-(-total_bytes // parts) for parts in (group, ranks, nodes))
+    return Share(sharding, held, written, ranks, on_node)
+
+
+def lora_parameters(weights: Iterable[Weight], peft: Mapping[str, Any]) -> int:
+    """Return the trained parameters of low-rank adapters.
+
+    Routers, and experts that are one parameter, are no linear layers: only `target_parameters` reaches the latter.
+
+    Args:
+        weights: Of the model.
+        peft: The recipe's `peft_config`.
+
+    Source: Hu et al., LoRA (2021), section 4.1: r·(inputs + outputs) each; PEFT, LoraConfig: all-linear leaves out
+    the head, bias, use_dora (Liu et al., DoRA (2024): one magnitude for each output), target_parameters.
+    """
+    total, weights = 0, tuple(weights)
+    for weight in weights:
+        is_adapted = _is_adapted(weight, peft)
+        if is_adapted:
+            each = peft["r"] * (weight.inputs + weight.outputs)
+            total += weight.count * (each + (weight.outputs if peft.get("use_dora") else 0))
+        if peft["bias"] == "all" or (peft["bias"] == "lora_only" and is_adapted):
+            total += weight.count * weight.biases
+    return total
+
+
+def _is_adapted(weight: Weight, peft: Mapping[str, Any]) -> bool:
+    targets, excluded = peft["target_modules"], peft.get("exclude_modules") or ()
+    if weight.kind == "experts":
+        return _is_named(weight.name, peft.get("target_parameters") or ())
+    if weight.kind not in ("linear", "head") or _is_named(weight.name, excluded):
+        return False
+    if targets == "all-linear":
+        return weight.kind == "linear"
+    return _is_named(weight.name, [targets] if isinstance(targets, str) else targets)
+
+
+def _is_named(name: str, names: Iterable[str]) -> bool:
+    """Tell whether a weight is one of `names`, each its name or the end of it from a dot on."""
+    return any(name == each or name.endswith(f".{each}") for each in names)
+
+
+def memory_needed(node_bytes: int, retention: int, replicas: int) -> int:
+    """Return the bytes of main memory that the memory tier takes on one node, at most.
+
+    Each node holds `retention` checkpoints and the one being written, of its own and of `replicas` neighbours, and
+    the copy that the devices' state is first taken into.
+
+    Source: AWS, managed tiered checkpointing, Solution overview: a copy in the instance's memory, then a replica on
+    adjacent nodes.
+    """
+    return node_bytes * ((retention + 1) * (1 + replicas) + 1)

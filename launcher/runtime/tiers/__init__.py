@@ -1,0 +1,1 @@
+"""Checkpoints in tiers: the memory of the nodes, copies on neighbours, then storage that outlives them."""

@@ -1,0 +1,326 @@
+"""One manager of all tiers: training waits for a copy to host memory, the rest happens beside it."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from launcher.runtime.tiers.journal import Journal, Record
+from launcher.runtime.tiers.lanes import Lane
+from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.ranks import Ranks
+from launcher.runtime.tiers.restore import Form, Restoration, Restored
+from launcher.runtime.tiers.shards import Key, Manifest, Piece, seal
+from launcher.runtime.tiers.slots import Slot, Slots
+from launcher.runtime.tiers.staging import Staged, Stager, complete, pieces_of
+from launcher.runtime.tiers.stores import Store
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTier:
+    """A store, how often it is saved to and how much is kept.
+
+    Args:
+        store: Where.
+        frequency: Optimizer steps between two saves.
+        retention: Published checkpoints kept.
+    """
+
+    store: Store
+    frequency: int
+    retention: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTier:
+    """The memory of the nodes.
+
+    Args:
+        memory: This rank's view of its node.
+        frequency: Optimizer steps between two saves.
+        ranks_per_node: The first rank of each node writes the manifests there.
+        replicas: Neighbour nodes that keep a copy each.
+    """
+
+    memory: NodeMemory
+    frequency: int
+    ranks_per_node: int
+    replicas: int
+
+    def neighbours(self, rank: int, world_size: int) -> list[tuple[int, int]]:
+        """Return, for each replica, the rank that keeps this rank's shard and the one whose shard this rank keeps."""
+        steps = [self.ranks_per_node * (1 + copy) for copy in range(self.replicas)]
+        return [((rank + step) % world_size, (rank - step) % world_size) for step in steps if step < world_size]
+
+
+@dataclass(slots=True)
+class _Save:
+    """A save under way."""
+
+    key: Key
+    staged: Staged
+    slot: Slot
+    slots: Slots
+    progress: Mapping[str, Any]
+    blocked_s: float
+    memory_error: str = ""
+    pieces: dict[Any, Piece] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a rank tells the others of its part of a save."""
+
+    pieces: Mapping[Any, Piece]
+    size: int
+    seconds: float
+    blocked_s: float
+    error: str
+    replica_error: str = ""
+
+
+class CheckpointManager:
+    """Saves the state of a training to tiers, and loads the newest checkpoint there is. All ranks make one.
+
+    What fails while a tier is saved to is told in the log and leaves training alone: the checkpoint is then not in
+    that tier. `load` never takes a checkpoint that is not whole.
+
+    Args:
+        memory: The memory tier; None without one.
+        stores: The others, the nearest first.
+        journal: Is told of everything.
+        node: This rank's node.
+    """
+
+    def __init__(
+        self, memory: MemoryTier | None, stores: Sequence[StoreTier], journal: Journal, node: str = "localhost"
+    ):
+        self._memory, self._stores, self._journal, self._node = memory, tuple(stores), journal, node
+        self._ranks = Ranks()
+        self._lanes = {name: Lane(name) for name in ("memory", "persistent")}
+        self._stager = Stager(self._ranks)
+        self._plain = Slots(None, 3)
+        self._last: tuple[int, frozenset[str]] = (-1, frozenset())
+        if memory:
+            self._adopt(memory)
+
+    def is_due(self, step: int) -> bool:
+        """Return whether some tier is saved to after this step."""
+        return bool(self._due(step))
+
+    def save(
+        self, state: dict[str, Any], step: int, progress: Mapping[str, Any], *, everywhere: bool = False
+    ) -> None:
+        """Save to every tier that is due; return when `state` may change again. Collective.
+
+        Args:
+            state: As for `torch.distributed.checkpoint.save`.
+            step: Optimizer steps done.
+            progress: Comes back with `load`.
+            everywhere: Save to all tiers, due or not.
+
+        Raises:
+            StateUnfit: torch.distributed.checkpoint cannot save the state.
+        """
+        due = frozenset(self._names() if everywhere else self._due(step))
+        if self._last[0] == step:
+            due -= self._last[1]
+        if not due:
+            return
+        self._tell_ended()
+        began = time.perf_counter()
+        key = Key(step, self._stager.plan(state, time.time_ns()))
+        save = self._staged(key, progress, in_memory="shared" in due)
+        save.blocked_s = time.perf_counter() - began
+        self._last = (step, due)
+        self._lanes["memory"].submit(self._finish, save, due)
+
+    def load(self, form: Form) -> Restored | None:
+        """Load the newest published checkpoint; None where there is none. Collective.
+
+        Args:
+            form: Makes the state that is loaded into, once there is a checkpoint: to make an optimizer's changes it.
+                It is told how many ranks wrote the checkpoint, and may make another state for the same number.
+
+        Raises:
+            CheckpointUnavailable: There are some, or a tier could not be asked, and nothing was loaded.
+            StateMismatch: The checkpoint is of another model or optimizer.
+        """
+        self.wait()
+        self._last = (-1, frozenset())
+        return self._restoration().run(form)
+
+    def newest(self) -> int | None:
+        """Return the newest published step; None where there is none. Collective."""
+        return self._restoration().newest()
+
+    def clear(self) -> None:
+        """Remove every checkpoint of this namespace. Collective."""
+        self.wait()
+        if self._memory and self._is_leader:
+            self._memory.memory.clear()
+        if self._ranks.rank == 0:
+            for tier in self._stores:
+                tier.store.remove(tier.store.saves())
+        self._journal.record(Record(time.time(), "cleared", 0, "", 0, 0.0))
+        self._ranks.sum([0])
+
+    def wait(self) -> None:
+        """Wait until every save is done."""
+        for name in ("memory", "persistent"):  # the first gives work to the second
+            for error in self._lanes[name].wait():
+                self._journal.failed(self._last[0], name, f"{type(error).__name__}: {error}")
+
+    def _restoration(self) -> Restoration:
+        memory = self._memory.memory if self._memory else None
+        stores = [tier.store for tier in self._stores]
+        return Restoration(self._ranks, memory, stores, self._node, self._journal)
+
+    @property
+    def _is_leader(self) -> bool:
+        return self._memory is not None and self._ranks.rank % self._memory.ranks_per_node == 0
+
+    def _names(self) -> list[str]:
+        return [*(["shared"] if self._memory else []), *(tier.store.name for tier in self._stores)]
+
+    def _due(self, step: int) -> list[str]:
+        tiers = [("shared", self._memory.frequency)] if self._memory else []
+        tiers += [(tier.store.name, tier.frequency) for tier in self._stores]
+        return [name for name, frequency in tiers if step % frequency == 0]
+
+    def _adopt(self, tier: MemoryTier) -> None:
+        size, first = self._ranks.size, self._ranks.rank - self._ranks.rank % tier.ranks_per_node
+
+        def kept(rank: int) -> list[tuple[int, bool]]:
+            return [(rank, False)] + [(source, True) for _, source in tier.neighbours(rank, size)]
+
+        others = [shard for rank in range(first, min(first + tier.ranks_per_node, size)) for shard in kept(rank)]
+        tier.memory.adopt(kept(self._ranks.rank), others, is_leader=self._is_leader)
+        self._ranks.sum([0])
+
+    def _staged(self, key: Key, progress: Mapping[str, Any], *, in_memory: bool) -> _Save:
+        slots, error = self._memory.memory.slots if in_memory else self._plain, ""
+        slot = slots.take()
+        try:
+            staged = self._stager.copy(slot)
+        except OSError as full:
+            # No room in the node's memory tier: what goes to other tiers goes from this process's own memory.
+            slots.release(slot)
+            slots, error = self._plain, str(full)
+            slot = slots.take()
+            staged = self._stager.copy(slot)
+        return _Save(key, staged, slot, slots, progress, 0.0, error)
+
+    def _finish(self, save: _Save, due: frozenset[str]) -> None:
+        try:
+            save.pieces = pieces_of(save.staged, save.slot, self._ranks.rank)
+            if "shared" in due:
+                self._to_memory(save)
+            for tier in self._stores:
+                if tier.store.name in due:
+                    save.slots.hold(save.slot)
+                    if tier.store.name == "memory":
+                        self._to_store(save, tier)
+                    else:
+                        self._lanes["persistent"].submit(self._to_store, save, tier)
+        finally:
+            save.slots.release(save.slot)
+        if self._memory:
+            memory = self._memory.memory
+            size = len(save.slot.bytes)
+            self._lanes["memory"].attempt(memory.slots.prepare, size, memory.retention + 1)
+
+    def _to_memory(self, save: _Save) -> None:
+        tier, lane = self._memory, self._lanes["memory"]
+        began = time.perf_counter()
+        error = save.memory_error or lane.attempt(tier.memory.commit, save.slot, save.key)
+        replica_error = self._replicate(save, lane)
+        part = _Part(save.pieces, save.staged.size, time.perf_counter() - began, save.blocked_s, error, replica_error)
+        parts = lane.ranks.gather(part)
+        manifest = self._agreed(save, parts, lane, "memory")
+        if not manifest:
+            lane.attempt(tier.memory.forget, save.key)
+            return
+        if self._is_leader and (error := lane.attempt(tier.memory.publish, save.key, manifest)):
+            self._journal.failed(save.key.step, "memory", error)
+        self._told(save, parts, "memory")
+        lane.attempt(tier.memory.retire, save.key)
+
+    def _replicate(self, save: _Save, lane: Lane) -> str:
+        """Give this rank's shard to its neighbours and take theirs; return what went wrong."""
+        tier, errors = self._memory, ""
+        neighbours = tier.neighbours(lane.ranks.rank, lane.ranks.size)
+        sizes = lane.ranks.gather(save.staged.size) if neighbours else []
+        for target, source in neighbours:
+            slot = tier.memory.copies.take()
+            error = lane.attempt(slot.reserve, sizes[source])
+            # The neighbour sends in any case.
+            room = torch.empty(sizes[source], dtype=torch.uint8) if error else slot.bytes[: sizes[source]]
+            lane.ranks.exchange(save.slot.bytes[: save.staged.size], target, room, source)
+            error = error or lane.attempt(tier.memory.commit_copy, slot, save.key, source)
+            if error:
+                tier.memory.copies.release(slot)
+            errors = errors or error
+        return errors
+
+    def _to_store(self, save: _Save, tier: StoreTier) -> None:
+        store, lane = tier.store, self._lanes[tier.store.name]
+        try:
+            began = time.perf_counter()
+            data = save.slot.bytes[: save.staged.size]
+            error = lane.attempt(store.write, save.key, lane.ranks.rank, data)
+            part = _Part(save.pieces, save.staged.size, time.perf_counter() - began, save.blocked_s, error)
+        finally:
+            save.slots.release(save.slot)
+        parts = lane.ranks.gather(part)
+        manifest = self._agreed(save, parts, lane, store.name)
+        if not manifest:
+            return
+        error = lane.attempt(store.publish, save.key, manifest) if lane.ranks.rank == 0 else ""
+        if error := lane.ranks.share(error):
+            self._lost(save, store.name, error)
+            return
+        self._told(save, parts, store.name)
+        if lane.ranks.rank == 0 and (error := lane.attempt(_retire, tier, save.key)):
+            self._journal.failed(save.key.step, store.name, f"older checkpoints were not removed: {error}")
+
+    def _agreed(self, save: _Save, parts: list[_Part], lane: Lane, tier: str) -> bytes:
+        """Return the manifest when every rank has written its shard, else nothing; the same on all ranks."""
+        if errors := [f"rank {rank}: {part.error}" for rank, part in enumerate(parts) if part.error]:
+            self._lost(save, tier, "; ".join(errors))
+            return b""
+        for rank, part in enumerate(parts):
+            if part.replica_error and lane.ranks.rank == 0:
+                self._journal.failed(save.key.step, "replica", f"rank {rank}: {part.replica_error}")
+        return lane.ranks.share(self._sealed(save, parts) if lane.ranks.rank == 0 else b"")
+
+    def _sealed(self, save: _Save, parts: list[_Part]) -> bytes:
+        pieces = {index: piece for part in parts for index, piece in part.pieces.items()}
+        metadata = complete(save.staged.metadata, pieces)
+        return seal(Manifest(save.key, tuple(part.size for part in parts), metadata, save.progress))
+
+    def _lost(self, save: _Save, tier: str, reason: str) -> None:
+        self._journal.failed(save.key.step, tier, reason)
+        self._journal.record(Record(time.time(), "failed", save.key.step, tier, 0, 0.0, save.blocked_s, reason))
+
+    def _told(self, save: _Save, parts: list[_Part], tier: str) -> None:
+        own = parts[self._ranks.rank]
+        self._journal.did("saved", save.key.step, tier, own.size, own.seconds)
+        size, seconds = sum(part.size for part in parts), max(part.seconds for part in parts)
+        blocked_s = max(part.blocked_s for part in parts)
+        self._journal.record(Record(time.time(), "saved", save.key.step, tier, size, seconds, blocked_s))
+
+    def _tell_ended(self) -> None:
+        for name, lane in self._lanes.items():
+            for error in lane.done():
+                self._journal.failed(self._last[0], name, f"{type(error).__name__}: {error}")
+
+
+def _retire(tier: StoreTier, key: Key) -> None:
+    """Remove what is older than the checkpoints that are kept, what was never published, and what was done anew."""
+    saves = tier.store.saves()
+    steps = {each.step: each for each in sorted(saves) if saves[each] and each.step <= key.step}
+    kept = set(sorted(steps.values())[-tier.retention :])
+    tier.store.remove([each for each in saves if each not in kept])

@@ -1,0 +1,102 @@
+"""What is told of checkpoints: a line a rank in a log, and rank 0's records for MLflow."""
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import contract
+
+FORMAT = (
+    "[%(asctime)s] [%(namespace)s] [%(name)s] [%(levelname)s] [%(filename)s:%(lineno)d] [Rank %(rank)s] %(message)s"
+)
+"""Source: amzn-sagemaker-checkpointing 1.1.3, its log's format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A save or a load of all ranks.
+
+    Args:
+        time: Seconds since the epoch.
+        event: `saved`, `loaded`, `failed` or `cleared`.
+        step: Of the checkpoint.
+        tier: Where.
+        num_bytes: Over all ranks.
+        seconds: Of the slowest rank.
+        blocked_s: How long training stood still, on the slowest rank; None where it did not.
+        detail: What went wrong, or was passed over.
+    """
+
+    time: float
+    event: str
+    step: int
+    tier: str
+    num_bytes: int
+    seconds: float
+    blocked_s: float | None = None
+    detail: str = ""
+
+
+class Journal:
+    """Tells of checkpoints on the console, in the namespace's log, and in the run's records.
+
+    Args:
+        namespace: Of the checkpoints.
+        rank: This one.
+        folder: Of the log and the records; None for none.
+    """
+
+    def __init__(self, namespace: str, rank: int, folder: Path | None = None):
+        logger = logging.Logger("launcher.checkpointing")
+        handlers: list[logging.Handler] = [logging.StreamHandler(sys.stdout)]
+        if folder:
+            handlers.append(logging.FileHandler(folder / f"{namespace}_checkpointing.log", delay=True))
+        for handler in handlers:
+            handler.setFormatter(logging.Formatter(FORMAT))
+            logger.addHandler(handler)
+        self._log = logging.LoggerAdapter(logger, {"namespace": namespace, "rank": rank})
+        self._namespace = namespace
+        self._records = folder / contract.CHECKPOINTS_FILE if folder and rank == 0 else None
+
+    def did(self, verb: str, step: int, tier: str, num_bytes: int, seconds: float) -> None:
+        """Tell of this rank's part of a save or a load."""
+        rate = num_bytes / seconds / 1e9 if seconds else 0.0
+        size = f"{num_bytes} bytes in {seconds:.3f} s ({rate:.2f} GB/s)"
+        self._log.info("Step %d: %s %s: %s", step, tier, verb, size, stacklevel=2)
+
+    def failed(self, step: int, tier: str, reason: str) -> None:
+        """Tell of what did not work; training goes on."""
+        self._log.error("Step %d: %s failed: %s", step, tier, reason, stacklevel=2)
+
+    def warn(self, step: int, message: str) -> None:
+        """Tell of what the user must know."""
+        self._log.warning("Step %d: %s", step, message, stacklevel=2)
+
+    def record(self, record: Record) -> None:
+        """Write down what all ranks did; rank 0's journal does."""
+        if self._records:
+            with self._records.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(record) | {"namespace": self._namespace}) + "\n")
+
+    def published(self) -> int:
+        """Return the newest step that was published since the last load, as far as this journal knows; 0 for none.
+
+        This pointer does not go with a node: it tells that a checkpoint was there once.
+        """
+        step = 0
+        if self._records and self._records.exists():
+            for line in self._records.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line of a killed process
+                    step = _after(json.loads(line), step, self._namespace)
+        return step
+
+
+def _after(record: Mapping[str, Any], step: int, namespace: str) -> int:
+    if record["namespace"] != namespace or record["event"] == "failed":
+        return step
+    return max(step, int(record["step"])) if record["event"] == "saved" else int(record["step"])

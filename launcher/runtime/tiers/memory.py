@@ -1,0 +1,168 @@
+"""The memory tier of one node: a folder in shared memory, which its ranks share and which goes when the node goes.
+
+A shard's file has its name from the moment it is whole. A rank's own shards end in `.shard`, those it keeps for a
+rank of a neighbour node in `.replica`. A manifest beside them says that all shards of the save were written.
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher import contract
+from launcher.runtime.tiers.shards import Broken, FileShard, Key
+from launcher.runtime.tiers.slots import FREE_PREFIX, Slot, Slots
+
+_NAME = re.compile(r"(\d{12}\.[0-9a-f]{16})\.rank(\d{5})\.(shard|replica)")
+_MANIFEST = ".manifest"
+
+
+class NotOurs(RuntimeError):
+    """The folder in shared memory belongs to somebody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A shard on a node. `is_replica` tells whether it is a copy of a neighbour's."""
+
+    key: Key
+    rank: int
+    is_replica: bool
+
+
+def node_folder(namespace: str) -> Path:
+    """Return the folder of a namespace in this node's memory."""
+    root = os.environ.get(contract.ENV_NODE_MEMORY)
+    return Path(root) / namespace if root else contract.SHARED_MEMORY / f"recipes-{os.getuid()}" / namespace
+
+
+class NodeMemory:
+    """One rank's view of its node's folder.
+
+    Args:
+        folder: In shared memory; made when missing.
+        rank: This rank.
+        retention: Published checkpoints to keep.
+        num_sources: Ranks whose shards this one keeps a copy of.
+
+    Raises:
+        NotOurs: Another user made the folder.
+    """
+
+    name = "memory"
+
+    def __init__(self, folder: Path, rank: int, retention: int, num_sources: int = 0):
+        for each in (folder.parent, folder):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # What is found there is loaded like code: it must be nobody else's.
+        if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
+            raise NotOurs(f"{folder} is another user's, or others may write to it")
+        self.folder, self.rank, self.retention = folder, rank, retention
+        # One more than is kept, for the save under way; own ones may also be on their way to storage.
+        self.slots = Slots(folder, retention + 2)
+        self.copies = Slots(folder, (retention + 1) * num_sources)
+        self._held: dict[Path, tuple[Key, Slots, Slot]] = {}
+        self._strays: dict[Path, Key] = {}
+
+    def adopt(self, own: Iterable[tuple[int, bool]], others: Iterable[tuple[int, bool]], *, is_leader: bool) -> None:
+        """Take over what an earlier process has left; before any rank of the node saves.
+
+        Args:
+            own: Rank and `is_replica` of the shards that this rank is to keep.
+            others: Those that other ranks of this node are to keep.
+            is_leader: Whether this is the first rank of its node: what nobody keeps is its to remove in time.
+        """
+        kept, others = dict.fromkeys(own, 0), set(others)
+        for path, held in sorted(self.shards().items(), reverse=True):
+            shard = (held.rank, held.is_replica)
+            # No more than is retained: a save that was killed must not take a slot away from those to come.
+            if kept.get(shard, self.retention) < self.retention:
+                pool = self.copies if held.is_replica else self.slots
+                self._held[path] = (held.key, pool, pool.adopt(path))
+                kept[shard] += 1
+            elif shard in kept or (is_leader and shard not in others):
+                self._strays[path] = held.key
+        if is_leader:
+            for path in self.folder.glob(f"{FREE_PREFIX}*"):
+                path.unlink(missing_ok=True)
+
+    def shards(self) -> dict[Path, Held]:
+        """Return the shards on this node by their files."""
+        found = {}
+        for path in self.folder.iterdir():
+            if name := _NAME.fullmatch(path.name):
+                found[path] = Held(Key.parse(path.name), int(name[2]), name[3] == "replica")
+        return found
+
+    def manifests(self) -> dict[Key, Path]:
+        """Return the files of the manifests on this node."""
+        paths = (path for path in self.folder.glob(f"*{_MANIFEST}") if not path.name.startswith("."))
+        return {key: path for path in paths if (key := Key.parse(path.name))}
+
+    def manifest(self, key: Key) -> bytes:
+        """Return the manifest of a save.
+
+        Raises:
+            Broken: It is not there.
+        """
+        try:
+            return (self.folder / f"{key}{_MANIFEST}").read_bytes()
+        except FileNotFoundError as error:
+            raise Broken(f"the manifest of step {key.step} is gone") from error
+
+    def commit(self, slot: Slot, key: Key) -> None:
+        """Name a slot that holds this rank's shard of a save."""
+        slot.name(self.folder / f"{key}.rank{self.rank:05d}.shard")
+        self.slots.hold(slot)
+        self._held[slot.path] = (key, self.slots, slot)
+
+    def commit_copy(self, slot: Slot, key: Key, rank: int) -> None:
+        """Name a slot that holds the shard of another node's rank; it is this object's from here on."""
+        slot.name(self.folder / f"{key}.rank{rank:05d}.replica")
+        self._held[slot.path] = (key, self.copies, slot)
+
+    def publish(self, key: Key, manifest: bytes) -> None:
+        """Write a save's manifest on this node; its first rank does."""
+        path = self.folder / f"{key}{_MANIFEST}"
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_bytes(manifest)
+        partial.rename(path)
+
+    def retire(self, key: Key) -> None:
+        """Let go of all but the newest saves, of which `key` is the last; manifests first.
+
+        Later steps are of work that was lost and is being done again.
+        """
+        steps = {each.step: each for each in sorted({*self.manifests(), key}) if each.step <= key.step}
+        kept = set(sorted(steps.values())[-self.retention :])
+        for each, path in self.manifests().items():
+            if each not in kept:
+                path.unlink(missing_ok=True)
+        for each in {each for each, _, _ in self._held.values()} - kept:
+            self.forget(each)
+        for path, each in list(self._strays.items()):
+            if each not in kept:
+                del self._strays[path]
+                path.unlink(missing_ok=True)
+
+    def forget(self, key: Key) -> None:
+        """Let go of this rank's shards of a save."""
+        for path, (each, pool, slot) in list(self._held.items()):
+            if each == key:
+                del self._held[path]
+                pool.release(slot)
+
+    def clear(self) -> None:
+        """Remove everything of this namespace on this node; its first rank does."""
+        for path in self.folder.iterdir():
+            path.unlink(missing_ok=True)
+
+    def open(self, key: Key, rank: int, num_bytes: int, *, is_replica: bool) -> FileShard:
+        """Return a shard on this node.
+
+        Raises:
+            Broken: It is not there, or cut short.
+        """
+        name = f"{key}.rank{rank:05d}.{'replica' if is_replica else 'shard'}"
+        return FileShard(self.folder / name, num_bytes)

@@ -1,0 +1,142 @@
+"""The memory tier of a HyperPod cluster, through the vendor's client for its service.
+
+The service keeps blobs by namespace, rank and step. A namespace has a fixed number of ranks, and its newest step at
+one world size says nothing of another: shards go to a namespace of their world size, and which step is published at
+which world size is kept in one more namespace, whose number of ranks is always 1.
+
+Source: amzn-sagemaker-checkpointing 1.1.3, storage/clients/inmemory.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from launcher import contract
+from launcher.runtime.tiers.shards import Broken, BytesShard, Key, Shard
+from launcher.runtime.tiers.stores import TierFailure
+
+PACKAGE = "amzn_sagemaker_checkpointing"
+DEFAULT_ADDRESS = "http://ai-toolkit-gossip-headless.aws-hyperpod.svc.cluster.local:9200"
+"""Source: amzn-sagemaker-checkpointing 1.1.3, config/in_memory_client.py."""
+
+
+def service_address() -> str:
+    """Return the address of the cluster's memory service; empty where there is none."""
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and importlib.util.find_spec(PACKAGE) is not None
+    return os.environ.get(contract.ENV_MEMORY_SERVICE, DEFAULT_ADDRESS if in_pod else "")
+
+
+class MemoryService:
+    """The service as a store.
+
+    Args:
+        namespace: Of the checkpoints.
+        rank: This one.
+        world_size: Ranks that save.
+        retention: Published checkpoints kept.
+        address: Of the service.
+    """
+
+    name = "memory"
+
+    def __init__(self, namespace: str, rank: int, world_size: int, retention: int, address: str):
+        self._namespace, self._rank, self._world_size = namespace, rank, world_size
+        self._retention, self._address = retention, address
+        self._clients: dict[int, Any] = {}
+
+    def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
+        with _translated():
+            self._shards(self._world_size).put_checkpoint(key.step, data.numpy().tobytes(), rank=rank)
+
+    def publish(self, key: Key, manifest: bytes) -> None:
+        with _translated():
+            self._shards(self._world_size).put_checkpoint(key.step, manifest, metadata_index=0)
+            pointer = json.dumps({"save": key.save, "world_size": self._world_size}).encode()
+            self._pointers.put_checkpoint(key.step, pointer, rank=0)
+
+    def saves(self) -> dict[Key, bool]:
+        with _translated():
+            # The client answers "none" to a question that failed: this one fails where it must.
+            self._pointers.get_namespace_config()
+            steps = self._pointers.get_latest_checkpoints(limit=self._retention + 1)
+            pointers = {step: self._pointer(step) for step in steps}
+        return {Key(step, pointer["save"]): True for step, pointer in pointers.items() if pointer}
+
+    def manifest(self, key: Key) -> bytes:
+        with _translated():
+            return _found(
+                self._writers(key).get_checkpoint(key.step, metadata_index=0), f"manifest of step {key.step}"
+            )
+
+    def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
+        with _translated():
+            data = _found(self._writers(key).get_checkpoint(key.step, rank=rank), f"shard of rank {rank}")
+        if len(data) < num_bytes:
+            raise Broken(f"the shard of rank {rank} is cut short")
+        return BytesShard(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            with _translated():
+                world_size = (self._pointer(key.step) or {}).get("world_size", self._world_size)
+                self._pointers.delete_checkpoint(key.step, rank=0)
+                for rank in range(world_size + 1):
+                    self._shards(world_size).delete_checkpoint(key.step, rank=rank)
+
+    @property
+    def _pointers(self) -> Any:
+        return self._client(0)
+
+    def _shards(self, world_size: int) -> Any:
+        return self._client(world_size)
+
+    def _client(self, world_size: int) -> Any:
+        from amzn_sagemaker_checkpointing.config.in_memory_client import InMemoryClientConfig
+        from amzn_sagemaker_checkpointing.storage.clients.inmemory.inmemory_client import InMemoryCheckpointClient
+
+        if world_size not in self._clients:
+            name = f"{self._namespace}-{world_size}-ranks" if world_size else f"{self._namespace}-published"
+            client = InMemoryCheckpointClient(
+                name,
+                str(self._rank),
+                str(world_size or 1),
+                InMemoryClientConfig(base_url=self._address),
+                metadata_file_count=1 if world_size else 0,
+                steps_retained=self._retention + 1,
+            )
+            client.get_or_create_namespace()
+            self._clients[world_size] = client
+        return self._clients[world_size]
+
+    def _pointer(self, step: int) -> dict[str, int] | None:
+        data = self._pointers.get_checkpoint(step, rank=0)
+        return json.loads(data) if data else None
+
+    def _writers(self, key: Key) -> Any:
+        pointer = self._pointer(key.step)
+        if not pointer or pointer["save"] != key.save:
+            raise Broken(f"step {key.step} is no longer there as it was published")
+        return self._shards(pointer["world_size"])
+
+
+def _found(data: bytes | None, what: str) -> bytes:
+    if data is None:
+        raise Broken(f"the {what} is gone")
+    return data
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    from amzn_sagemaker_checkpointing.storage.clients.inmemory.exceptions import InMemoryStorageError
+
+    try:
+        yield
+    except InMemoryStorageError as error:
+        raise TierFailure(f"{error}: {error.__cause__}" if error.__cause__ else str(error)) from error
+    except ValueError as error:
+        raise Broken(f"the service's answer makes no sense: {error}") from error

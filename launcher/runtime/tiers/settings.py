@@ -1,0 +1,73 @@
+"""The recipe's section `checkpointing` as the training program reads it."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import contract
+
+S3 = "s3://"
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """How often a tier is saved to, in optimizer steps, and how many checkpoints it keeps."""
+
+    frequency: int
+    retention: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierSettings:
+    """Where checkpoints go.
+
+    Args:
+        namespace: Under which name they are found again.
+        memory: The memory tier; None without one.
+        persistent: The persistent tier; None without one.
+        path: Of the persistent tier: a folder, or `s3://bucket/prefix`.
+        s3_endpoint: Address of another store with S3's interface; None for AWS.
+        replicas: Neighbour nodes that keep a copy of the memory tier.
+    """
+
+    namespace: str
+    memory: Cadence | None
+    persistent: Cadence | None
+    path: str
+    s3_endpoint: str | None
+    replicas: int
+
+
+def tier_settings(section: Mapping[str, Any] | None) -> TierSettings | None:
+    """Return the typed settings of a compiled section; None where there is none."""
+    if not section:
+        return None
+    memory, persistent = section["memory"], section["persistent"]
+    return TierSettings(
+        namespace=section["namespace"],
+        memory=Cadence(memory["frequency"], memory["retention"]) if memory else None,
+        persistent=Cadence(persistent["frequency"], persistent["retention"]) if persistent else None,
+        path=persistent["path"] if persistent else "",
+        s3_endpoint=section["s3_endpoint"],
+        replicas=section["replicas"],
+    )
+
+
+def tier_settings_from_env() -> TierSettings | None:
+    """Return the settings that the launcher has put into the environment of a script; None where it has not."""
+    return tier_settings(json.loads(os.environ.get(contract.ENV_CHECKPOINTING) or "null"))
+
+
+def bucket_and_prefix(path: str) -> tuple[str, str]:
+    """Return bucket and key prefix of `s3://bucket/prefix`; the prefix ends in a slash where there is one."""
+    bucket, _, prefix = path.removeprefix(S3).partition("/")
+    prefix = prefix.strip("/")
+    return bucket, f"{prefix}/" if prefix else ""
+
+
+def folder_of(settings: TierSettings) -> Path:
+    """Return the namespace's folder in a persistent tier that is one."""
+    return Path(settings.path) / settings.namespace

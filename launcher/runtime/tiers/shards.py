@@ -1,0 +1,196 @@
+"""What a checkpoint is made of: a shard of bytes a rank, and the manifest that says what lies where.
+
+A manifest is written last, when every shard is there. It holds a checksum for each piece of each shard, and one of
+its own: whatever matches is what was saved, wherever it was found.
+"""
+
+import os
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy
+import torch
+import xxhash
+from torch.distributed.checkpoint.metadata import Metadata
+
+MAGIC = b"rcptier1"
+"""First bytes of a manifest; another format gets another number."""
+
+CHUNK = 256 << 10
+"""Bytes that are checked right after they were read, while they are in the processor's cache."""
+
+_KEY = re.compile(r"(\d{12})\.([0-9a-f]{16})")
+
+
+class Broken(RuntimeError):
+    """What was found is not what was saved."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """One save of one step.
+
+    Args:
+        step: Optimizer steps done.
+        save: Nanoseconds since the epoch when it was saved: a step that is done again after a fault has a new one.
+    """
+
+    step: int
+    save: int
+
+    def __str__(self) -> str:
+        return f"{self.step:012d}.{self.save:016x}"
+
+    @staticmethod
+    def parse(text: str) -> "Key | None":
+        """Return the key that `text` begins with, None where it begins with something else."""
+        found = _KEY.match(text)
+        return Key(int(found[1]), int(found[2], 16)) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Where a tensor, or a part of one, lies.
+
+    Args:
+        rank: Of the shard.
+        offset: First byte in the shard.
+        length: Bytes.
+        checksum: xxh3_128 of them.
+        dtype: Of the tensor; None for any other object.
+        shape: Of this part.
+    """
+
+    rank: int
+    offset: int
+    length: int
+    checksum: bytes
+    dtype: torch.dtype | None
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that a published checkpoint is.
+
+    Args:
+        key: Which save it is.
+        sizes: Bytes of each rank's shard, shape `(num_ranks,)`.
+        progress: What the training program wants to know when it goes on.
+        metadata: Of torch.distributed.checkpoint; its `storage_data` holds a `Piece` for each index.
+    """
+
+    key: Key
+    sizes: tuple[int, ...]
+    metadata: Metadata
+    progress: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that wrote it."""
+        return len(self.sizes)
+
+
+def seal(manifest: Manifest) -> bytes:
+    """Return a manifest as it is stored."""
+    body = pickle.dumps(manifest)
+    return MAGIC + checksum(body) + body
+
+
+def unseal(data: bytes) -> Manifest:
+    """Return the manifest that `seal` made `data` of.
+
+    Raises:
+        Broken: It is cut short or changed.
+    """
+    head = len(MAGIC)
+    body = data[head + 16 :]
+    if data[:head] != MAGIC or data[head : head + 16] != checksum(body):
+        raise Broken("the manifest is cut short or changed")
+    return pickle.loads(body)
+
+
+def checksum(data: Any) -> bytes:
+    """Return the xxh3_128 of a buffer, 16 bytes."""
+    return xxhash.xxh3_128(data).digest()
+
+
+class Shard(Protocol):
+    """The bytes of a shard, wherever they lie."""
+
+    def read(self, offset: int, room: numpy.ndarray) -> None:
+        """Fill `room`, bytes of shape `(num_bytes,)`, with what is at `offset`.
+
+        Raises:
+            Broken: There is not so much.
+        """
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class FileShard:
+    """A shard in a file. It is read, not mapped: a file that is cut short meanwhile would end this process.
+
+    Args:
+        path: Of the file.
+        num_bytes: What the manifest says that it holds.
+
+    Raises:
+        Broken: It is not there, or cut short.
+    """
+
+    def __init__(self, path: Path, num_bytes: int):
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise Broken(f"{path.name} is gone") from error
+        if os.fstat(self._descriptor).st_size < num_bytes:
+            self.close()
+            raise Broken(f"{path.name} is cut short")
+
+    def read(self, offset: int, room: numpy.ndarray) -> None:
+        while len(room):
+            count = os.preadv(self._descriptor, [room], offset)
+            if not count:
+                raise Broken("a shard is cut short")
+            room, offset = room[count:], offset + count
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class BytesShard:
+    """A shard that came into memory, shape `(num_bytes,)`."""
+
+    def __init__(self, data: torch.Tensor):
+        self._data = data.numpy()
+
+    def read(self, offset: int, room: numpy.ndarray) -> None:
+        room[:] = self._data[offset : offset + len(room)]
+
+    def close(self) -> None:
+        pass
+
+
+def read_checked(shard: Shard, target: torch.Tensor, piece: Piece) -> None:
+    """Read a piece into `target`, bytes of shape `(piece.length,)`, and compare it with its checksum in one pass.
+
+    Raises:
+        Broken: They differ; `target` then holds what was found.
+    """
+    state, data = xxhash.xxh3_128(), target.numpy()
+    for start in range(0, piece.length, CHUNK):
+        part = data[start : start + CHUNK]
+        shard.read(piece.offset + start, part)
+        state.update(part)
+    if state.digest() != piece.checksum:
+        raise _changed(piece)
+
+
+def _changed(piece: Piece) -> Broken:
+    return Broken(f"the shard of rank {piece.rank} is changed at byte {piece.offset}")

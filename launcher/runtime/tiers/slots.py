@@ -1,0 +1,161 @@
+"""Room for shards in host memory, made once and used again and again.
+
+A page that is touched for the first time costs several times its copy: what a save copies into is there already.
+"""
+
+import contextlib
+import mmap
+import os
+import secrets
+import threading
+from pathlib import Path
+
+import torch
+
+GRANULE = 1 << 20
+"""Slots grow by so many bytes."""
+
+FREE_PREFIX = ".free-"
+"""Files of this prefix hold no shard: room, or one that is just being written."""
+
+
+class Slot:
+    """Room for one shard: a file in shared memory, or where there is no folder, plain memory.
+
+    Args:
+        folder: In shared memory; None for plain memory.
+    """
+
+    def __init__(self, folder: Path | None):
+        self._folder = folder
+        self._memory: mmap.mmap | None = None
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+        self.path = folder / f"{FREE_PREFIX}{secrets.token_hex(8)}" if folder else None
+        self.pins = 0
+
+    def reserve(self, num_bytes: int) -> None:
+        """Make room for `num_bytes`, all of it backed by memory.
+
+        Raises:
+            OSError: There is not so much.
+        """
+        if self._fits(num_bytes):
+            return
+        size = -(-num_bytes // GRANULE) * GRANULE
+        if self.path is None:
+            self.bytes = torch.zeros(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+            return
+        self.bytes, self._memory = torch.empty(0, dtype=torch.uint8), None
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, size)
+            # Memory that is promised only when it is written to would end this process by SIGBUS there.
+            os.posix_fallocate(descriptor, 0, size)
+            self._memory = mmap.mmap(descriptor, size)
+        except OSError:
+            self.path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        self.bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self.bytes.zero_()
+
+    def _fits(self, num_bytes: int) -> bool:
+        if len(self.bytes) < num_bytes:
+            return False
+        # Somebody else may have cut the file, or taken it away.
+        return self.path is None or (self.path.exists() and self.path.stat().st_size >= len(self.bytes))
+
+    def name(self, path: Path) -> None:
+        """Give the file a shard's name: from here on it is found."""
+        self.path.rename(path)
+        self.path = path
+
+    def clear(self) -> None:
+        """Take the name away: what is written next must not be taken for what was there."""
+        if self.path and not self.path.name.startswith(FREE_PREFIX):
+            free = self.path.with_name(f"{FREE_PREFIX}{secrets.token_hex(8)}")
+            with contextlib.suppress(FileNotFoundError):
+                self.path.rename(free)
+            self.path = free
+
+    def drop(self) -> None:
+        """Give the memory back."""
+        self.clear()
+        self.bytes, self._memory = torch.empty(0, dtype=torch.uint8), None
+        if self.path:
+            self.path.unlink(missing_ok=True)
+
+
+class Slots:
+    """The slots of one rank. Threads may share them.
+
+    Args:
+        folder: Where their files are; None for plain memory.
+        limit: Most slots; who wants one more waits for one to come back.
+    """
+
+    def __init__(self, folder: Path | None, limit: int):
+        self._folder = folder
+        self._limit = limit
+        self._free: list[Slot] = []
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def take(self) -> Slot:
+        """Return a free slot; the caller has it until `release`."""
+        with self._changed:
+            while not self._free and self._count >= self._limit:
+                self._changed.wait()
+            if self._free:
+                slot = self._free.pop()
+            else:
+                slot = Slot(self._folder)
+                self._count += 1
+            slot.pins = 1
+            return slot
+
+    def adopt(self, path: Path) -> Slot:
+        """Return a slot whose file an earlier process has left; the caller has it until `release`."""
+        with self._changed:
+            slot = Slot(self._folder)
+            slot.path, slot.pins = path, 1
+            self._count += 1
+            return slot
+
+    def prepare(self, num_bytes: int, count: int) -> None:
+        """Make a slot in advance while there are fewer than `count`, so that no save waits for the memory.
+
+        Raises:
+            OSError: There is not so much memory.
+        """
+        with self._changed:
+            if self._free or self._count >= min(count, self._limit):
+                return
+        slot = self.take()
+        try:
+            slot.reserve(num_bytes)
+        finally:
+            self.release(slot)
+
+    def hold(self, slot: Slot) -> None:
+        """Keep a slot for one more purpose."""
+        with self._changed:
+            slot.pins += 1
+
+    def release(self, slot: Slot) -> None:
+        """Take a slot back once nobody holds it any more."""
+        with self._changed:
+            slot.pins -= 1
+            if not slot.pins:
+                slot.clear()
+                self._free.append(slot)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Give the memory of free slots back."""
+        with self._changed:
+            for slot in self._free:
+                slot.drop()
+            self._count -= len(self._free)
+            self._free.clear()

@@ -1,0 +1,124 @@
+"""Places that keep checkpoints outside of this program: folders, object stores, a service.
+
+All ranks reach the same ones. A store keeps named blobs; what makes them a checkpoint is the manifest, written last.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from launcher.runtime.durable import sync
+from launcher.runtime.tiers.shards import Broken, FileShard, Key, Shard
+
+BLOCK = 64 << 20
+"""Bytes handed to the system at once."""
+
+MANIFEST = "manifest"
+
+
+class TierFailure(RuntimeError):
+    """A tier could not do what was asked: it cannot be reached, is full, or refuses."""
+
+
+class Store(Protocol):
+    """What a tier that all ranks reach can do. `name` is that of the tier it serves.
+
+    Raises:
+        TierFailure: Whatever goes wrong, in all methods.
+        Broken: What is to be read is not there, or of another size.
+    """
+
+    name: str
+
+    def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
+        """Store this rank's shard, shape `(num_bytes,)`, and return when it lasts."""
+
+    def publish(self, key: Key, manifest: bytes) -> None:
+        """Store the manifest: one rank does, when every shard is there."""
+
+    def saves(self) -> dict[Key, bool]:
+        """Return every save of which something is there, and whether its manifest is."""
+
+    def manifest(self, key: Key) -> bytes:
+        """Return a manifest."""
+
+    def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
+        """Return the shard of a rank."""
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        """Remove saves, each one's manifest first."""
+
+
+class Folder:
+    """A folder that all ranks reach, on a disk or a network file system.
+
+    Args:
+        folder: Of the namespace; made when something is written.
+    """
+
+    name = "persistent"
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
+        path = self.folder / str(key) / _shard(rank)
+        with _translated():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            try:
+                view = memoryview(data.numpy())
+                while len(view):
+                    view = view[os.write(descriptor, view[:BLOCK]) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def publish(self, key: Key, manifest: bytes) -> None:
+        folder = self.folder / str(key)
+        partial = folder / f".{MANIFEST}.partial"
+        with _translated():
+            partial.write_bytes(manifest)
+            sync(partial)
+            sync(folder)
+            partial.rename(folder / MANIFEST)
+            sync(folder)
+            sync(self.folder)
+
+    def saves(self) -> dict[Key, bool]:
+        with _translated():
+            folders = [path for path in self.folder.glob("*") if path.is_dir()]
+        return {key: (path / MANIFEST).is_file() for path in folders if (key := Key.parse(path.name))}
+
+    def manifest(self, key: Key) -> bytes:
+        with _translated():
+            return (self.folder / str(key) / MANIFEST).read_bytes()
+
+    def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
+        with _translated():
+            return FileShard(self.folder / str(key) / _shard(rank), num_bytes)
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        with _translated():
+            for key in keys:
+                (self.folder / str(key) / MANIFEST).unlink(missing_ok=True)
+                shutil.rmtree(self.folder / str(key))
+
+
+def _shard(rank: int) -> str:
+    return f"rank{rank:05d}.shard"
+
+
+@contextlib.contextmanager
+def _translated():
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise Broken(f"{error.filename} is gone") from error
+    except OSError as error:
+        raise TierFailure(str(error)) from error

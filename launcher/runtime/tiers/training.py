@@ -1,0 +1,129 @@
+"""The tiers as a training loop uses them: a model and its optimizer in, and out again."""
+
+import os
+import pickle
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from launcher.runtime import randomness
+from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler, model_state, put_model_state, random_key
+from launcher.runtime.process_group import rank, world_size
+from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
+from launcher.runtime.tiers.journal import Journal
+from launcher.runtime.tiers.memory import NodeMemory, node_folder
+from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers.service import MemoryService, service_address
+from launcher.runtime.tiers.settings import S3, TierSettings, bucket_and_prefix, folder_of
+from launcher.runtime.tiers.stores import Folder, Store
+
+
+class TieredCheckpoints:
+    """The checkpoints of one training run in tiers. Every method is collective: all ranks call it.
+
+    Args:
+        settings: Where they go.
+        run_dir: Receives the log, the records, and the mark of the launch; None for none.
+    """
+
+    def __init__(self, settings: TierSettings, run_dir: Path | None):
+        self.folder = settings.path or f"the memory tier of {settings.namespace}"
+        self._manager = manager_of(settings, run_dir)
+        self._marks = Checkpoints((run_dir or Path()) / f"{settings.namespace}-launch")
+        self.is_taken_by, self.take = self._marks.is_taken_by, self._marks.take
+
+    def is_due(self, step: int) -> bool:
+        """Return whether some tier is saved to after this step."""
+        return self._manager.is_due(step)
+
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        scheduler: Scheduler | None = None,
+        *,
+        is_last: bool = False,
+    ) -> None:
+        """Save to the tiers that are due; return when training may go on. The last save goes to all, and is awaited.
+
+        Raises:
+            StateUnfit: torch.distributed.checkpoint cannot save the state.
+        """
+        state = model_state(model, optimizer) | {"random": {random_key(): pickle.dumps(randomness.state())}}
+        if scheduler:
+            state["scheduler"] = pickle.dumps(scheduler.state_dict())
+        self._manager.save(state, progress.step, asdict(progress), everywhere=is_last)
+        if is_last:
+            self._manager.wait()
+
+    def load(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Scheduler | None = None
+    ) -> Progress | None:
+        """Load the newest published checkpoint, whatever number of ranks wrote it; None where there is none.
+
+        Raises:
+            CheckpointUnavailable: There are some, or a tier could not be asked, and nothing was loaded.
+            StateMismatch: The checkpoint is of another model or optimizer.
+        """
+
+        def form(num_ranks: int) -> dict[str, Any]:
+            state: dict[str, Any] = model_state(model, optimizer)
+            if scheduler:
+                state["scheduler"] = b""
+            return state | ({"random": {random_key(): b""}} if num_ranks == world_size() else {})
+
+        restored = self._manager.load(form)
+        if restored is None:
+            return None
+        state = restored.state
+        put_model_state(model, optimizer, state)
+        if scheduler:
+            scheduler.load_state_dict(pickle.loads(state["scheduler"]))
+        if restored.world_size == world_size():
+            randomness.restore(pickle.loads(state["random"][random_key()]))
+        else:
+            randomness.reseed(rank(), restored.step)
+        return Progress(**restored.progress)
+
+    def latest(self) -> int | None:
+        """Return the newest published step; None where there is none."""
+        return self._manager.newest()
+
+    def clear(self) -> None:
+        """Remove every checkpoint of this namespace."""
+        self._manager.clear()
+
+
+def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManager:
+    """Return the manager of the tiers that `settings` names. Collective.
+
+    Args:
+        settings: Where checkpoints go.
+        run_dir: Receives the log and the records; None for none.
+    """
+    memory, stores, node = None, [], os.uname().nodename
+    if settings.memory and (address := service_address()):
+        service: Store = MemoryService(settings.namespace, rank(), world_size(), settings.memory.retention, address)
+        stores.append(StoreTier(service, settings.memory.frequency, settings.memory.retention))
+    elif settings.memory:
+        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
+        num_nodes = world_size() // per_node
+        replicas = min(settings.replicas, num_nodes - 1)
+        folder = node_folder(settings.namespace)
+        node = f"{node}:{folder}"
+        held = NodeMemory(folder, rank(), settings.memory.retention, replicas)
+        memory = MemoryTier(held, settings.memory.frequency, per_node, replicas)
+    if settings.persistent:
+        stores.append(StoreTier(_store(settings), settings.persistent.frequency, settings.persistent.retention))
+    return CheckpointManager(memory, stores, Journal(settings.namespace, rank(), run_dir), node)
+
+
+def _store(settings: TierSettings) -> Store:
+    if not settings.path.startswith(S3):
+        return Folder(folder_of(settings))
+    bucket, prefix = bucket_and_prefix(settings.path)
+    return Bucket(bucket, f"{prefix}{settings.namespace}/", settings.s3_endpoint)

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Install the vendor's toolkit, which starts scripts in training images, in an environment of its own: it pins
+# packages that the launcher's tests need newer. The folder of its programs is printed last.
+set -euo pipefail
+
+version=5.1.4
+folder=${XDG_CACHE_HOME:-$HOME/.cache}/recipe-launcher/sagemaker-training-$version
+if [[ ! -x $folder/bin/train ]]; then
+  rm -rf "$folder"
+  "${PYTHON:-python3}" -m venv "$folder"
+  "$folder/bin/python" -m pip install --quiet "sagemaker-training==$version"
+fi
+echo "$folder/bin"

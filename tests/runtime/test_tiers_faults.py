@@ -1,0 +1,11 @@
+"""What can go wrong with tiers, drawn from seeds; benchmarks/test_checkpoint_faults.py runs many more."""
+
+import pytest
+from tier_cases import Case, run_case
+
+SEEDS = (1, 4, 6, 7, 10, 13, 17, 29)
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"{seed}-{Case.of(seed).save_fault}-{Case.of(seed).damage}")
+def test_what_is_loaded_is_the_newest_that_is_whole_or_nothing_in_silence(tmp_path, seed):
+    run_case(seed, tmp_path)

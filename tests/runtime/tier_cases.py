@@ -1,0 +1,368 @@
+"""Seeded cases of what can go wrong with tiers: faults while saving, damage afterwards, then a load.
+
+A case runs real ranks, each a node of its own, and compares what they load with what is whole on disk and in memory,
+found by reading every byte of every file.
+"""
+
+import errno
+import os
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from runtime_ranks import fork_ranks, run_ranks, unused_port
+from torch.distributed.checkpoint.api import CheckpointException
+
+from launcher.runtime.process_group import Place
+from launcher.runtime.tiers import checkpointing, ranks, slots, staging
+from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
+from launcher.runtime.tiers.journal import Journal
+from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.restore import CheckpointUnavailable, Restored
+from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers.shards import Broken, Key, Piece, checksum, unseal
+from launcher.runtime.tiers.stores import Folder, TierFailure
+
+NUM_RANKS = 2
+STEPS = 5
+SAVE_FAULTS = (
+    "none",
+    "kill",
+    "kill",
+    "kill",
+    "memory full",
+    "disk full",
+    "memory fails",
+    "store fails",
+    "replica fails",
+    "S3 unreachable",
+)
+DAMAGES = (
+    "none",
+    "flip memory",
+    "flip replica",
+    "flip all copies",
+    "truncate memory",
+    "remove memory shard",
+    "flip persistent",
+    "truncate persistent",
+    "no memory manifest",
+    "no persistent manifest",
+    "flip memory manifest",
+    "flip persistent manifest",
+    "lose node 0",
+    "lose node 1",
+    "lose both nodes",
+    "S3 unreachable",
+)
+OS_CALLS = ("ftruncate", "posix_fallocate", "rename", "unlink", "write", "fsync", "mkdir")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case, all of it drawn from its seed."""
+
+    seed: int
+    save_fault: str
+    damage: str
+    at: int
+    victim: int
+    memory_every: int
+    store_every: int
+    retention: int
+    loaders: int
+
+    @staticmethod
+    def of(seed: int) -> "Case":
+        draw = random.Random(seed)
+        return Case(
+            seed,
+            SAVE_FAULTS[seed % len(SAVE_FAULTS)],
+            draw.choice(DAMAGES),
+            draw.randint(1, 110),
+            draw.randrange(NUM_RANKS),
+            draw.choice((1, 2)),
+            draw.choice((2, 4)),
+            draw.choice((1, 2)),
+            draw.choice((1, 2, 2, 2, 3)),
+        )
+
+
+def state_at(step: int, rank: int) -> dict:
+    """Return the state after a step: the same tensors on all ranks, and an object of each rank's own."""
+    numbers = torch.Generator().manual_seed(step)
+    tensors = {f"w{place}": torch.randn(300 + place, generator=numbers) for place in range(3)}
+    tensors["half"] = torch.randn(64, generator=numbers).bfloat16()
+    return {"model": tensors, "count": step * 7, "random": {f"rank{rank}": bytes([step]) * 50}}
+
+
+def manager(root: Path, place: Place, case: Case, store: object | None = None) -> CheckpointManager:
+    memory = NodeMemory(root / f"node{place.rank}" / "ns", place.rank, case.retention, num_sources=1)
+    tier = MemoryTier(memory, case.memory_every, ranks_per_node=1, replicas=1)
+    stores = [StoreTier(store or Folder(root / "store"), case.store_every, 2)]
+    return CheckpointManager(tier, stores, Journal("ns", place.rank, root), str(memory.folder))
+
+
+def unreachable() -> Bucket:
+    """Return a bucket of a server that is not there."""
+    os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="word", AWS_EC2_METADATA_DISABLED="true")
+    os.environ.update(AWS_DEFAULT_REGION="us-east-1", AWS_MAX_ATTEMPTS="1")
+    return Bucket("bucket", "ns/", f"http://127.0.0.1:{unused_port()}")
+
+
+def wrap(owner: object, name: str, hook) -> None:
+    real = getattr(owner, name)
+
+    def call(*args, **kwargs):
+        hook()
+        return real(*args, **kwargs)
+
+    setattr(owner, name, call)
+
+
+def die_at(number: int) -> None:
+    """Make this process kill itself just before its `number`-th move that matters."""
+    moves = iter(range(1, 1_000_000))
+
+    def hook() -> None:
+        if next(moves) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for name in OS_CALLS:
+        wrap(os, name, hook)
+    wrap(staging.Stager, "_copy_tensor", hook)
+    wrap(checkpointing, "pieces_of", hook)
+    wrap(slots.Slot, "name", hook)
+    for name in ("exchange", "gather", "share"):
+        wrap(ranks.Ranks, name, hook)
+
+
+def fail_from(owner: object, name: str, number: int, error: BaseException) -> None:
+    """Make a function fail from its `number`-th call on."""
+    calls = iter(range(1, 1_000_000))
+
+    def hook() -> None:
+        if next(calls) >= number:
+            raise error
+
+    wrap(owner, name, hook)
+
+
+def break_saving(case: Case) -> object | None:
+    """Bring about the case's fault in this rank; return the store to save to where it is another one."""
+    full, few = OSError(errno.ENOSPC, "No space left on device"), 1 + case.at % 4
+    match case.save_fault:
+        case "kill":
+            die_at(case.at)
+        case "memory full":
+            fail_from(os, "posix_fallocate", few, full)
+        case "disk full":
+            fail_from(os, "write", few, full)
+        case "memory fails":
+            fail_from(NodeMemory, "commit", few, OSError(errno.EIO, "Input/output error"))
+        case "store fails":
+            fail_from(Folder, "write", 1, CheckpointException("vendor", {}))
+        case "replica fails":
+            fail_from(NodeMemory, "commit_copy", few, OSError(errno.EIO, "Input/output error"))
+    return None
+
+
+def save_all(root: Path, case: Case) -> None:
+    """Save STEPS steps; where a rank is killed the others are killed too, as a job's operator does."""
+
+    def work(place: Place) -> None:
+        if place.rank == case.victim:
+            break_saving(case)
+        checkpoints = manager(root, place, case, unreachable() if case.save_fault == "S3 unreachable" else None)
+        for step in range(1, STEPS + 1):
+            state = state_at(step, place.rank)
+            checkpoints.save(state, step, {"cursor": step * 10})
+            for tensor in state["model"].values():
+                tensor.zero_()  # training goes on: what was saved must be a copy
+        checkpoints.wait()
+
+    children = set(fork_ranks(NUM_RANKS, work, root))
+    while children:
+        child, status = os.wait()
+        children.discard(child)
+        if status:
+            assert case.save_fault == "kill", f"a rank ended with status {status}"
+            time.sleep(0.005 * (case.seed % 3))
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+
+
+def published(root: Path, nodes: int = NUM_RANKS) -> dict[Key, set[str]]:
+    """Return every save that has a manifest, and in which tiers."""
+    found: dict[Key, set[str]] = {}
+    folders = [root / f"node{node}" / "ns" for node in range(nodes)]
+    for path in [path for folder in folders for path in folder.glob("[0-9]*.manifest")]:
+        found.setdefault(Key.parse(path.name), set()).add("memory")
+    for path in root.glob("store/*/manifest"):
+        found.setdefault(Key.parse(path.parent.name), set()).add("persistent")
+    return found
+
+
+def holds(blob: bytes, piece: Piece) -> bool:
+    return checksum(blob[piece.offset : piece.offset + piece.length]) == piece.checksum
+
+
+def is_whole(files: list[Path], manifests: list[Path], num_ranks: int) -> bool:
+    """Tell whether a manifest can be read and every piece of it lies in some file, byte for byte."""
+    for path in manifests:
+        try:
+            manifest = unseal(path.read_bytes())
+        except Broken:
+            continue
+        data = [(path, path.read_bytes()) for path in files]
+        by_rank = {
+            rank: [blob for path, blob in data if f"rank{rank:05d}" in path.name and len(blob) >= size]
+            for rank, size in enumerate(manifest.sizes)
+        }
+        shards: dict[int, list] = {}
+        for index, piece in manifest.metadata.storage_data.items():
+            # Another number of ranks does not read what is of one rank alone.
+            if num_ranks == manifest.world_size or not index.fqn.startswith("random"):
+                shards.setdefault(piece.rank, []).append(piece)
+        return all(
+            any(all(holds(blob, piece) for piece in pieces) for blob in by_rank[rank])
+            for rank, pieces in shards.items()
+        )
+    return False
+
+
+def whole(root: Path, nodes: int, *, with_store: bool) -> list[int]:
+    """Return the steps that can be loaded, found by reading everything."""
+    steps = []
+    for key in published(root, max(nodes, NUM_RANKS)):
+        folders = [root / f"node{node}" / "ns" for node in range(nodes)]
+        manifests = [path for folder in folders if (path := folder / f"{key}.manifest").exists()]
+        files = [path for folder in folders for path in folder.glob(f"{key}.rank*")]
+        store = root / "store" / str(key)
+        in_store = with_store and (store / "manifest").exists()
+        sources = [(files, manifests)]
+        sources += [(list(store.glob("rank*")), [store / "manifest"])] if in_store else []
+        if any(is_whole(*each, nodes) for each in sources):
+            steps.append(key.step)
+    return steps
+
+
+def flip(path: Path, draw: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    used = len(data.rstrip(b"\0"))  # the rest is room that no piece lies in
+    data[draw.randrange(used)] ^= 1 << draw.randrange(8)
+    path.write_bytes(data)
+
+
+def damage(root: Path, case: Case) -> None:
+    """Damage the newest checkpoint of a tier."""
+    draw, found = random.Random(case.seed), published(root)
+    if case.damage.startswith("lose"):
+        for node in {"0": [0], "1": [1]}.get(case.damage[-1], [0, 1]):
+            remove_tree(root / f"node{node}")
+        return
+    tier = "persistent" if "persistent" in case.damage else "memory"
+    newest = max((key for key, tiers in found.items() if tier in tiers), default=None)
+    if newest is None:
+        return
+    patterns = {
+        "flip memory": f"node*/ns/{newest}.*.shard",
+        "flip replica": f"node*/ns/{newest}.*.replica",
+        "flip all copies": f"node*/ns/{newest}.rank*",
+        "truncate memory": f"node*/ns/{newest}.*.shard",
+        "remove memory shard": f"node*/ns/{newest}.*.shard",
+        "flip persistent": f"store/{newest}/rank*",
+        "truncate persistent": f"store/{newest}/rank*",
+        "no memory manifest": f"node*/ns/{newest}.manifest",
+        "no persistent manifest": f"store/{newest}/manifest",
+        "flip memory manifest": f"node*/ns/{newest}.manifest",
+        "flip persistent manifest": f"store/{newest}/manifest",
+    }
+    paths = sorted(root.glob(patterns.get(case.damage, "nothing")))
+    if "all" not in case.damage and "manifest" not in case.damage:
+        paths = draw.sample(paths, min(1, len(paths)))
+    for path in paths:
+        match case.damage.split()[0]:
+            case "flip":
+                flip(path, draw)
+            case "truncate":
+                os.truncate(path, draw.randrange(path.stat().st_size))
+            case _:
+                path.unlink()
+
+
+def remove_tree(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def load_all(root: Path, case: Case) -> list[Restored | str | None]:
+    """Load on `case.loaders` ranks; return for each what it restored, or the error's text."""
+
+    def work(place: Place) -> Restored | str | None:
+        store = unreachable() if case.damage == "S3 unreachable" else None
+
+        def form(num_ranks: int) -> dict:
+            state = state_at(0, place.rank)
+            return state if num_ranks == place.world_size else {k: v for k, v in state.items() if k != "random"}
+
+        try:
+            restored = manager(root, place, case, store).load(form)
+        except CheckpointUnavailable as error:
+            return str(error)
+        if restored:
+            state, expected = restored.state, state_at(restored.step, place.rank)
+            same = {name: torch.equal(state["model"][name], value) for name, value in expected["model"].items()}
+            assert all(same.values()), same
+            assert state["count"] == expected["count"] and restored.progress == {"cursor": restored.step * 10}
+            assert "random" not in state or state["random"] == expected["random"]
+            assert ("random" in state) == (restored.world_size == place.world_size)
+        return restored and replace(restored, state={})
+
+    return run_ranks(case.loaders, work, root)
+
+
+def run_case(seed: int, root: Path) -> str:
+    """Run one case and check all that must hold; return what came of it, in a word."""
+    case = Case.of(seed)
+    save_all(root, case)
+    damage(root, case)
+    # A manifest that was there, and is gone before anybody wrote a word of it, nobody can know of.
+    known = [key.step for key in published(root, case.loaders)]
+    newest = max([*known, Journal("ns", 0, root).published()])
+    can_ask = case.damage != "S3 unreachable"
+    expected = max(whole(root, case.loaders, with_store=can_ask), default=None)
+    results = load_all(root, case)
+    assert len({str(result) for result in results}) == 1, results
+    result = results[0]
+    if expected is None:
+        if newest or not can_ask:
+            assert isinstance(result, str) and "tried" in result, (case, result)
+            assert "memory" in result or "persistent" in result or "no tier" in result
+            return "error"
+        assert result is None, (case, result)
+        return "nothing"
+    assert isinstance(result, Restored) and result.step == expected, (case, expected, newest, result)
+    if expected < newest:
+        assert result.passed_over, case
+        return "older"
+    return result.tier
+
+
+def run_cases(seeds: range, root: Path) -> Counter:
+    """Run cases, each in a folder of its own; return how often each outcome came."""
+    outcomes: Counter = Counter()
+    for seed in seeds:
+        folder = root / str(seed)
+        folder.mkdir(parents=True)
+        try:
+            outcomes[run_case(seed, folder)] += 1
+        except TierFailure as error:
+            raise AssertionError(f"seed {seed}") from error
+        finally:
+            remove_tree(folder)
+    return outcomes

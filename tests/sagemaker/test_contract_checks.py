@@ -1,0 +1,226 @@
+"""The container contract before anything runs: what is composed, refused and rendered, and hosts' files."""
+
+import json
+import os
+import shutil
+
+import pytest
+from contract_jobs import TINY, J
+
+from launcher.backends.contract import artefacts, isolation, optml, program, sync
+from launcher.backends.contract.backend import MACHINE_FILE, ContractBackend
+from launcher.backends.contract.objects import Object, Stores
+from launcher.problems import ProblemsFound
+from launcher.ranks import host_names
+
+OUT = f"{J}.output_path=s3://results/out"
+STARTS = f"{J}.container_entrypoint=[python3,/code/train.py]"
+SCRIPT = ("recipes=training/custom/script", *TINY[1:4], OUT, "training_cfg.entry_script=train.py")
+
+
+def test_the_request_is_that_of_a_training_job(render):
+    role = f"{J}.role=arn:aws:iam::123456789012:role/train"
+    words = (*TINY, OUT, STARTS, role, "recipes.trainer.num_nodes=2", "container=me/image:1")
+    here = render(*words).files["request.json"]
+    there = render(*(each for each in words if "contract" not in each and each != "cluster=local"), "cluster=sm_jobs")
+    assert here == there.files["request.json"]
+    assert "start.sh" not in there.files
+
+
+def test_what_aws_would_know_is_in_a_file_of_its_own(render):
+    words = ("cluster.s3_endpoint=http://127.0.0.1:9000", "cluster.file_systems={fs-01234567: /data}")
+    files = render(*TINY, OUT, *words, f"{J}.region=eu-west-1").files
+    assert json.loads(files[MACHINE_FILE]) == {
+        "region": "eu-west-1",
+        "s3_endpoint": "http://127.0.0.1:9000",
+        "file_systems": {"fs-01234567": "/data"},
+    }
+    assert json.loads(files["plan.json"])["backend"] == "contract"
+
+
+def test_64_hosts_are_planned(render, tmp_path):
+    request = json.loads(render(*TINY, OUT, "recipes.trainer.num_nodes=64").files["request.json"])
+    hosts = optml.hosts(request["ResourceConfig"], host_names(64), tmp_path, is_private=True)
+    for host in hosts:
+        optml.lay_out(host, hosts, request, {})
+    names = sorted(f"algo-{number}" for number in range(1, 65))
+    assert names[1] == "algo-10"
+    for name in names:
+        found = json.loads((tmp_path / name / "ml/input/config/resourceconfig.json").read_text())
+        assert (found["current_host"], found["hosts"]) == (name, names)
+    lines = (tmp_path / "algo-64/hosts").read_text().splitlines()
+    addresses = {line.split()[1]: line.split()[0] for line in lines[2:]}
+    assert sorted(addresses) == names and len(set(addresses.values())) == 64
+    assert addresses["algo-64"] == "127.1.0.64"
+
+
+def test_groups_have_their_own_hosts(tmp_path):
+    groups = [
+        {"InstanceGroupName": "fast", "InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2},
+        {"InstanceGroupName": "slow", "InstanceType": "ml.m5.xlarge", "InstanceCount": 9},
+    ]
+    hosts = optml.hosts({"InstanceGroups": groups}, host_names(11), tmp_path, is_private=True)
+    found = optml.resource_config(hosts[1], hosts)
+    assert found["current_host"] == "algo-10" and found["current_group_name"] == "slow"
+    assert found["current_instance_type"] == "ml.m5.xlarge"
+    fast, slow = found["instance_groups"]
+    assert fast == {
+        "instance_group_name": "fast",
+        "instance_type": "ml.p4d.24xlarge",
+        "hosts": ["algo-1", "algo-2"],
+    }
+    assert slow["hosts"] == ["algo-10", "algo-11", *(f"algo-{number}" for number in range(3, 10))]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "path"),
+    [
+        pytest.param((*TINY, STARTS), "E370", f"{J}.output_path", id="nowhere to write"),
+        pytest.param((*TINY, f"{J}.output_path=file://results"), "E102", f"{J}.output_path", id="no absolute folder"),
+        pytest.param(
+            (*TINY, OUT, f"{J}.inputs.s3={{t: ftp://x/}}"), "E102", f"{J}.inputs.s3.t", id="no store known here"
+        ),
+        pytest.param((*TINY, OUT, "cluster.s3_endpoint=nine"), "E102", "cluster.s3_endpoint", id="no endpoint"),
+        pytest.param((*TINY[:2], "cluster.contract=docker"), "E102", "cluster.contract", id="no contract known here"),
+        pytest.param((*TINY, OUT, "cluster.command=[x]"), "E102", "cluster.command", id="an agent's words"),
+        pytest.param((*TINY, OUT, "recipes.elastic_policy.is_elastic=true"), "E211", "cluster", id="elastic"),
+        pytest.param((*TINY, OUT, "cluster_type=k8s"), "E213", "cluster_type", id="another cluster type"),
+        pytest.param(
+            (*TINY, OUT, f"{J}.checkpoints={{s3_uri: s3://results/c, local_path: /ckpt}}"),
+            "E431",
+            f"{J}.checkpoints.local_path",
+            id="checkpoints outside of the host",
+        ),
+        pytest.param(SCRIPT, "E430", "recipes.training_cfg.entry_script", id="a script without the toolkit"),
+        pytest.param(
+            (*SCRIPT, "++recipes.distribution.mpi.enabled=true"), "E430", f"{J}.source_dir", id="MPI without a script"
+        ),
+        pytest.param(
+            (*TINY, OUT, f"{J}.tags={{a: {'b' * 257}}}"), "E102", f"{J}.tags.a", id="what the API would refuse"
+        ),
+    ],
+)
+def test_faults_are_told_before_anything_runs(words, code, path, problems, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name, **_: None if name == "train" else f"/bin/{name}")
+    found = problems(*words)
+    assert (code, path) in [(problem.code, problem.path) for problem in found], found
+
+
+def test_folders_of_this_machine_are_refused_for_a_job_of_aws(problems):
+    words = [each for each in TINY if "contract" not in each and each != "cluster=local"]
+    role = f"{J}.role=arn:aws:iam::123456789012:role/train"
+    found = problems(
+        *words,
+        "cluster=sm_jobs",
+        "container=me/image:1",
+        role,
+        f"{J}.output_path=file:///out",
+        f"{J}.inputs.s3={{train: file:///train/}}",
+    )
+    assert sorted((each.code, each.path) for each in found) == [
+        ("E369", f"{J}.inputs.s3.train"),
+        ("E369", f"{J}.output_path"),
+    ]
+
+
+def test_keys_of_the_contract_are_placed_for_who_forgets_to_choose_it(problems):
+    (found,) = problems("cluster=local", f"{J}.output_path=s3://a/b")
+    assert (found.code, found.path) == ("E101", J)
+    assert "cluster=local cluster.contract=sagemaker" in found.remedy
+
+
+def test_model_and_arguments_are_as_the_toolkit_writes_them():
+    values = {"v": True, "lr": 0.1, "mp_parameters": {"b": 2, "a": True}, "name": "x y"}
+    assert list(program.arguments(values)) == [
+        *("--lr", "0.1"),
+        *("--mp_parameters", "a=True,b=2"),
+        *("--name", "x y"),
+        *("-v", "True"),
+    ]
+
+
+def test_words_are_mapped_only_where_they_name_opt_ml(tmp_path):
+    host = optml.Host("algo-1", "g", "ml.m5.xlarge", tmp_path, is_private=False)
+    root = str(tmp_path / "ml")
+    for word, mapped in (
+        ("/opt/ml", root),
+        ("/opt/ml/model", f"{root}/model"),
+        ("--dir=/opt/ml/model:/opt/ml/x", f"--dir={root}/model:{root}/x"),
+        ("/opt/mlflow", "/opt/mlflow"),
+        ("/mnt/opt/ml", "/mnt/opt/ml"),
+    ):
+        assert host.mapped(word) == mapped
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    found = tuple(
+        optml.Host(f"algo-{n}", "g", "ml.m5.xlarge", tmp_path / f"algo-{n}", is_private=True) for n in (1, 2)
+    )
+    for host in found:
+        optml.lay_out(host, found, {}, {})
+    return found
+
+
+def test_output_of_all_hosts_is_one_and_clashes_are_told(hosts, tmp_path):
+    first, second = (host.root / "model" for host in hosts)
+    for folder in (first, second):
+        (folder / "shared").mkdir()
+    (first / "shared/a").write_text("1")
+    (second / "shared/b").write_text("2")
+    (first / "same").write_text("mine")
+    (second / "same").write_text("other")
+    (second / "link").symlink_to("same")
+    os.mkfifo(first / "fifo")
+    found = artefacts.gather(hosts, "model")
+    assert list(found.entries) == ["fifo", "link", "same", "shared", "shared/a", "shared/b"]
+    assert found.entries["same"].read_text() == "mine"
+    assert found.clashes == ("model/same is on algo-1 and on algo-2: the first is kept",)
+    artefacts.archive(found, tmp_path / "a.tar.gz")
+    shutil.unpack_archive(tmp_path / "a.tar.gz", tmp_path / "out", filter="data")
+    assert sorted(os.listdir(tmp_path / "out")) == ["link", "same", "shared"]
+
+
+def test_checkpoints_are_sent_once_settled_and_only_their_first_hosts(hosts, tmp_path):
+    store = tmp_path / "store"
+    kept = sync.Kept("/opt/ml/checkpoints", f"file://{store}/", is_brought=True)
+    folder = sync.Sync(kept, hosts, Stores(), tmp_path)
+    folder.bring()
+    first, second = (host.root / "checkpoints" for host in hosts)
+    (first / "step").write_text("half")
+    look = folder.send(settled={})
+    assert not store.exists()  # it may still be written to
+    (first / "step").write_text("whole now")
+    look = folder.send(settled=look)
+    assert not store.exists()
+    (second / "own").write_text("2")
+    look = folder.send(settled=look)
+    assert (sorted(os.listdir(store)), (store / "step").read_text()) == (["step"], "whole now")
+    (second / "step").write_text("another")
+    folder.send()
+    assert (sorted(os.listdir(store)), (store / "step").read_text()) == (["own", "step"], "whole now")
+    assert folder.notes == ["/opt/ml/checkpoints/step is on algo-1 and on algo-2: the first is kept"]
+    assert not list(tmp_path.glob("synced*"))
+
+
+def test_a_stored_key_that_leaves_the_checkpoints_folder_is_refused(hosts, tmp_path, monkeypatch):
+    kept = sync.Kept("/opt/ml/checkpoints", "s3://bucket/ckpt/", is_brought=True)
+    stores = Stores()
+    monkeypatch.setattr(Stores, "list", lambda stores, uri: iter([Object(f"{uri}../../../evil", 1)]))
+    with pytest.raises(ProblemsFound, match="no path below a folder"):
+        sync.Sync(kept, hosts, stores, tmp_path).bring()
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_a_kernel_without_namespaces_is_found_out(monkeypatch, tmp_path):
+    (tmp_path / "unshare").write_text("#!/bin/sh\necho refused >&2\nexit 1\n")
+    (tmp_path / "unshare").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert isolation.probe() is isolation.FOLDERS
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert isolation.probe() is isolation.FOLDERS
+
+
+def test_a_job_on_this_machine_has_no_server_to_be_tried_on(render):
+    (found,) = ContractBackend().validate(render(*TINY, OUT))
+    assert found.code == "E416"

@@ -1,0 +1,134 @@
+"""Programs that know nothing of this launcher, under the container contract: the vendor's toolkit, and MPI."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import frozen_context
+from contract_jobs import TIMEOUT_S, J, Started
+
+from launcher import pipeline
+from launcher.backends.contract import isolation
+from launcher.backends.contract.backend import ContractBackend
+from launcher.specs import JobState
+
+TOOLKIT = (
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recipe-launcher/sagemaker-training-5.1.4/bin"
+)
+SCRIPT = (
+    "recipes=training/custom/script",
+    "cluster=local",
+    "cluster.contract=sagemaker",
+    "training_cfg.entry_script=train.py",
+)
+
+pytestmark = pytest.mark.skipif(isolation.probe() is isolation.FOLDERS, reason="this kernel gives no namespaces")
+needs_toolkit = pytest.mark.skipif(
+    not (TOOLKIT / "train").exists(), reason="needs the toolkit: tests/engines/install_toolkit.sh"
+)
+needs_mpi = pytest.mark.skipif(
+    shutil.which("mpirun") is None, reason="needs OpenMPI: apt-get install --no-install-recommends openmpi-bin"
+)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that runs a script's job to its end."""
+
+    def run(script: str, *overrides: str) -> Started:
+        code = tmp_path / "code"
+        code.mkdir()
+        (code / "train.py").write_text(script, encoding="utf-8")
+        (code / "beside.py").write_text("VALUE = 7\n", encoding="utf-8")
+        words = [*SCRIPT, f"{J}.output_path=file://{tmp_path}/out", f"{J}.source_dir={code}", *overrides]
+        context = frozen_context(tmp_path)
+        bundle = pipeline.render(pipeline.prepare(words, context), context)
+        pipeline.write(bundle)
+        backend = ContractBackend()
+        job = Started(backend, backend.submit(bundle), tmp_path / "out")
+        job.end(2 * TIMEOUT_S)
+        return job
+
+    return run
+
+
+SAVES = """
+import argparse, json, os, beside
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--shape")
+parser.add_argument("-v")
+found = vars(parser.parse_args()) | {"beside": beside.VALUE}
+for name in ("SM_MODEL_DIR", "SM_CHANNELS", "SM_HOSTS", "SM_CURRENT_HOST", "SM_HP_LR", "TRAINING_JOB_NAME"):
+    found[name] = os.environ[name]
+open(os.environ["SM_MODEL_DIR"] + "/found.json", "w").write(json.dumps(found))
+"""
+ONE = (
+    "instance_type=m5.2xlarge",
+    "training_cfg.run.ntasks_per_node=1",
+    "training_cfg.script_args=[{--lr: 0.1}, {--shape: a b}, {-v: 'yes'}]",
+)
+
+
+@needs_toolkit
+def test_the_toolkit_trains_a_script(run, monkeypatch):
+    monkeypatch.setenv("PATH", f"{TOOLKIT}:{os.environ['PATH']}")
+    job = run(SAVES, *ONE)
+    assert job.statuses()[-1] == "Completed", job.log()
+    assert json.loads(job.archived()["found.json"]) == {
+        "lr": 0.1,
+        "shape": "a b",
+        "v": "yes",
+        "beside": 7,
+        "SM_MODEL_DIR": "/opt/ml/model",
+        "SM_CHANNELS": '["recipe"]',
+        "SM_HOSTS": '["algo-1"]',
+        "SM_CURRENT_HOST": "algo-1",
+        "SM_HP_LR": "0.1",
+        "TRAINING_JOB_NAME": job.handle.job_name,
+    }
+
+
+@needs_toolkit
+def test_the_toolkits_failure_is_the_jobs_reason(run, monkeypatch):
+    monkeypatch.setenv("PATH", f"{TOOLKIT}:{os.environ['PATH']}")
+    job = run("raise ValueError('no such luck')", *ONE)
+    status = job.backend.status(job.handle)
+    assert status.state is JobState.FAILED
+    assert status.message.startswith("ExecuteUserScriptError:\nExitCode 1")
+    assert "ValueError: no such luck" in job.log()
+
+
+RANKS = """
+import os, socket, sys
+rank = os.environ["OMPI_COMM_WORLD_RANK"]
+found = [os.environ["OMPI_COMM_WORLD_SIZE"], socket.gethostname(), os.environ["SM_HP_LR"], *sys.argv[1:]]
+open(f"/opt/ml/model/{rank}", "w").write(" ".join(found))
+os.write(1, f"rank {rank} is done\\n".encode())
+"""
+MPI = (
+    "instance_type=p3.16xlarge",
+    "training_cfg.run.nodes=3",
+    "training_cfg.run.ntasks_per_node=2",
+    "++recipes.distribution.mpi.enabled=true",
+    "training_cfg.script_args=[{--lr: 0.1}]",
+)
+
+
+@needs_mpi
+def test_mpirun_starts_ranks_on_every_host(run):
+    job = run(RANKS, *MPI)
+    assert job.statuses()[-1] == "Completed", job.log()
+    assert job.archived() == {str(rank): f"6 algo-{rank // 2 + 1} 0.1 --lr 0.1" for rank in range(6)}
+    log = job.log()
+    assert all(f"rank {rank} is done" in log for rank in range(6))
+
+
+@needs_mpi
+def test_a_rank_that_fails_fails_the_job(run):
+    script = "import os, sys, time; os.environ['OMPI_COMM_WORLD_RANK'] == '5' and sys.exit(7); time.sleep(40)"
+    job = run(script, *MPI)
+    status = job.backend.status(job.handle)
+    assert (status.state, status.message) == (JobState.FAILED, "AlgorithmError: , exit code: 7")

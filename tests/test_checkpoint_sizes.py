@@ -1,0 +1,263 @@
+"""How large checkpoints are and how often to save: the document's numbers, published ones, and laws of the models."""
+
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.checkpointing import architecture
+from launcher.checkpointing.cadence import DOCUMENT_MTBF_HOURS, RATE_PER_NODE_HOUR, Saving, daly, mtbf_s, young
+from launcher.checkpointing.sizes import GB, GIB, SHARDINGS, Content, lora_parameters, memory_needed, share
+
+LORA = {"r": 16, "bias": "none", "target_modules": "all-linear", "use_dora": False}
+LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
+TABLE_ONLY_70B, TABLE_ONLY_671B = 70 * 10**9, 671 * 10**9
+
+PUBLISHED = {
+    LLAMA_8B: 8_030_261_248,
+    "meta-llama/Llama-3.2-1B-Instruct": 1_235_814_400,
+    "meta-llama/Llama-3.2-3B-Instruct": 3_212_749_824,
+    "meta-llama/Llama-3.3-70B-Instruct": 70_553_706_496,
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": 107_769_861_120,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen2.5-32B-Instruct": 32_763_876_352,
+    "Qwen/Qwen2.5-72B-Instruct": 72_706_203_648,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-1.7B": 1_720_574_976,
+    "Qwen/Qwen3-4B": 4_022_468_096,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen3-14B": 14_768_307_200,
+    "Qwen/Qwen3-32B": 32_762_123_264,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+    "deepseek-ai/DeepSeek-R1": 671_026_419_200,
+    "openai/gpt-oss-20b": 20_914_757_184,
+    "openai/gpt-oss-120b": 116_829_156_672,
+    "mistralai/Mistral-7B-v0.1": 7_241_732_096,
+    "mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,
+}
+"""Parameters of the published weights.
+
+Source: transformers 5.23, each model built from its config.json on torch's meta device; R1 with its routers' biases,
+which are buffers there.
+"""
+QWEN3_30B_A3B = {
+    **{"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768},
+    **{"num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128},
+    **{"num_experts": 128, "vocab_size": 151936, "tie_word_embeddings": False},
+}
+DEEPSEEK_V2_LITE = {
+    **{"model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408},
+    **{"num_hidden_layers": 27, "num_attention_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512},
+    **{"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64},
+    **{"n_shared_experts": 2, "first_k_dense_replace": 1, "vocab_size": 102400},
+}
+BIASED = {
+    **{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "vocab_size": 100, "attention_bias": True, "mlp_bias": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "gib", "gib_with_optimizer"),
+    [pytest.param(TABLE_ONLY_70B, 130.4, 521.5, id="70B"), pytest.param(TABLE_ONLY_671B, 1249.8, 4999.3, id="671B")],
+)
+def test_the_documents_table(parameters, gib, gib_with_optimizer):
+    content = Content(parameters, "bfloat16", "adam_fp16", "fsdp")
+    assert round(content.weight_bytes / GIB, 1) == gib
+    assert round(content.total_bytes / GIB, 1) == gib_with_optimizer
+    assert content.total_bytes == 4 * content.weight_bytes
+
+
+def test_the_documents_1_43_tb_is_none_of_671_billion_parameters():
+    bytes_ = Content(TABLE_ONLY_671B, "bfloat16", "none", "fsdp").total_bytes
+    units = (1000 * GIB, 2**40, 1000 * GB)
+    assert [round(bytes_ / unit, 2) for unit in units] == [1.25, 1.22, 1.34]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_of_known_models_are_the_published_ones(name):
+    assert architecture.num_parameters(architecture.table()[name]) == PUBLISHED[name]
+
+
+def test_every_known_model_is_counted_and_tested_or_shares_its_weights_with_one_that_is():
+    counts = {name: architecture.num_parameters(config) for name, config in architecture.table().items()}
+    assert set(counts.values()) == set(PUBLISHED.values())
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        pytest.param(QWEN3_30B_A3B, 30_532_122_624, id="Qwen3-30B-A3B"),
+        pytest.param(DEEPSEEK_V2_LITE, 15_706_484_224, id="DeepSeek-V2-Lite"),
+        pytest.param(BIASED, 96_192, id="biases everywhere"),
+        pytest.param({"model_type": "mllama", "text_config": BIASED}, 96_192, id="a model of several parts"),
+    ],
+)
+def test_other_configurations_are_counted(config, parameters):
+    assert architecture.num_parameters(config) == parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        pytest.param({"model_type": "mamba"}, "'mamba' is not counted", id="architecture"),
+        pytest.param({"hidden_size": None}, "no size", id="no size"),
+        pytest.param({"num_attention_heads": 0}, "no size", id="zero"),
+    ],
+)
+def test_what_cannot_be_counted_is_not_guessed(change, says):
+    with pytest.raises(architecture.UnknownArchitecture, match=says):
+        architecture.num_parameters({**BIASED, **change})
+
+
+def test_a_size_that_is_missing_is_named():
+    config = {key: value for key, value in BIASED.items() if key != "intermediate_size"}
+    with pytest.raises(architecture.UnknownArchitecture, match="intermediate_size"):
+        architecture.num_parameters(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "parameters"),
+    [
+        pytest.param(LLAMA_8B, {}, 41_943_040, id="all-linear"),
+        pytest.param(LLAMA_8B, {"r": 8, "target_modules": ["q_proj", "v_proj"]}, 3_407_872, id="q and v"),
+        pytest.param(LLAMA_8B, {"exclude_modules": ["down_proj"]}, 41_943_040 - 32 * 16 * 18432, id="excluded"),
+        pytest.param(LLAMA_8B, {"use_dora": True}, 41_943_040 + 32 * (4096 * 3 + 2 * 1024 + 2 * 14336), id="dora"),
+        pytest.param("Qwen/Qwen2.5-7B-Instruct", {"bias": "lora_only"}, 40_370_176 + 28 * 4608, id="biases"),
+        pytest.param(
+            "openai/gpt-oss-20b", {"target_modules": "all-linear"}, 24 * 16 * 2 * (6976 + 3392), id="experts apart"
+        ),
+        pytest.param(
+            "openai/gpt-oss-20b",
+            {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+            24 * 16 * (2 * (6976 + 3392) + 32 * (8640 + 5760)),
+            id="experts too",
+        ),
+    ],
+)
+def test_adapters_alone_are_counted(name, change, parameters):
+    assert lora_parameters(architecture.weights(architecture.table()[name]), LORA | change) == parameters
+
+
+SIZES = {"total": st.integers(1, 10**13), "nodes": st.integers(1, 4096), "per_node": st.integers(1, 64)}
+
+
+@given(**SIZES)
+def test_shares_cover_the_checkpoint_once(total, nodes, per_node):
+    fsdp, hsdp, ddp = (share(total, sharding, nodes, per_node) for sharding in SHARDINGS)
+    ranks = nodes * per_node
+    for spread in (fsdp, hsdp):
+        assert total <= spread.written * spread.writers < total + ranks
+        assert total <= spread.node_written * nodes < total + nodes
+    assert ddp.written * ddp.writers == total == ddp.held == ddp.node_written
+    assert fsdp.held <= hsdp.held <= ddp.held
+    assert fsdp == share(total, "fsdp", nodes, per_node) and (nodes > 1 or fsdp.held == hsdp.held)
+
+
+def test_memory_holds_what_is_kept_what_is_written_and_what_is_copied():
+    assert memory_needed(10, retention=3, replicas=1) == 90
+    assert memory_needed(10, retention=1, replicas=0) == 30
+
+
+@pytest.mark.parametrize(
+    ("mtbf_min", "minutes"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)], ids=["24 h", "6 h", "15 min"]
+)
+def test_intervals_are_those_of_dalys_examples(mtbf_min, minutes):
+    """Source: Daly (2006), figures 3 to 5: a dump of 5 minutes."""
+    found = daly(5 * 60, mtbf_min * 60) / 60
+    assert round(found, 1 if minutes < 10 else 0) == minutes
+
+
+def test_the_first_order_is_the_square_root():
+    assert young(2, 900) == 60
+    assert daly(7, 3) == 3
+
+
+def test_the_published_rate_is_the_documents_one_failure_in_three_hours():
+    assert mtbf_s(RATE_PER_NODE_HOUR, 2048) / 3600 == pytest.approx(DOCUMENT_MTBF_HOURS, rel=0.04)
+
+
+@given(cost=st.floats(0.01, 600), mtbf=st.floats(1800, 1e7), restart=st.floats(0, 3600))
+def test_no_interval_is_much_better_than_the_chosen_one(cost, mtbf, restart):
+    saving = Saving(cost, cost, restart, mtbf)
+    chosen = saving.goodput(saving.interval_s)
+    others = (saving.goodput(saving.interval_s * factor) for factor in (0.25, 0.5, 0.8, 0.95, 1.05, 1.25, 2, 4))
+    assert 0 < chosen < 1 and max(others) <= chosen * 1.002
+
+
+def simulated(saving, interval_s, rng, until_s):
+    """Return the goodput of a job that fails at random: work counts once the checkpoint that holds it is complete."""
+    now, kept, next_failure = 0.0, 0.0, rng.expovariate(1 / saving.mtbf_s)
+    while now < until_s:
+        behind = saving.save_s - saving.blocked_s
+        begins, done, safe = now, 0.0, 0.0
+        while True:
+            now += interval_s + saving.blocked_s
+            done += interval_s
+            if now + behind > next_failure:
+                # of this round's saves, those that were complete when it failed
+                whole = int((next_failure - begins - behind) // (interval_s + saving.blocked_s))
+                safe = max(0, whole) * interval_s
+                break
+            if now > until_s:
+                return (kept + done) / now
+        kept += safe
+        now = next_failure
+        while True:  # a failure while restarting begins the restart again
+            next_failure = now + rng.expovariate(1 / saving.mtbf_s)
+            if next_failure > now + saving.restart_s:
+                now += saving.restart_s
+                break
+            now = next_failure
+    return kept / now
+
+
+@pytest.mark.parametrize(
+    "saving",
+    [
+        pytest.param(Saving(300, 300, 600, 6 * 3600), id="training waits"),
+        pytest.param(Saving(20, 600, 300, 3 * 3600), id="behind training"),
+        pytest.param(Saving(1, 30, 300, 24 * 3600), id="to memory"),
+    ],
+)
+def test_goodput_is_what_a_simulation_finds(saving):
+    found = simulated(saving, saving.interval_s, random.Random(7), until_s=4000 * saving.mtbf_s)
+    assert saving.goodput(saving.interval_s) == pytest.approx(found, rel=0.01)
+
+
+def test_saves_never_overlap_and_hopeless_jobs_make_no_progress():
+    slow = Saving(1, 500, 60, 3600)
+    assert slow.interval_s == 499 > daly(1, 3600)
+    assert Saving(1e6, 1e6, 60, 10).goodput(1e6) == 0
+    assert math.isfinite(Saving(0, 0, 0, 1e-3).goodput(Saving(0, 0, 0, 1e-3).interval_s))
+
+
+def test_the_tiny_model_is_counted_as_it_is_built(prepare):
+    torch = pytest.importorskip("torch")
+    from launcher.families.tiny_lm import ModelConfig, _num_parameters
+    from launcher.runtime.model import TinyLM
+
+    for sizes in ({"hidden_size": 64, "num_layers": 2}, {"hidden_size": 24, "num_layers": 5}):
+        config = {"vocab_size": 256, "num_heads": 4, "dropout": 0.0} | sizes
+        with torch.device("meta"):
+            built = TinyLM(**config, max_len=48)
+        assert _num_parameters(ModelConfig(**config), 48) == sum(p.numel() for p in built.parameters())
+
+
+def test_a_model_in_a_folder_is_counted_by_its_config_json(recipes, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(DEEPSEEK_V2_LITE))
+    name = "llmft_llama3_3_70b_instruct_seq4k_gpu_dpo_fft"
+    key = "recipes.training_config.model_config.model_name_or_path"
+    code, out, _ = recipes("checkpoint", name, "cluster=k8s", f"{key}={tmp_path}/model", "--json")
+    assert code == 0 and json.loads(out)["saved"] == 15_706_484_224
+
+
+def test_a_models_config_json_is_counted_by_the_command(recipes, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_30B_A3B))
+    code, out, _ = recipes("checkpoint", "tiny_lm_cpu", "--config", "config.json", "--json")
+    assert code == 0 and json.loads(out)["saved"] == 30_532_122_624

@@ -1,0 +1,74 @@
+"""A job with tiers loses nodes, with real agents: what it goes on from."""
+
+import json
+
+import pytest
+from whole_jobs import ARGS, bundle_of, curve, left_behind, losses_in_the_model, records, run, train_alone
+
+from launcher import contract
+
+pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+
+STEPS, EVERY, LOST_AT = 50, 20, 27
+# A step takes 0.1 s or more: saves of a neighbour's replica keep pace.
+STATIC = (
+    "recipes.elastic_policy=null",
+    "recipes.scale_config=null",
+    "recipes.trainer.num_nodes=2",
+    "recipes.training_config.model_config.hidden_size=128",
+    f"{ARGS}.max_epochs=4",
+)
+TIERS = (
+    "+recipes.checkpointing={namespace: tiny, memory: {frequency: 1, retention: 2}, "
+    f"persistent: {{frequency: {EVERY}, retention: 2, path: kept}}}}"
+)
+
+
+def losing(*nodes):
+    events = [f"{{at:{{step:{LOST_AT}}},node_loss:{{node:{node},replacement_after:1}}}}" for node in nodes]
+    return f"+cluster.events=[{','.join(events)}]"
+
+
+def loaded_from(folder):
+    """Return tier and step of each load, in order."""
+    told = records(bundle_of(folder) / "run" / contract.CHECKPOINTS_FILE)
+    return [(record["tier"], record["step"], record["detail"]) for record in told if record["event"] == "loaded"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Return the losses of the same training in a single process."""
+    folder = tmp_path_factory.mktemp("alone")
+    code, _, err = run(*STATIC, "dry_run=true", cwd=folder)
+    assert code == 0, err
+    (config,) = (bundle_of(folder) / "configs").iterdir()
+    config.rename(config.with_name("config-n1.yaml"))
+    return train_alone(bundle_of(folder), folder / "alone")
+
+
+def assert_whole(folder, alone):
+    assert losses_in_the_model(bundle_of(folder) / "run") == pytest.approx(alone, abs=1e-5)
+    assert sorted(step for step, _ in curve(folder)) == list(range(1, STEPS + 1))
+    assert left_behind(folder) == []
+    timeline = json.loads((bundle_of(folder) / "run" / "timeline.json").read_text())
+    assert [(each["from_nodes"], each["to_nodes"]) for each in timeline["transitions"]] == [(0, 2), (2, 2)]
+    assert not list(contract.SHARED_MEMORY.glob("recipes-node-*"))
+
+
+def test_after_a_lost_node_the_job_goes_on_from_its_neighbours_replica(tmp_path, alone):
+    code, _, err = run(*STATIC, TIERS, losing(1), cwd=tmp_path)
+    assert code == 0, err
+    ((tier, step, detail),) = loaded_from(tmp_path)
+    assert tier == "replica" and LOST_AT - 2 <= step <= LOST_AT + 3 and not detail
+    assert_whole(tmp_path, alone)
+    assert {step for step, _ in curve(tmp_path, "checkpoint/memory/save_seconds")} >= set(range(1, LOST_AT - 2))
+    assert [step for step, _ in curve(tmp_path, "checkpoint/replica/load_seconds")] == [step]
+
+
+def test_after_both_nodes_are_lost_the_job_goes_on_from_the_persistent_tier_and_says_so(tmp_path, alone):
+    code, out, err = run(*STATIC, TIERS, losing(0, 1), cwd=tmp_path)
+    assert code == 0, err
+    ((tier, step, detail),) = loaded_from(tmp_path)
+    assert (tier, step) == ("persistent", EVERY)
+    assert "was published, and no tier has it any more" in detail and f"goes on from step {EVERY}" in out
+    assert_whole(tmp_path, alone)
