@@ -82,8 +82,8 @@ class Cluster:
         yield JobEvent(0.0, "Created", "the job was created")
         yield JobEvent(61.5, "FailedScheduling", "0/4 nodes are available", "Pod/tiny-0", is_warning=True)
 
-    def scale(self, handle, num_nodes):
-        self._called(("scale", num_nodes))
+    def scale(self, handle, num_nodes, min_nodes=None):
+        self._called(("scale", num_nodes, min_nodes))
 
     def cancel(self, handle):
         self._called("cancel")
@@ -376,10 +376,10 @@ def test_logs_pass_on_what_is_selected(record, on, capsys, options, selection, l
 def test_scale_asks_for_the_size(record, on, capsys):
     cluster = on(Cluster(RUNNING))
     assert cli.run(["scale", NAME, "--nodes", "3"]) == 0
-    assert cli.run(["scale", NAME, "--nodes", "1", "--json"]) == 0
+    assert cli.run(["scale", NAME, "--nodes", "2", "--min-nodes", "1", "--json"]) == 0
     asked, told = capsys.readouterr().out.split("\n", 1)
-    assert asked.startswith("asked for 3 nodes;") and json.loads(told) == {"job": NAME, "nodes": 1}
-    assert cluster.calls == [("scale", 3), ("scale", 1)]
+    assert asked.startswith("asked for 3 nodes;") and json.loads(told) == {"job": NAME, "nodes": 2}
+    assert cluster.calls == [("scale", 3, None), ("scale", 2, 1)]
 
 
 def test_cancel_ends_a_job_once(record, on, capsys, monkeypatch):
