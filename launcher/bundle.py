@@ -117,6 +117,8 @@ def read(directory: Path) -> tuple[Bundle, str]:
 
 def _files_in(directory: Path) -> set[str]:
     """Return the files of a bundle but for its job's record and the folder that the job writes to as it runs."""
-    tops = [path for path in directory.iterdir() if path.name not in (RUN_DIR, JOB_FILE)]
+    own = (RUN_DIR, JOB_FILE)
+    # The record has a partial file beside it while it is written, which a killed process leaves.
+    tops = [path for path in directory.iterdir() if path.name not in own and not path.match(f".{JOB_FILE}.*.partial")]
     files = (path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
     return {str(path.relative_to(directory)) for path in files}

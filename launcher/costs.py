@@ -42,7 +42,7 @@ class Cost:
     Args:
         nodes: Its instances.
         per_hour: Price of all of them for an hour.
-        hours: Most hours it runs; None where nothing bounds it.
+        hours: Most hours that are paid for; None where nothing bounds it.
     """
 
     nodes: int
@@ -89,13 +89,14 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
     Args:
         job: The planned job.
         prices: The price table.
-        hours: How long it runs; None takes what bounds a training job, where something does.
+        hours: How long it runs; None takes what bounds a training job, where something does. A warm pool is paid for
+            beside that.
 
     Raises:
         ProblemsFound: The table lacks an instance type of the job.
     """
     groups = get(job.config, f"{_JOBS}.instance_groups")
-    bound = hours if hours is not None else _bound_h(job)
+    bound = _bound_h(job, hours)
     if groups:
         per_hour = sum(each["instance_count"] * _price(prices, each["instance_type"]) for each in groups)
         return (Cost(sum(each["instance_count"] for each in groups), per_hour, bound),)
@@ -132,15 +133,16 @@ def as_json(found: tuple[Cost, ...], prices: Prices) -> dict[str, Any]:
     return {"currency": prices.currency or None, "sizes": sizes}
 
 
-def _bound_h(job: JobSpec) -> float | None:
-    """Return the hours after which a training job is stopped; the service bounds every one."""
+def _bound_h(job: JobSpec, hours: float | None) -> float | None:
+    """Return the hours that are paid for: until a training job is stopped by its limit, and its warm pool."""
     if job.backend != "sm_jobs":
-        return None
+        return hours
     from launcher.backends.sagemaker.parts import DEFAULT_MAX_RUNTIME_S
     from launcher.backends.sagemaker.settings import effective
 
-    limit = effective(job.settings.sm_jobs_config).stopping_condition.max_runtime_s
-    return (limit or DEFAULT_MAX_RUNTIME_S) / _SECONDS_PER_HOUR
+    jobs = effective(job.settings.sm_jobs_config)
+    limit_h = (jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S) / _SECONDS_PER_HOUR
+    return (limit_h if hours is None else hours) + (jobs.keep_alive_s or 0) / _SECONDS_PER_HOUR
 
 
 def _price(prices: Prices, instance_type: str) -> float:

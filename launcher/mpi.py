@@ -1,14 +1,11 @@
-"""The mpirun line of a training job, and whose a line of its output is. Pure.
+"""The mpirun line of a training job. Pure.
 
 Source: sagemaker-training toolkit 5.1.4, mpi.py (MasterRunner): the line is the same, word for word, but for the
 number of processes, which SDK 3's own driver gets wrong. Options: mpirun(1) of OpenMPI 4.1.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-from launcher.ranks import Placement
 
 _KNOWN = "--NCCL_DEBUG"
 """The one custom option that is none of mpirun's."""
@@ -34,9 +31,6 @@ PLACING = frozenset(
     )
 )
 """Options that move ranks or change their number. Source: mpirun(1), Specifying Host Nodes, Mapping, Ranking."""
-
-_TAG = re.compile(r"^\[(\d+),(\d+)\]<(stdout|stderr)>")
-"""What --tag-output begins a line with: number of the job, and rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +109,6 @@ def parted(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
         if not debug:
             raise ValueError(f"{_KNOWN} has no value")
     return debug, tuple(further)
-
-
-def labelled(line: str, placement: Placement) -> str:
-    """Return a tagged line of output with its rank's host, in the toolkit's form; any other line as it is.
-
-    The toolkit itself counts hosts by number, which is wrong from ten hosts on: they are sorted as strings.
-    """
-    found = _TAG.match(line)
-    if not found or (rank := int(found[2])) >= placement.world_size:
-        return line
-    return f"[{found[1]},mpirank:{rank},{placement.host_of(rank)}]<{found[3]}>{line[found.end() :]}"
 
 
 def _export(*names: str) -> Iterator[str]:

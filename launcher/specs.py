@@ -257,7 +257,8 @@ class LogSelection:
     """Which of a job's log lines to show.
 
     Args:
-        ranks: Ranks, ascending; None for all. A line of one among several begins with `rank <n> | `.
+        ranks: Ranks, ascending; None for all. A line of one among several begins with `rank <n> | `,
+            or `rank <n> on <host> | ` where one host's log has what all ranks write.
         attempt: Number of the one start of the workers to show, from 0; None for all, with the news of the job.
         is_stderr: Whether to show what was written to standard error in place of standard output.
         has_headings: Whether a line that begins with `== attempt <n>` tells where each attempt begins.

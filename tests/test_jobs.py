@@ -129,6 +129,19 @@ def test_a_record_is_read_as_it_was_written_and_leaves_the_bundle_as_it_was_revi
     assert [path.name for path in bundle.directory.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_record_that_is_being_written_is_no_change_of_the_bundle(bundle, record, monkeypatch):
+    seen = []
+    replaced = Path.replace
+
+    def looking(path, target):
+        seen.append(bundles.read(bundle.directory)[0].digest)
+        return replaced(path, target)
+
+    monkeypatch.setattr(Path, "replace", looking)
+    jobs.record(bundle, record.handle, "ada")
+    assert seen == [bundle.digest]
+
+
 def test_a_bundle_may_move_with_its_record(bundle, record):
     moved = bundle.directory.rename(bundle.directory.with_name("elsewhere"))
     assert jobs.submitted(moved).handle == replace(record.handle, bundle_dir=moved.resolve())

@@ -9,6 +9,8 @@ from launcher import contract
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 
+pytestmark = pytest.mark.takes(seconds=120)
+
 STEPS, EVERY, LOST_AT = 50, 20, 27
 # A step takes 0.1 s or more: saves of a neighbour's replica keep pace.
 STATIC = (

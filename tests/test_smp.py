@@ -15,7 +15,7 @@ from launcher.compose import compose
 from launcher.distribution import Distribution, SmpParameters
 from launcher.mpi import MpiRun
 from launcher.problems import ProblemsFound
-from launcher.ranks import Placement, host_names
+from launcher.ranks import host_names
 from launcher.rules import all_rules
 from launcher.schema import descriptions
 
@@ -67,7 +67,8 @@ def found(tmp_path):
         draft, faults = examine(composition)
         assert draft is not None
         about = ("recipes.distribution", "instance_type", ARGS)
-        return [fault for fault in with_origin(composition, faults) if fault.path.startswith(about)]
+        found = with_origin(composition, faults)
+        return [fault for fault in found if fault.path.startswith(about) or fault.code in RULES]
 
     return problems
 
@@ -250,6 +251,7 @@ FAULTS = [
     (("instance_type=m5.4xlarge",), "E250", "instance_type", "has no GPUs"),
     (("instance_type=trn1.32xlarge",), "E250", "instance_type", "has no GPUs"),
     (("instance_type=p5.48xlarge",), "E250", "instance_type", "not supported"),
+    (("container=me/pytorch-training:2.0.1-gpu-py310-cu121-sagemaker",), "E250", "container", "MPI"),
     (
         ("instance_type=trn1.32xlarge", "~recipes.distribution.smdistributed"),
         "E250",
@@ -492,18 +494,6 @@ def test_mpirun_starts_all_processes_of_all_hosts(hosts, processes):
     words = mpi.command(MpiRun(host_names(hosts), processes), ("true",))
     slots = [int(host.partition(":")[2] or 1) for host in words[words.index("--host") + 1].split(",")]
     assert int(words[words.index("-np") + 1]) == sum(slots) == hosts * processes
-
-
-@given(line=st.text(), rank=st.integers(0, 87), job=st.integers(0, 99_999))
-def test_output_is_labelled_with_the_host_that_the_rank_is_on(line, rank, job):
-    placement = Placement(host_names(11), 8)
-    shown = mpi.labelled(f"[{job},{rank}]<stderr>:{line}", placement)
-    assert shown == f"[{job},mpirank:{rank},{placement.hosts[rank // 8]}]<stderr>:{line}"
-
-
-@pytest.mark.parametrize("line", ["plain", "[1,99]<stdout>:x", " [1,2]<stdout>:x", "[1,2]<other>:x", ""])
-def test_a_line_that_is_no_ranks_stays_as_it_is(line):
-    assert mpi.labelled(line, Placement(host_names(2), 8)) == line
 
 
 def test_sections_of_the_page_are_the_rules(found):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.jobs import JobRecord, Listed
     from launcher.specs import JobEvent, LogSelection
 
-_RANK = re.compile(r"rank (\d+) \| ")
+_RANK = re.compile(r"rank (\d+)(?: on \S+)? \| ")
 _COLUMNS = ("job", "cluster", "state", "nodes", "submitted", "message")
 
 

@@ -20,6 +20,8 @@ _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
 _EBS_ONLY = re.compile(r"ml\.(p3\.|p2\.|m[4-7]i?\.|c[4-7]i?\.|t3\.|r[5-7]i?\.)")
 """Families without a disk of their own. Source: EC2, Instance store volumes."""
+_PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_config")
+"""Keys that name folders in S3."""
 _OWN_MEMBERS = (
     *("DebugHookConfig", "DebugRuleConfigurations", "ExperimentConfig", "InfraCheckConfig", "ModelPackageConfig"),
     *("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig", "SessionChainingConfig"),
@@ -75,19 +77,26 @@ def spot_jobs_say_how_long(draft: Draft, problem: Callable[..., Problem]) -> Ite
         yield problem(path, message, value=limit.max_wait_s, allowed=f"at least {runtime}")
 
 
-@sm_rule(
-    "E369",
-    *("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_config"),
-    source="docs/sagemaker.md",
-)
+@sm_rule("E369", *_PLACES, source="docs/sagemaker.md")
 def folders_are_of_this_machine(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """file:// names a folder of this machine, which a training job of AWS cannot reach."""
-    if draft.backend != "sm_jobs":
-        return
-    for path, value in leaves(jobs_of(draft).model_dump(exclude_none=True), JOBS):
-        if isinstance(value, str) and value.startswith(FILE):
+    """file:// names a folder of this machine, which a training job of AWS cannot reach; https:// is AWS's to read."""
+    jobs, is_here = jobs_of(draft), draft.backend == "contract"
+    for path, value in leaves(jobs.model_dump(include=set(_PLACES), exclude_none=True), JOBS):
+        if not isinstance(value, str):
+            continue
+        if is_here and value.startswith("https://"):
+            message = "is in no store that is known on this machine"
+            yield problem(path, message, value=value, allowed="s3://bucket/key or file:///path")
+        elif not is_here and value.startswith(FILE):
             remedy = "s3://…, or cluster=local cluster.contract=sagemaker"
             yield problem(path, "is a folder of this machine, which the job cannot reach", value=value, remedy=remedy)
+    key = "recipe_path" if jobs.recipe_path else "output_path"
+    place = getattr(jobs, key) or ""
+    if not is_here and place.startswith("https://"):
+        message = "is where the recipe is uploaded to"
+        yield problem(
+            path_of(draft, key), message, value=place, allowed="s3://bucket/folder", remedy=f"{JOBS}.{key}=s3://…"
+        )
 
 
 @sm_rule(
@@ -205,6 +214,10 @@ def keys_are_given_once(draft: Draft, problem: Callable[..., Problem]) -> Iterat
         yield problem(
             f"{KWARGS}.{name}", f"{path} is given too, which is the same", value=value, allowed="one of them"
         )
+    tags = getattr(jobs.additional_estimator_kwargs, "tags", None) or ()
+    for key, times in Counter(tag.Key for tag in tags).items():
+        if times > 1:
+            yield problem(f"{KWARGS}.tags", "two tags have one key", value=key)
 
 
 @rule("E389", f"{JOBS}.request", source=API, backend="sm_jobs")

@@ -51,6 +51,8 @@ def channels_have_their_own_places(draft: Draft, problem: Callable[..., Problem]
     for channel in found:
         if channel.name == parts.RECIPE_CHANNEL:
             yield problem(channel.path, "that channel brings the recipe", value=channel.name, allowed="another name")
+        elif channel.name in (".", ".."):
+            yield problem(channel.path, "is no name of a folder", value=channel.name, allowed="another name")
         elif times[channel.name] > 1 and ".channels." in channel.path:
             yield problem(channel.path, "is the name of another channel too", value=channel.name)
         base, _, epoch = channel.name.rpartition("_")

@@ -21,6 +21,8 @@ _ASSIGNED = re.compile(r"""(?:\b(\w+)=|(?<![\w-])--([\w-]+)(?:=|\s+))['"]?([^\s'
 """A variable or an option in a shell command, and its value."""
 _ELSEWHERE = ("$", "/", "<", "@", "s3://", "file:")
 """How a value begins that only says where the secret is."""
+_WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
+"""Keys of a training job's request that are words, and that are values by name."""
 _DECISION = "docs/decisions.md, Secrets are references"
 
 
@@ -103,6 +105,7 @@ def recipe_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Ite
     "cluster.annotations",
     "cluster.custom_labels",
     "cluster.command",
+    "cluster.sm_jobs_config",
     source=_DECISION,
 )
 def words_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
@@ -134,19 +137,31 @@ def _command_secrets(draft: Draft) -> Iterator[str]:
         ("recipes.pre_script", draft.recipe.pre_script or ()),
         ("recipes.post_script", draft.recipe.post_script or ()),
         ("cluster.command", (" ".join(command),) if command else ()),
+        *((path, (" ".join(words),)) for path, words in _of_training_job(draft, *_WORDS)),
     )
     for path, texts in given:
         for i, text in enumerate(texts):
             for variable, option, value in _ASSIGNED.findall(text):
                 if names_secret(variable or option) and _is_written(value):
-                    yield path if path == "cluster.command" else f"{path}.{i}"
+                    yield path if path.startswith("cluster.") else f"{path}.{i}"
 
 
 def _labelled_secrets(draft: Draft) -> Iterator[str]:
-    for section in ("annotations", "custom_labels"):
-        for name, value in (getattr(draft.settings, section, None) or {}).items():
-            if names_secret(name.rpartition("/")[2]) and _is_written(value):
-                yield f"cluster.{section}.{name}"
+    labels = ((f"cluster.{name}", getattr(draft.settings, name, None)) for name in ("annotations", "custom_labels"))
+    for section, given in (*labels, *_of_training_job(draft, *_NAMED)):
+        for name, value in (given or {}).items():
+            is_named = names_secret(name.rpartition("/")[2]) and _is_written(value)
+            if is_named or (isinstance(value, str) and holds_credentials(value)):
+                yield f"{section}.{name}"
+
+
+def _of_training_job(draft: Draft, *keys: str) -> Iterator[tuple[str, Any]]:
+    """Yield paths and values of keys of a training job's request that are given."""
+    if hasattr(draft.settings, "sm_jobs_config"):
+        from launcher.backends.sagemaker.keys import jobs_of, path_of  # other clusters do without
+
+        jobs = jobs_of(draft)
+        yield from ((path_of(draft, key), value) for key in keys if (value := getattr(jobs, key)))
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")

@@ -28,8 +28,8 @@ _SDK = "SageMaker Python SDK 2.251.1"
 _DECISIONS = "docs/decisions.md, Model parallelism and MPI"
 
 _GPU = "nvidia.com/gpu"
-_NO_SMP = "p5.48xlarge"
-"""What SMP 1 does not run on, beside anything without GPUs."""
+_NO_SMP, _NO_SMP_IMAGE = "p5.48xlarge", "2.0.1-gpu-py310-cu121"
+"""What SMP 1 does not run on, beside anything without GPUs; and tag of an image that has none for MPI."""
 
 
 def _distribution(draft: Draft) -> "Distribution | None":
@@ -242,12 +242,19 @@ def version_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -> 
             )
 
 
-@rule("E250", _D, "instance_type", source=f"{_SDK}, validate_distribution and Framework._distribution_configuration")
+@rule(
+    "E250",
+    *(_D, "instance_type", "container"),
+    source=f"{_SDK}, validate_distribution and Framework._distribution_configuration",
+)
 def instance_runs_it(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The library puts each process on a GPU of its own; Trainium has its own launcher, and P5 its own library."""
     distribution, instance = _distribution(draft), draft.instance
     if distribution is None or instance is None or not (distribution.is_mpi or distribution.library):
         return
+    if distribution.library and _NO_SMP_IMAGE in (draft.launch.container or ""):
+        message = "that image has no model parallel library that MPI starts"
+        yield problem("container", message, value=draft.launch.container, remedy="an image of SMP 1")
     if distribution.library and instance.accelerator_resource != _GPU:
         reason = "has no GPUs, and the model parallel library needs one a process"
     elif distribution.library and _NO_SMP in instance.name:

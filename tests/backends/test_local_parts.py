@@ -91,6 +91,26 @@ def test_a_node_ends_when_its_parent_is_killed():
     wait_gone(orphan)
 
 
+def test_memory_of_a_node_that_was_killed_goes_when_the_next_one_begins():
+    show = (
+        "import os; print(os.getpid(), os.environ['RECIPES_NODE_MEMORY'], flush=True); import time; time.sleep(600)"
+    )
+    killed = node(show)
+    orphan, memory = killed.stdout.readline().decode().split()
+    killed.kill()
+    killed.wait()
+    os.kill(int(orphan), signal.SIGKILL)
+    alive = node(show)
+    other, own = alive.stdout.readline().decode().split()
+    assert not Path(memory).exists() and Path(own).stat().st_mode & 0o777 == 0o700
+    third = node("")
+    assert third.wait(10) == 0 and Path(own).exists()
+    alive.terminate()
+    assert alive.wait(10) == 128 + signal.SIGTERM and not Path(own).exists()
+    for each in (killed, alive, third):
+        each.stdout.close()
+
+
 def test_a_node_whose_parent_is_gone_already_runs_nothing(tmp_path):
     process = node(f"open({str(tmp_path / 'ran')!r}, 'w'); import time; time.sleep(600)", "--parent", "1")
     assert process.wait(10) == 128 + signal.SIGTERM

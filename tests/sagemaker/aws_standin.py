@@ -180,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer, status = self.aws.answer(operation, body), 200
         except AwsError as error:
             answer, status = {"__type": error.code, "message": error.message}, error.status
-        if status == 200 and self.aws.lost.get(operation):
+        if self.aws.lost.get(operation):
             self.aws.lost[operation] -= 1
             self.close_connection = True
             return  # done, and never told

@@ -10,6 +10,7 @@ FAULTS = {
     # one fault each: overrides, code, path, a word of the text
     "no-role": ((f"{J}.role=null",), "E370", f"{J}.role", "missing"),
     "no-output": ((f"{J}.output_path=null",), "E370", f"{J}.output_path", "missing"),
+    "recipe-by-https": ((f"{J}.recipe_path=https://b/x",), "E369", f"{J}.recipe_path", "s3://bucket/folder"),
     "role-form": ((f"{J}.role=arn:aws:iam::12:role/train-role",), "E102", f"{J}.role", "RoleArn has another form"),
     "role-length": ((f"{J}.role=a",), "E102", f"{J}.role", "20 to 2048"),
     "output-form": ((f"{J}.output_path=/tmp",), "E102", f"{J}.output_path", "s3"),
@@ -121,6 +122,7 @@ FAULTS = {
         "at most 19",
     ),
     "recipe-channel": ((f"{J}.inputs.s3={{recipe: s3://b/}}",), "E374", f"{J}.inputs.s3.recipe", "another name"),
+    "dotted-channel": ((f"{J}.inputs.s3={{..: s3://b/}}",), "E374", f"{J}.inputs.s3...", "no name of a folder"),
     "same-channel": (
         (f"{J}.inputs.s3={{a: s3://b/}}", f"+{J}.inputs.channels.a={{s3: s3://b/}}"),
         "E374",
@@ -250,6 +252,19 @@ FAULTS = {
         "0 to 100 entries",
     ),
     "secret": (("env_vars={HF_TOKEN: {env: HF}}",), "E384", "env_vars.HF_TOKEN", "Secrets Manager"),
+    "secret-variable": ((f"{J}.environment={{HF_TOKEN: hf_x}}",), "E608", f"{J}.environment.HF_TOKEN", "in clear"),
+    "secret-parameter": (
+        (f"+{SDK}.hyperparameters={{db: 'postgres://u:p@h/d'}}",),
+        "E608",
+        f"{SDK}.hyperparameters.db",
+        "in clear",
+    ),
+    "secret-word": (
+        (f"{J}.container_entrypoint=[python3,train.py,--api-key,k123]",),
+        "E608",
+        f"{J}.container_entrypoint",
+        "in clear",
+    ),
     "module": (
         ("training_cfg.entry_script=null", "training_cfg.entry_module=a.b"),
         "E385",
@@ -300,6 +315,7 @@ FAULTS = {
     ),
     "source": ((f"{J}.source_dir=./code",), "E391", f"{J}.source_dir", "tar.gz"),
     "tag-aws": ((f"+{SDK}.tags=[{{Key: 'aws:x', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "Amazon's own"),
+    "tag-twice": ((f"+{SDK}.tags=[{{Key: a, Value: b}},{{Key: a, Value: c}}]",), "E388", f"{SDK}.tags", "one key"),
     "tag-form": ((f"+{SDK}.tags=[{{Key: 'a?', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "Tags.Key"),
     "tag-count": ((f"{J}.tags={{{', '.join(f't{i}: a' for i in range(51))}}}",), "E102", f"{J}.tags", "50"),
     "metric": ((f"{J}.metric_definitions=[{{name: a, regex: {LONG}}}]",), "E102", None, "1 to 500"),

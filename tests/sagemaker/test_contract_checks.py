@@ -1,12 +1,15 @@
 """The container contract before anything runs: what is composed, refused and rendered, and hosts' files."""
 
+import errno
 import json
 import os
 import shutil
 
 import pytest
-from contract_jobs import TINY, J
+from conftest import frozen_context
+from contract_jobs import TINY, J, wait_for
 
+from launcher import pipeline
 from launcher.backends.contract import artefacts, isolation, optml, program, sync
 from launcher.backends.contract.backend import MACHINE_FILE, ContractBackend
 from launcher.backends.contract.objects import Object, Stores
@@ -81,6 +84,12 @@ def test_groups_have_their_own_hosts(tmp_path):
             (*TINY, OUT, f"{J}.inputs.s3={{t: ftp://x/}}"), "E102", f"{J}.inputs.s3.t", id="no store known here"
         ),
         pytest.param((*TINY, OUT, "cluster.s3_endpoint=nine"), "E102", "cluster.s3_endpoint", id="no endpoint"),
+        pytest.param(
+            (*TINY, OUT, f"{J}.inputs.s3={{t: https://b/x}}"), "E369", f"{J}.inputs.s3.t", id="a store of AWS's"
+        ),
+        pytest.param(
+            (*TINY, OUT, "cluster.s3_endpoint=http://u:p@host"), "E102", "cluster.s3_endpoint", id="a password"
+        ),
         pytest.param((*TINY[:2], "cluster.contract=docker"), "E102", "cluster.contract", id="no contract known here"),
         pytest.param((*TINY, OUT, "cluster.command=[x]"), "E102", "cluster.command", id="an agent's words"),
         pytest.param((*TINY, OUT, "recipes.elastic_policy.is_elastic=true"), "E211", "cluster", id="elastic"),
@@ -179,6 +188,50 @@ def test_output_of_all_hosts_is_one_and_clashes_are_told(hosts, tmp_path):
     artefacts.archive(found, tmp_path / "a.tar.gz")
     shutil.unpack_archive(tmp_path / "a.tar.gz", tmp_path / "out", filter="data")
     assert sorted(os.listdir(tmp_path / "out")) == ["link", "same", "shared"]
+
+
+def test_what_is_a_file_on_one_host_and_a_folder_on_another_can_be_unpacked(hosts, tmp_path):
+    first, second = (host.root / "model" for host in hosts)
+    (first / "w").write_text("1")
+    (second / "w/deep").mkdir(parents=True)
+    (second / "w/deep/x").write_text("2")
+    (second / "w-2").write_text("2")
+    found = artefacts.gather(hosts, "model")
+    assert list(found.entries) == ["w", "w-2"]
+    assert found.clashes == ("model/w is on algo-1 and on algo-2: the first is kept",)
+    artefacts.archive(found, tmp_path / "a.tar.gz")
+    shutil.unpack_archive(tmp_path / "a.tar.gz", tmp_path / "out", filter="data")
+
+
+def test_a_failure_that_is_no_file_is_not_waited_for(hosts):
+    os.mkfifo(hosts[0].root / "output/failure")
+    assert artefacts.failure_reason(hosts[0], 3) == "AlgorithmError: , exit code: 3"
+
+
+def test_a_folder_that_cannot_be_read_now_is_looked_at_again():
+    class Folder:
+        looks, notes = 0, ()
+
+        def send(self, settled=None):
+            self.looks += 1
+            if self.looks == 1:
+                raise PermissionError(errno.EACCES, "not now")
+            return {}
+
+    syncing = sync.Syncing([folder := Folder()], 0.001)
+    wait_for(lambda: folder.looks > 2)
+    syncing.finish()
+
+
+def test_mpi_without_namespaces_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name, **_: f"/bin/{name}")
+    words = ("training_cfg.run.ntasks_per_node=1", "++recipes.distribution.mpi.enabled=true")
+    context = frozen_context(tmp_path)
+    job = pipeline.prepare((*SCRIPT, f"{J}.source_dir={tmp_path}", *words), context)
+    bundle = pipeline.render(job, context)
+    pipeline.write(bundle)
+    with pytest.raises(ProblemsFound, match="E432"):
+        ContractBackend(chosen=isolation.FOLDERS).submit(bundle)
 
 
 def test_checkpoints_are_sent_once_settled_and_only_their_first_hosts(hosts, tmp_path):

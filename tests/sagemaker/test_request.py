@@ -220,6 +220,21 @@ def test_what_no_rule_has_seen_is_refused_as_a_whole(prepare):
     assert (found.code, found.path) == ("E399", "request.json: AlgorithmSpecification.TrainingImage")
 
 
+def test_numbers_have_as_many_bits_as_the_services():
+    for member, most in (
+        ("ResourceConfig.VolumeSizeInGB", 2**31 - 1),
+        ("InputDataConfig[].ShuffleConfig.Seed", 2**63 - 1),
+    ):
+        assert not list(constraints.faults(most, member))
+        (fault,) = constraints.faults(most + 1, member)
+        assert "bits" in fault.message
+
+
+def test_a_file_uri_that_names_no_store_is_the_programs_own(requested):
+    variables = f"{J}.environment={{TRACKING: 'file:///opt/ml/output/data/runs'}}"
+    assert requested(*SCRIPT, variables)["Environment"]["TRACKING"] == "file:///opt/ml/output/data/runs"
+
+
 def test_the_recipes_place_follows_from_its_content(requested):
     def place(*overrides):
         found = requested(*RECIPE, *overrides)["InputDataConfig"][-1]

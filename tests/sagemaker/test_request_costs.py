@@ -25,8 +25,9 @@ def prices(tmp_path):
         ((f"{J}.stopping_condition.max_runtime_s=1800",), None, (3, 7.5, 0.5, 3.75)),
         ((f"+{J}.additional_estimator_kwargs.max_run=7200",), None, (3, 7.5, 2.0, 15.0)),
         ((), 10.0, (3, 7.5, 10.0, 75.0)),
+        ((f"{J}.keep_alive_s=1800",), 10.0, (3, 7.5, 10.5, 78.75)),
     ],
-    ids=["a-day", "limit", "the-sdks-limit", "told"],
+    ids=["a-day", "limit", "the-sdks-limit", "told", "warm-pool"],
 )
 def test_a_training_job_costs_its_limit_at_most(prepare, prices, overrides, hours, expected):
     job = prepare(*SCRIPT, "training_cfg.run.nodes=3", *overrides)

@@ -23,8 +23,9 @@ from job_suite import (
 )
 
 from launcher import pipeline, run
-from launcher.backends.sagemaker import client
+from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
+from launcher.commands.followed import log_json
 from launcher.problems import ProblemsFound
 from launcher.specs import JobState, LogSelection
 
@@ -193,6 +194,22 @@ def test_an_answer_that_was_lost_makes_one_job(aws, one):
     assert handle.uid.endswith(one.job_name) and one.job_name in aws.jobs
 
 
+def test_a_job_whose_answer_is_lost_for_good_keeps_its_recipe(aws, one, impatient):
+    aws.lost["CreateTrainingJob"] = 2  # boto3 asks once more in any case
+    assert refusal(one).code == "E396"
+    assert one.job_name in aws.jobs and len(aws.objects) == 2
+    assert not SageMakerBackend().submit(one).is_new
+
+
+def test_a_recipes_place_is_read_as_it_stands(aws, tmp_path):
+    context = frozen_context(tmp_path)
+    words = (*BASE, "recipes.run.name=odd", 'cluster.sm_jobs_config.recipe_path="s3://results/a#b?c"')
+    bundle = pipeline.render(pipeline.prepare(words, context), context)
+    SageMakerBackend().submit(bundle)
+    assert [name for name in aws.objects if "/results/a%23b%3Fc/" in name], list(aws.objects)
+    aws.objects.clear()
+
+
 def test_throttling_is_waited_out(aws, one):
     throttled = AwsError("ThrottlingException", "Rate exceeded")
     aws.errors = {"DescribeTrainingJob": [throttled], "CreateTrainingJob": [throttled]}
@@ -327,12 +344,37 @@ def test_lines_that_mpirun_marked_are_their_ranks(aws, one):
     both = list(backend.logs(handle, LogSelection(None, has_headings=True), follow=False))
     assert both == [
         "== attempt 0 on algo-1",
-        "rank 0 | zero",
-        "rank 1 |  one",
+        "rank 0 on algo-1 | zero",
+        "rank 1 on algo-2 |  one",
         "rank 0 | plain",
         "== attempt 1 on algo-1",
         "rank 0 | after a restart",
     ]
+    assert list(backend.logs(handle, LogSelection((1,)), follow=False)) == [" one"]
+
+
+def test_ranks_beyond_nine_hosts_are_on_the_hosts_that_have_them():
+    told = ["[1,mpirank:1,algo-2]<stdout>:x", "[1,21]<stderr>:y", "[1,22]<stdout>:none of ours"]
+
+    class Logs:
+        def call(self, service, operation, **arguments):
+            if operation == "describe_log_streams":
+                return {"logStreams": [{"logStreamName": "job/algo-1-1700000000"}]}
+            events = [] if "nextToken" in arguments else [{"message": line} for line in told]
+            return {"events": events, "nextForwardToken": "end"}
+
+    def lines(ranks):
+        return list(follow.logs(Logs(), follow.Target("job", 11, 2, ""), LogSelection(ranks), 0, follow=False))
+
+    assert lines(None) == [
+        "rank 1 on algo-1 | x",
+        "rank 21 on algo-9 | y",
+        "rank 0 | [1,22]<stdout>:none of ours",
+    ]
+    shown = {"kind": "line", "rank": 21, "text": "y"}
+    assert log_json("rank 21 on algo-9 | y", LogSelection(None)) == shown
+    told[0] = "[1,mpirank:2,algo-2]<stdout>:x"
+    assert (lines((2, 3)), lines((2,))) == (["rank 2 on algo-10 | x"], ["x"])
 
 
 def test_a_training_job_keeps_its_size(aws, one):

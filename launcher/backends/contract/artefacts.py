@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.backends.contract import files
 from launcher.backends.contract.objects import Stores
 from launcher.backends.contract.optml import Host
 from launcher.backends.contract.record import MOST_REASON
@@ -38,12 +39,15 @@ def gather(hosts: Sequence[Host], folder: str) -> Gathered:
     owners: dict[str, tuple[str, Path]] = {}
     clashes = []
     for host in hosts:
-        top = host.root / folder
+        top, dropped = host.root / folder, set()
         for path in _below(top):
             name = str(path.relative_to(top))
-            if name not in owners:
+            if name.rpartition("/")[0] in dropped:
+                dropped.add(name)  # below what is a file on another host; that was told
+            elif name not in owners:
                 owners[name] = (host.name, path)
             elif not (_is_folder(path) and _is_folder(owners[name][1])):
+                dropped.add(name)
                 clashes.append(f"{folder}/{name} is on {owners[name][0]} and on {host.name}: the first is kept")
     return Gathered({name: owners[name][1] for name in sorted(owners)}, tuple(clashes))
 
@@ -95,10 +99,10 @@ def failure_reason(host: Host, code: int) -> str:
     """Return why a host's program failed: what it wrote, as far as SageMaker reads it, or its exit code."""
     path = host.root / "output" / "failure"
     try:
-        with path.open("rb") as file:
+        with files.open_regular(str(path)) as file:  # a FIFO would keep the job from its end
             # No character has more than four bytes.
             text = file.read(4 * MOST_REASON).decode(errors="replace")[:MOST_REASON]
-    except (FileNotFoundError, IsADirectoryError):
+    except OSError:
         text = ""
     return text or f"AlgorithmError: , exit code: {code}"
 

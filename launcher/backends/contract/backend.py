@@ -89,9 +89,9 @@ class ContractBackend(SageMakerBackend):
         """Start the bundle's operator; it ends with this process. Call it from the main thread.
 
         Raises:
-            ProblemsFound: The bundle's job is running already (E405).
+            ProblemsFound: The bundle's job is running already (E405), or this kernel cannot run it (E432).
         """
-        name = submit.request_of(bundle)["TrainingJobName"]
+        made = submit.request_of(bundle)
         folder = bundle.directory.resolve()
         run_dir = folder / RUN_DIR
         run_dir.mkdir(exist_ok=True)
@@ -100,12 +100,12 @@ class ContractBackend(SageMakerBackend):
             raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
         (run_dir / record.DESCRIPTION_FILE).unlink(missing_ok=True)
         shutil.rmtree(run_dir / record.LOG_DIR, ignore_errors=True)
-        operator = self._start(folder, run_dir)
+        operator = self._start(folder, run_dir, made)
         self._operators[folder] = operator
         _await_first_word(run_dir, operator)
         found = record.read(run_dir)
         arn = found["TrainingJobArn"] if found else None
-        return JobHandle(self.name, bundle.job_name, folder, name, kind="training job", uid=arn)
+        return JobHandle(self.name, bundle.job_name, folder, made["TrainingJobName"], kind="training job", uid=arn)
 
     def cancel(self, handle: JobHandle) -> None:
         """Stop the job as StopTrainingJob does, at once where it is stopping already; return when nothing is left.
@@ -127,8 +127,11 @@ class ContractBackend(SageMakerBackend):
             operator.poll()
         return LocalServices(handle.bundle_dir / RUN_DIR)
 
-    def _start(self, folder: Path, run_dir: Path) -> subprocess.Popen[bytes]:
+    def _start(self, folder: Path, run_dir: Path, made: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         chosen = self._chosen or isolation.probe()
+        if program.is_mpi(made) and not chosen.is_private:
+            message = "mpirun reaches hosts by their namespaces, and this kernel gives none"
+            raise fail("E432", "recipes.distribution.mpi", message)
         if not chosen.has_own_pids and importlib.util.find_spec("psutil") is None:
             message = "this kernel gives a job no process numbers of its own, and psutil is not here to find them"
             raise fail("E432", "cluster", message, remedy="pip install '.[local]'")

@@ -50,7 +50,8 @@ FOLDERS = Isolation(
     (),
     False,
     "this kernel gives no namespaces: each host has a folder in place of /opt/ml, which SM_* and SAGEMAKER_BASE_DIR"
-    " name, and words that begin with /opt/ml/ are written anew; host names do not resolve",
+    " name, and words that begin with /opt/ml/ are written anew; host names do not resolve, and what would be"
+    " mounted is a link, which can be written through",
 )
 """What is always possible."""
 

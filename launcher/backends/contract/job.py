@@ -186,7 +186,7 @@ class Job:
             lay_out(host, self.hosts, request, input_data_config(own, mode))
             program.bring_code(request, host)
             feeds[host.name] = prepare(channels, mode, place, stores)
-        syncs = [Sync(each, self.hosts, stores, self.orders.run_dir) for each in kept(request)]
+        syncs = [Sync(each, self.hosts, stores, self.orders.hosts_dir) for each in kept(request)]
         for sync in syncs:
             sync.bring()
         return syncs
@@ -269,7 +269,7 @@ class Job:
         orders, notes, faults = self.orders, [], []
         steps = [syncing.finish]
         if not is_repeated:
-            steps.append(lambda: artefacts.publish(orders.request, self.hosts, orders.stores, orders.run_dir))
+            steps.append(lambda: artefacts.publish(orders.request, self.hosts, orders.stores, orders.hosts_dir))
         for step in steps:  # what one store refuses does not keep another from its part
             try:
                 notes += step()

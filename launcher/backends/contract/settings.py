@@ -17,7 +17,7 @@ class Settings(Model):
     """Whose container contract the job runs under."""
     sm_jobs_config: SmJobs
     """The keys of cluster=sm_jobs. Here output_path, inputs and checkpoints may be file:///folder too."""
-    s3_endpoint: Annotated[str, Field(pattern=r"^https?://[^/]+")] | None
+    s3_endpoint: Annotated[str, Field(pattern=r"^https?://[^/@]+(/|$)")] | None
     """Where S3 answers, such as http://127.0.0.1:9000; AWS when null."""
     file_systems: dict[_FileSystem, Annotated[str, Field(pattern=r"^/")]] | None
     """{fs-…: folder of this machine that stands for that file system}; fs-…/folder stands for a part of one."""

@@ -182,5 +182,5 @@ class Syncing:
         while not self._stop.wait(self._interval_s):
             try:
                 looks = [folder.send(settled=look) for folder, look in zip(self.folders, looks, strict=True)]
-            except ProblemsFound as error:
+            except (ProblemsFound, OSError) as error:
                 _log.warning("not kept now; the next look tries again: %s", error)

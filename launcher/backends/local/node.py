@@ -17,6 +17,7 @@ from types import FrameType
 from launcher import prctl
 from launcher.backends.local.processes import (
     end_with_parent,
+    hold_node_memory,
     kill_descendants,
     node_folder,
     node_memory,
@@ -57,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
             remove_node_folder(os.getpid())  # of an earlier process of this pid
             folder, memory = node_folder(os.getpid()), node_memory(os.getpid())
             folder.mkdir(mode=0o700)
+            hold_node_memory(os.getpid())
             own = {"TMPDIR": str(folder), ENV_NODE_MEMORY: str(memory)}
             child = subprocess.Popen(args.command, stdin=subprocess.DEVNULL, env={**os.environ, **own})
             status = child.wait()

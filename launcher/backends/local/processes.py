@@ -1,6 +1,7 @@
 """Process trees that end whole: nothing a job starts outlives it. Linux only."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -145,6 +146,31 @@ def remove_node_folder(pid: int) -> None:
     """Remove what the node of this pid has left: its folder for temporary files, and its memory."""
     for folder in (node_folder(pid), node_memory(pid)):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def hold_node_memory(pid: int) -> None:
+    """Make the folder of a node's memory, this process's as long as it lives; remove those of dead processes.
+
+    Killed together with all that watch it, a node leaves its memory taken. A lock tells who is alive, also where
+    containers share the memory but not their process ids.
+    """
+    with contextlib.suppress(OSError):  # without shared memory there is none to hold
+        _remove_dead_nodes_memory()
+        made = SHARED_MEMORY / f".recipes-node-{pid}"
+        made.mkdir(mode=0o700, exist_ok=True)
+        fcntl.flock(os.open(made, os.O_RDONLY), fcntl.LOCK_EX)
+        made.rename(node_memory(pid))  # nobody sees it before it is locked
+
+
+def _remove_dead_nodes_memory() -> None:
+    for folder in SHARED_MEMORY.glob("recipes-node-*"):
+        with contextlib.suppress(OSError):  # another user's, or gone meanwhile
+            lock = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _reap_children() -> bool:

@@ -22,6 +22,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "map": (Mapping,),
     "structure": (Mapping,),
 }
+_BITS = {"integer": 32, "long": 64}
+"""Source: Smithy, Simple types."""
 _WORDS = {
     "list": "a list",
     "map": "a mapping",
@@ -124,6 +126,8 @@ def _own_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Ite
         unit = {"string": " characters", "list": " entries", "map": " entries"}.get(kind, "")
         allowed = f"at least {least}" if most is None else f"{least} to {most}"
         yield Fault(at, f"{name} is {size}{unit}", value if len(str(value)) < 80 else None, f"{allowed}{unit}")
+    if kind in _BITS and value.bit_length() >= _BITS[kind]:
+        yield Fault(at, f"{name} has more than {_BITS[kind]} bits", value)
     enum = shape.get("enum")
     names = _enum(enum) if isinstance(enum, str) else enum
     if names and value not in names:

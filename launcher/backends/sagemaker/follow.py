@@ -1,7 +1,8 @@
 """A training job as it goes on: its description, asked for again and again, and its hosts' log streams.
 
 CloudWatch keeps one stream a host and start, without telling one rank of a host from another, or errors from output.
-What mpirun has marked is its rank's; any other line counts for the first rank of its host.
+What mpirun has marked is its rank's, and all of that is in the first host's stream; any other line counts for the
+first rank of its host.
 """
 
 import re
@@ -25,7 +26,7 @@ _LATE_LOOKS = 2
 """Looks at the log after a job has ended: what it wrote last comes late."""
 _NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException")
 _TAG = re.compile(r"\[\d+,(?:mpirank:)?(\d+)(?:,algo-\d+)?\]<std(?:out|err)>:?")
-"""What mpirun begins a line with, or the toolkit makes of it."""
+"""What mpirun begins a line with, or the toolkit makes of it: its host goes by number, and is wrong from ten on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,25 +158,33 @@ class _Reader:
         target: The job.
         selection: Which lines.
         tokens: Where to go on, by stream.
+        headed: Streams whose heading was yielded.
     """
 
     connection: Services
     target: Target
     selection: LogSelection
     tokens: dict[str, str] = field(default_factory=dict)
+    headed: set[str] = field(default_factory=set)
 
     def lines(self) -> Iterator[str]:
         """Yield the selected lines that are new, host by host."""
-        for host, streams in _streams(self.connection, self.target).items():
-            first = self.target.hosts.index(host) * self.target.processes
-            ranks = self._selected(first)
+        for number, (host, streams) in enumerate(_streams(self.connection, self.target).items()):
+            ranks = self._selected(number * self.target.processes)
+            if number and not ranks:
+                continue
             for attempt, stream in enumerate(streams):
-                if not ranks or self.selection.attempt not in (None, attempt):
-                    continue
-                if self.selection.has_headings and stream not in self.tokens:
-                    yield f"== attempt {attempt} on {host}"
-                for line in self._new(stream):
-                    yield from self._shown(line, ranks)
+                if self.selection.attempt in (None, attempt):
+                    yield from self._headed(stream, f"== attempt {attempt} on {host}", ranks)
+
+    def _headed(self, stream: str, heading: str, ranks: Sequence[int]) -> Iterator[str]:
+        """Yield the selected lines of a stream that are new, its heading before the first of all."""
+        for line in self._new(stream):
+            for shown in self._shown(line, ranks):
+                if self.selection.has_headings and stream not in self.headed:
+                    self.headed.add(stream)
+                    yield heading
+                yield shown
 
     def _selected(self, first: int) -> list[int]:
         """Return the selected ranks of the host whose first rank is `first`."""
@@ -184,12 +193,14 @@ class _Reader:
 
     def _shown(self, line: str, ranks: Sequence[int]) -> Iterator[str]:
         """Yield a line as it is shown, where it is one of a selected rank."""
-        found = _TAG.match(line)
-        rank = int(found[1]) if found else ranks[0]
-        is_own = found is None or self.selection.ranks is None or rank in self.selection.ranks
-        if is_own:
-            text = line[found.end() :] if found else line
-            yield f"rank {rank} | {text}" if self.selection.has_prefixes else text
+        found, target = _TAG.match(line), self.target
+        rank = int(found[1]) if found else None
+        if rank is None or rank >= target.nodes * target.processes:
+            if ranks:
+                yield f"rank {ranks[0]} | {line}" if self.selection.has_prefixes else line
+        elif self.selection.ranks is None or rank in self.selection.ranks:
+            text, host = line[found.end() :], target.hosts[rank // target.processes]
+            yield f"rank {rank} on {host} | {text}" if self.selection.has_prefixes else text
 
     def _new(self, stream: str) -> Iterator[str]:
         """Yield the lines of a stream that have come since; the same token twice is its end for now."""

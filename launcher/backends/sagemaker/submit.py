@@ -4,7 +4,6 @@ import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from launcher.backends.sagemaker import constraints
 from launcher.backends.sagemaker.client import Connection, Refused, problem
@@ -72,7 +71,7 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
     except Refused as error:
         raise ProblemsFound((problem(error, "cluster.sm_jobs_config"),)) from error
     finally:
-        if not is_settled:
+        if not is_settled and not _may_be_there(connection, request):
             _take_back(connection, bucket, prefix, recipe_files(bundle.files))
     return arn, True
 
@@ -88,6 +87,15 @@ def _create(connection: Connection, request: Mapping[str, Any]) -> str:
         if there is None:
             raise
         return _known(there, request)
+
+
+def _may_be_there(connection: Connection, request: Mapping[str, Any]) -> bool:
+    """Tell whether a job was made whose answer was lost, or nobody says: such a job still has to read its recipe."""
+    try:
+        there = describe(connection, request["TrainingJobName"])
+    except (Refused, ProblemsFound):
+        return True
+    return there is not None and _is_same(there, request)
 
 
 def _known(there: Mapping[str, Any], request: Mapping[str, Any]) -> str:
@@ -122,8 +130,9 @@ def _recipe_uri(job: Mapping[str, Any]) -> str | None:
 
 def _place(request: Mapping[str, Any]) -> tuple[str, str]:
     """Return bucket and prefix of a request's recipe."""
-    parts = urlsplit(_recipe_uri(request) or "")
-    return parts.netloc, parts.path.lstrip("/")
+    # Not urlsplit: a key may have # and ?, which S3 reads as they stand.
+    bucket, _, prefix = (_recipe_uri(request) or "").removeprefix("s3://").partition("/")
+    return bucket, prefix
 
 
 def _upload(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:

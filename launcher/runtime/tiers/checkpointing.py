@@ -103,6 +103,7 @@ class CheckpointManager:
         self._stager = Stager(self._ranks)
         self._plain = Slots(None, 3)
         self._last: tuple[int, frozenset[str]] = (-1, frozenset())
+        self._published: dict[str, int] = {}
         if memory:
             self._adopt(memory)
 
@@ -119,14 +120,16 @@ class CheckpointManager:
             state: As for `torch.distributed.checkpoint.save`.
             step: Optimizer steps done.
             progress: Comes back with `load`.
-            everywhere: Save to all tiers, due or not.
+            everywhere: Save to all tiers that do not have this step, due or not.
 
         Raises:
             StateUnfit: torch.distributed.checkpoint cannot save the state.
         """
-        due = frozenset(self._names() if everywhere else self._due(step))
-        if self._last[0] == step:
-            due -= self._last[1]
+        if everywhere:
+            self.wait()
+            due = frozenset(name for name in self._names() if self._published.get(name) != step)
+        else:
+            due = frozenset(self._due(step)) - (self._last[1] if self._last[0] == step else frozenset())
         if not due:
             return
         self._tell_ended()
@@ -136,6 +139,10 @@ class CheckpointManager:
         save.blocked_s = time.perf_counter() - began
         self._last = (step, due)
         self._lanes["memory"].submit(self._finish, save, due)
+
+    def has(self, step: int) -> bool:
+        """Return whether the tier that outlives the others has this step, as far as saves are done."""
+        return self._published.get(self._names()[-1]) == step
 
     def load(self, form: Form) -> Restored | None:
         """Load the newest published checkpoint; None where there is none. Collective.
@@ -150,7 +157,10 @@ class CheckpointManager:
         """
         self.wait()
         self._last = (-1, frozenset())
-        return self._restoration().run(form)
+        restored = self._restoration().run(form)
+        stores = [tier.store.name for tier in self._stores]
+        self._published = {restored.tier: restored.step} if restored and restored.tier in stores else {}
+        return restored
 
     def newest(self) -> int | None:
         """Return the newest published step; None where there is none. Collective."""
@@ -243,8 +253,13 @@ class CheckpointManager:
         if not manifest:
             lane.attempt(tier.memory.forget, save.key)
             return
-        if self._is_leader and (error := lane.attempt(tier.memory.publish, save.key, manifest)):
-            self._journal.failed(save.key.step, "memory", error)
+        error = lane.attempt(tier.memory.publish, save.key, manifest) if self._is_leader else ""
+        if errors := [f"rank {rank}: {each}" for rank, each in enumerate(lane.ranks.gather(error)) if each]:
+            # Older checkpoints stay until there is a newer one.
+            lane.attempt(_withdraw, tier.memory, save.key)
+            self._lost(save, "memory", "; ".join(errors))
+            return
+        self._published["shared"] = save.key.step
         self._told(save, parts, "memory")
         lane.attempt(tier.memory.retire, save.key)
 
@@ -278,13 +293,19 @@ class CheckpointManager:
         manifest = self._agreed(save, parts, lane, store.name)
         if not manifest:
             return
-        error = lane.attempt(store.publish, save.key, manifest) if lane.ranks.rank == 0 else ""
-        if error := lane.ranks.share(error):
+        error = left = ""
+        if lane.ranks.rank == 0:
+            error = lane.attempt(store.publish, save.key, manifest)
+            left = "" if error else lane.attempt(_retire, tier, save.key)
+        # The others wait for the removal: what they write next has no manifest yet, and would go with it.
+        error, left = lane.ranks.share((error, left))
+        if error:
             self._lost(save, store.name, error)
             return
+        self._published[store.name] = save.key.step
         self._told(save, parts, store.name)
-        if lane.ranks.rank == 0 and (error := lane.attempt(_retire, tier, save.key)):
-            self._journal.failed(save.key.step, store.name, f"older checkpoints were not removed: {error}")
+        if left and lane.ranks.rank == 0:
+            self._journal.failed(save.key.step, store.name, f"older checkpoints were not removed: {left}")
 
     def _agreed(self, save: _Save, parts: list[_Part], lane: Lane, tier: str) -> bytes:
         """Return the manifest when every rank has written its shard, else nothing; the same on all ranks."""
@@ -316,6 +337,13 @@ class CheckpointManager:
         for name, lane in self._lanes.items():
             for error in lane.done():
                 self._journal.failed(self._last[0], name, f"{type(error).__name__}: {error}")
+
+
+def _withdraw(memory: NodeMemory, key: Key) -> None:
+    """Take a save back that has its manifest on some nodes only."""
+    if path := memory.manifests().get(key):
+        path.unlink(missing_ok=True)
+    memory.forget(key)
 
 
 def _retire(tier: StoreTier, key: Key) -> None:

@@ -42,8 +42,21 @@ class Record:
     detail: str = ""
 
 
+class _LogFile(logging.FileHandler):
+    """A log that is done without where it cannot be written: the console has the same, and saves go on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
 class Journal:
     """Tells of checkpoints on the console, in the namespace's log, and in the run's records.
+
+    A file that cannot be written ends no save: the other ranks would wait for the rest of it.
 
     Args:
         namespace: Of the checkpoints.
@@ -55,7 +68,9 @@ class Journal:
         logger = logging.Logger("launcher.checkpointing")
         handlers: list[logging.Handler] = [logging.StreamHandler(sys.stdout)]
         if folder:
-            handlers.append(logging.FileHandler(folder / f"{namespace}_checkpointing.log", delay=True))
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+            handlers.append(_LogFile(folder / f"{namespace}_checkpointing.log", delay=True))
         for handler in handlers:
             handler.setFormatter(logging.Formatter(FORMAT))
             logger.addHandler(handler)
@@ -66,7 +81,7 @@ class Journal:
     def did(self, verb: str, step: int, tier: str, num_bytes: int, seconds: float) -> None:
         """Tell of this rank's part of a save or a load."""
         rate = num_bytes / seconds / 1e9 if seconds else 0.0
-        size = f"{num_bytes} bytes in {seconds:.3f} s ({rate:.2f} GB/s)"
+        size = f"{num_bytes} bytes in {seconds:.3f} s ({rate:.3g} GB/s)"
         self._log.info("Step %d: %s %s: %s", step, tier, verb, size, stacklevel=2)
 
     def failed(self, step: int, tier: str, reason: str) -> None:
@@ -80,8 +95,11 @@ class Journal:
     def record(self, record: Record) -> None:
         """Write down what all ranks did; rank 0's journal does."""
         if self._records:
-            with self._records.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(record) | {"namespace": self._namespace}) + "\n")
+            try:
+                with self._records.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(record) | {"namespace": self._namespace}) + "\n")
+            except OSError as error:
+                self.warn(record.step, f"{record.event} in {record.tier} is not in the records: {error}")
 
     def published(self) -> int:
         """Return the newest step that was published since the last load, as far as this journal knows; 0 for none.
@@ -90,7 +108,7 @@ class Journal:
         """
         step = 0
         if self._records and self._records.exists():
-            for line in self._records.read_text(encoding="utf-8").splitlines():
+            for line in self._records.read_text(encoding="utf-8", errors="replace").splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line of a killed process
                     step = _after(json.loads(line), step, self._namespace)
         return step

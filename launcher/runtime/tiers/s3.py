@@ -18,6 +18,9 @@ MAX_PARTS = 10_000
 """Source: Amazon S3 User Guide, multipart upload limits."""
 
 CONNECTIONS = 8
+READ_ATTEMPTS = 3
+"""Times that a part is asked for whose connection breaks on the way, each from where the last one ended."""
+
 KEYS_PER_REQUEST = 1000
 """Source: Amazon S3 API Reference, DeleteObjects."""
 
@@ -82,7 +85,9 @@ class Bucket:
             for start in range(0, len(names), KEYS_PER_REQUEST):
                 with _translated():
                     gone = {"Objects": names[start : start + KEYS_PER_REQUEST], "Quiet": True}
-                    self._client.delete_objects(Bucket=self._bucket, Delete=gone)
+                    answer = self._client.delete_objects(Bucket=self._bucket, Delete=gone)
+                if refused := answer.get("Errors"):
+                    raise TierFailure(f"{len(refused)} objects stay: {refused[0]['Key']}: {refused[0]['Code']}")
 
     @property
     def _client(self) -> Any:
@@ -114,14 +119,21 @@ class Bucket:
             return [each["Key"].removeprefix(self._prefix) for page in pages for each in page.get("Contents", ())]
 
     def _read_part(self, name: str, start: int, room: torch.Tensor) -> None:
-        view = memoryview(room.numpy())
-        with _translated():
-            part = f"bytes={start}-{start + len(view) - 1}"
-            body = self._client.get_object(Bucket=self._bucket, Key=name, Range=part)["Body"]
-            while len(view) and (count := body.readinto(view)):
-                view = view[count:]
-        if len(view):
-            raise Broken(f"{name} is cut short")
+        view, stop, attempts = memoryview(room.numpy()), start + len(room), READ_ATTEMPTS
+        while len(view):
+            with _translated():
+                part = f"bytes={stop - len(view)}-{stop - 1}"
+                body = self._client.get_object(Bucket=self._bucket, Key=name, Range=part)["Body"]
+            attempts -= 1
+            try:
+                with _translated():
+                    while len(view) and (count := body.readinto(view)):
+                        view = view[count:]
+            except TierFailure:
+                if not attempts:
+                    raise
+            if len(view) and not attempts:
+                raise Broken(f"{name} is cut short")
 
 
 class _Reader(io.RawIOBase):

@@ -91,9 +91,11 @@ class Folder:
             sync(self.folder)
 
     def saves(self) -> dict[Key, bool]:
+        # Not by glob: it takes a folder that cannot be read for an empty one, and training would begin anew.
         with _translated():
-            folders = [path for path in self.folder.glob("*") if path.is_dir()]
-        return {key: (path / MANIFEST).is_file() for path in folders if (key := Key.parse(path.name))}
+            names = os.listdir(self.folder) if self.folder.exists() else []
+            keys = [key for name in names if (key := Key.parse(name)) and str(key) == name]
+            return {key: (self.folder / str(key) / MANIFEST).is_file() for key in keys}
 
     def manifest(self, key: Key) -> bytes:
         with _translated():

@@ -1,5 +1,6 @@
 """The tiers as a training loop uses them: a model and its optimizer in, and out again."""
 
+import importlib.util
 import os
 import pickle
 from dataclasses import asdict
@@ -19,6 +20,10 @@ from launcher.runtime.tiers.s3 import Bucket
 from launcher.runtime.tiers.service import MemoryService, service_address
 from launcher.runtime.tiers.settings import S3, TierSettings, bucket_and_prefix, folder_of
 from launcher.runtime.tiers.stores import Folder, Store
+
+
+class CheckpointUnsaved(RuntimeError):
+    """The last checkpoint is not where it outlives this process."""
 
 
 class TieredCheckpoints:
@@ -52,6 +57,7 @@ class TieredCheckpoints:
 
         Raises:
             StateUnfit: torch.distributed.checkpoint cannot save the state.
+            CheckpointUnsaved: The last save did not succeed.
         """
         state = model_state(model, optimizer) | {"random": {random_key(): pickle.dumps(randomness.state())}}
         if scheduler:
@@ -59,6 +65,8 @@ class TieredCheckpoints:
         self._manager.save(state, progress.step, asdict(progress), everywhere=is_last)
         if is_last:
             self._manager.wait()
+            if not self._manager.has(progress.step):
+                raise CheckpointUnsaved(f"step {progress.step} is not in {self.folder}: the log says why")
 
     def load(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Scheduler | None = None
@@ -104,6 +112,9 @@ def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManage
     Args:
         settings: Where checkpoints go.
         run_dir: Receives the log and the records; None for none.
+
+    Raises:
+        ModuleNotFoundError: The persistent tier is in S3, and boto3 is not installed.
     """
     memory, stores, node = None, [], os.uname().nodename
     if settings.memory and (address := service_address()):
@@ -125,5 +136,7 @@ def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManage
 def _store(settings: TierSettings) -> Store:
     if not settings.path.startswith(S3):
         return Folder(folder_of(settings))
+    if importlib.util.find_spec("boto3") is None:
+        raise ModuleNotFoundError(f"{settings.path} needs boto3: pip install boto3", name="boto3")
     bucket, prefix = bucket_and_prefix(settings.path)
     return Bucket(bucket, f"{prefix}{settings.namespace}/", settings.s3_endpoint)

@@ -1,0 +1,202 @@
+"""Checkpoints in tiers when things go wrong around them: files, disks, the order of ranks, the last save."""
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from runtime_ranks import run_ranks
+from test_tiers import SECTION, alone, load, save_steps, settings, steps_in
+
+from launcher import contract
+from launcher.runtime.checkpoint import Progress
+from launcher.runtime.elastic import Job, StepSampler
+from launcher.runtime.process_group import Place
+from launcher.runtime.tiers import checkpointing
+from launcher.runtime.tiers.checkpointing import CheckpointManager, StoreTier
+from launcher.runtime.tiers.journal import Journal
+from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.restore import CheckpointUnavailable
+from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers.stores import Folder, TierFailure
+from launcher.runtime.tiers.training import CheckpointUnsaved, TieredCheckpoints, manager_of
+
+pytest_plugins = ("s3_server",)
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    """Give the test a node's memory and a run folder of its own."""
+    monkeypatch.setenv(contract.ENV_NODE_MEMORY, str(tmp_path / "memory"))
+    monkeypatch.setenv(contract.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def failing(*_: object) -> None:
+    raise FULL
+
+
+def test_a_removal_takes_nothing_that_another_rank_is_just_writing(tmp_path):
+    """Rank 0 removes what is old while rank 1 would like to write the next checkpoint."""
+    store = Folder(tmp_path / "store")
+    retire = checkpointing._retire
+
+    def late(tier: StoreTier, key) -> None:
+        until = time.monotonic() + 0.2
+        while time.monotonic() < until and not any(later > key for later in store.saves()):
+            time.sleep(0.01)
+        retire(tier, key)
+
+    def work(place: Place) -> None:
+        checkpointing._retire = late
+        manager = CheckpointManager(None, [StoreTier(store, 1, 3)], Journal("ns", place.rank))
+        for step in (1, 2, 3):
+            manager.save({f"w{place.rank}": torch.full((10,), float(step))}, step, {})
+        manager.wait()
+
+    run_ranks(2, work, tmp_path)
+    assert steps_in(store) == [1, 2, 3]
+    assert {len(list(path.glob("rank*.shard"))) for path in store.folder.iterdir()} == {2}
+
+
+def test_records_that_cannot_be_written_end_no_save(capsys):
+    for name in (contract.CHECKPOINTS_FILE, "ns_checkpointing.log"):
+        Path(name).mkdir()
+    store = Folder(Path("store"))
+    manager = alone(store, Path())
+    save_steps(manager, *range(1, 9))
+    assert steps_in(store) == [6, 8] and load(alone(store))[0].step == 8
+    told = capsys.readouterr()
+    assert "is not in the records" in told.out and told.err == ""
+
+
+def test_a_manifest_that_does_not_fit_leaves_the_checkpoint_before_it(monkeypatch):
+    manager = alone(folder=Path(), retention=1)
+    save_steps(manager, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeMemory, "publish", failing)
+        save_steps(manager, 2, 3, 4)
+    assert load(alone())[1] == 1.0
+    events = [json.loads(line) for line in Path(contract.CHECKPOINTS_FILE).read_text().splitlines()]
+    assert [(event["event"], event["step"]) for event in events] == [
+        ("saved", 1),
+        *(("failed", n) for n in (2, 3, 4)),
+    ]
+    save_steps(manager, 5)
+    assert load(alone())[1] == 5.0
+
+
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one():
+    Path("store").write_text("no folder")
+    with pytest.raises(CheckpointUnavailable, match="persistent: .*Not a directory"):
+        load(alone(Folder(Path("store"))))
+
+
+def test_what_somebody_put_beside_the_checkpoints_is_left_alone():
+    store = Folder(Path("store"))
+    save_steps(alone(store), 2)
+    (own,) = store.folder.iterdir()
+    copy = own.with_name(f"{own.name}.copy")
+    copy.mkdir()
+    (copy / "manifest").write_bytes(b"mine")
+    save_steps(alone(store), 4, 6, 8)
+    assert steps_in(store) == [6, 8] and copy.is_dir()
+
+
+def linear() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(3, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_a_last_save_that_does_not_last_is_an_error_and_can_be_done_again(monkeypatch, tmp_path):
+    model, optimizer = linear()
+    checkpoints = TieredCheckpoints(settings(), tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "write", failing)
+        checkpoints.save(model, optimizer, Progress(4))
+        with pytest.raises(CheckpointUnsaved, match="step 4 is not in store"):
+            checkpoints.save(model, optimizer, Progress(4), is_last=True)
+    checkpoints.save(model, optimizer, Progress(4), is_last=True)
+    assert steps_in(Folder(Path("store/ns"))) == [4]
+
+
+def test_a_job_that_is_done_already_does_not_write_its_checkpoint_again():
+    store = StoreTier(Folder(Path("store")), 2, 2)
+    save_steps(CheckpointManager(None, [store], Journal("ns", 0)), 2)
+    saves = store.store.saves()
+    again = CheckpointManager(None, [store], Journal("ns", 0))
+    load(again)
+    again.save({"w": torch.zeros(10)}, 2, {}, everywhere=True)
+    again.wait()
+    assert again.has(2) and store.store.saves() == saves
+
+
+def test_a_connection_that_breaks_is_made_again_where_it_broke(bucket, monkeypatch):
+    from botocore.response import StreamingBody
+
+    store = Bucket(bucket.name, "ns/", bucket.endpoint)
+    big = torch.randn(1_000_000)
+    manager = CheckpointManager(None, [StoreTier(store, 1, 2)], Journal("ns", 0))
+    manager.save({"w": big}, 1, {})
+    manager.wait()
+    read: Callable = StreamingBody.readinto
+    breaks = iter((False, True))
+
+    def breaking(self, room):
+        if next(breaks, False):
+            raise OSError("connection reset")
+        return read(self, room[: 1 << 20])
+
+    monkeypatch.setattr(StreamingBody, "readinto", breaking)
+    restored = manager.load(lambda _: {"w": torch.zeros(1_000_000)})
+    assert torch.equal(restored.state["w"], big) and not restored.passed_over
+
+
+def test_s3_without_its_client_is_told_before_training_begins(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ModuleNotFoundError, match="s3://bucket/a needs boto3"):
+        manager_of(settings(memory=None, persistent=SECTION["persistent"] | {"path": "s3://bucket/a"}), None)
+
+
+def test_objects_that_a_bucket_does_not_give_up_are_told(bucket, monkeypatch):
+    store = Bucket(bucket.name, "ns/", bucket.endpoint)
+    save_steps(CheckpointManager(None, [StoreTier(store, 1, 2)], Journal("ns", 0)), 1)
+    answer = {"Errors": [{"Key": "ns/x", "Code": "AccessDenied"}]}
+    monkeypatch.setattr(store._client, "delete_objects", lambda **_: answer)
+    with pytest.raises(TierFailure, match="1 objects stay: ns/x: AccessDenied"):
+        store.remove(store.saves())
+
+
+def test_a_script_of_ones_own_goes_on_from_the_tiers_of_its_recipe(monkeypatch):
+    monkeypatch.setenv(contract.ENV_CHECKPOINTING, json.dumps(SECTION))
+
+    def train(*, leave_after: int | None) -> tuple[int | None, list[float]]:
+        torch.manual_seed(3)
+        model, optimizer = linear()
+        job = Job(model, optimizer, sampler=StepSampler(24, 4, 1))
+        resumed, losses = job.restore(), []
+        for _ in job.steps(iter([None] * (6 - job.step))):
+            loss = model(torch.full((1, 3), float(job.step))).square().mean()
+            job.weigh(loss).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            if len(losses) == leave_after:
+                break
+        job.checkpoints._manager.wait()
+        return resumed and resumed.step, losses
+
+    _, whole = train(leave_after=None)
+    for folder in (Path("memory/ns"), Path("store/ns")):
+        assert list(folder.iterdir())
+        os.rename(folder, f"{folder}-of-the-first")
+    Path(contract.CHECKPOINTS_FILE).unlink()
+    _, first = train(leave_after=4)
+    step, rest = train(leave_after=None)
+    assert step == 3 and first[:3] + rest == whole
+    assert not Path(contract.CHECKPOINT_DIR).exists()
