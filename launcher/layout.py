@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher import yamlio
-from launcher.problems import is_secret
+from launcher.problems import is_secret, masked
 
 _GAP = 2
 """Blanks between two columns."""
@@ -23,10 +23,11 @@ def value_text(value: Any, path: str = "") -> str:
     if isinstance(value, str):
         if value and is_secret(path):
             return HIDDEN
+        value = masked(value)
         return value if _is_plain(value) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return masked(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _is_plain(text: str) -> bool:

@@ -7,6 +7,17 @@ from typing import Any
 _SECRET_NAME = re.compile(
     r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.I
 )
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{30,}|glpat-[\w-]{20,}"
+    r"|sk-[\w-]{32,}|xox[abeprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
+    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*)",
+    re.S,
+)
+"""Forms that tokens are told by, whatever they are called: those of Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS,
+any JSON Web Token, a private key.
+
+Source: GitHub, Secret scanning, Supported patterns; AWS IAM, Identifiers, Unique ids; RFC 7519, 3.1; RFC 7468, 10.
+"""
 _KEY_IN_VALUE = re.compile(r"\b(\w+)['\"]?\s*[:=]")
 
 
@@ -32,6 +43,12 @@ class Problem:
     remedy: str | None = None
     where: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("path", "message", "value", "allowed", "remedy", "where"):
+            text = getattr(self, name)
+            if text is not None and (hidden := masked(str(text))) != str(text):
+                object.__setattr__(self, name, hidden)
+
     def __str__(self) -> str:
         lines = [f"{self.code} {self.path}", f"     {self.message}"]
         if self.value is not None:
@@ -53,7 +70,12 @@ def shown(override: str) -> str:
     """Return an override as it may be shown: without its value where that holds a secret."""
     key, equals, value = override.partition("=" if "=" in override else " ")
     names = (key.lstrip("+~"), *_KEY_IN_VALUE.findall(value))
-    return f"{key}{equals}…" if equals and any(map(is_secret, names)) else override
+    return f"{key}{equals}…" if equals and any(map(is_secret, names)) else masked(override)
+
+
+def masked(text: str) -> str:
+    """Return a text as it may be shown: without the tokens in it."""
+    return _TOKEN.sub("…", text)
 
 
 @dataclass(frozen=True, slots=True)

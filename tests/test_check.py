@@ -8,7 +8,12 @@ SCALE = "++recipes.scale_config"
 POLICY = "recipes.elastic_policy"
 TIERS = f"++{POLICY}.preemption={{{{base_priority_class:{{}},elastic_priority_class:{{}}}}}}"
 
+TOKEN = "hf_" + 34 * "a"
+
 FAULTS = [
+    ((f"+env_vars.OPENAI={TOKEN}",), "E609", "env_vars.OPENAI", "in clear"),
+    ((f"+recipes.pre_script=['login {TOKEN}']",), "E609", "recipes.pre_script", "in clear"),
+    ((f"cluster.annotations={{a: AKIA{16 * 'A'}}}",), "E609", "cluster.annotations.a", "in clear"),
     (("env_vars.HTTPS_PROXY=http://u:abc123@proxy:80",), "E606", "env_vars.HTTPS_PROXY", "credentials"),
     (
         ("++recipes.run.api_key=abc123", "++recipes.extra_keys=[run.api_key]"),
@@ -215,6 +220,12 @@ def test_faults_of_different_kinds_come_together(problems):
     )
     assert {p.code for p in found} == {"E101", "E102", "E203", "E223", "E230", "E301", "E302"}
     assert len(found) == 8
+
+
+def test_no_problem_repeats_a_token(problems):
+    found = problems(*LLAMA_K8S, f"cluster.namespace={TOKEN}", f"+env_vars.A={TOKEN}", f"++{ARGS}.typo={TOKEN}")
+    assert {p.code for p in found} == {"E101", "E302", "E609"}
+    assert TOKEN not in "\n".join(map(repr, found))
 
 
 UNEVEN = "recipes.scale_config.3.training_config.training_args.uneven_batch"

@@ -22,7 +22,7 @@ from launcher.commands.names import (
     folders,
     parted,
 )
-from launcher.problems import ProblemsFound, fail, is_secret
+from launcher.problems import ProblemsFound, fail, is_secret, masked
 
 if TYPE_CHECKING:
     from launcher.catalogue import Entry
@@ -227,7 +227,9 @@ def _hidden(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     def hide(value: Any, here: str) -> Any:
         if isinstance(value, Mapping):
             return _hidden(value, here)
-        return HIDDEN if isinstance(value, str) and value and is_secret(here) else value
+        if isinstance(value, str):
+            return HIDDEN if value and is_secret(here) else masked(value)
+        return [hide(each, here) for each in value] if isinstance(value, list) else value
 
     return {key: hide(value, f"{path}.{key}" if path else key) for key, value in tree.items()}
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from launcher.check import Draft
 from launcher.environment import secret_references
-from launcher.problems import Problem, is_secret
+from launcher.problems import Problem, is_secret, masked
 from launcher.recipe import SecretRef
 from launcher.rules import rule
 from launcher.scales import leaves
@@ -162,6 +162,15 @@ def _of_training_job(draft: Draft, *keys: str) -> Iterator[tuple[str, Any]]:
 
         jobs = jobs_of(draft)
         yield from ((path_of(draft, key), value) for key in keys if (value := getattr(jobs, key)))
+
+
+@rule("E609", source=_DECISION)
+def values_hold_no_token(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Tokens have a form that they are told by, whatever the key is called that holds one."""
+    for path, value in leaves(draft.composition.tree):
+        if masked(str(value)) != str(value) and not is_secret(path):
+            remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
+            yield problem(path, "holds an access token or a key in clear", remedy=remedy, where=path)
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")

@@ -17,9 +17,10 @@ from launcher.runtime.checkpoint import Progress
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers import checkpointing
-from launcher.runtime.tiers.checkpointing import CheckpointManager, StoreTier
+from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.reading import StateMismatch
 from launcher.runtime.tiers.restore import CheckpointUnavailable
 from launcher.runtime.tiers.s3 import Bucket
 from launcher.runtime.tiers.stores import Folder, TierFailure
@@ -62,6 +63,28 @@ def test_a_removal_takes_nothing_that_another_rank_is_just_writing(tmp_path):
     run_ranks(2, work, tmp_path)
     assert steps_in(store) == [1, 2, 3]
     assert {len(list(path.glob("rank*.shard"))) for path in store.folder.iterdir()} == {2}
+
+
+@pytest.mark.parametrize("other", [0, 1])
+def test_a_rank_that_wants_another_state_keeps_no_rank_waiting(other, tmp_path):
+    """One rank asks for a tensor of another shape; both hear of it, also where one reads from the other's node."""
+    told = tmp_path / "told"
+    told.mkdir()
+
+    def work(place: Place) -> None:
+        node = f"node{place.rank}"
+        memory = MemoryTier(NodeMemory(tmp_path / node / "ns", place.rank, 1), 1, 1, 0)
+        manager = CheckpointManager(memory, [], Journal("ns", place.rank), node)
+        manager.save({"both": torch.ones(10), f"own{place.rank}": torch.ones(3)}, 1, {})
+        size = 9 if place.rank == other else 10
+        try:
+            manager.load(lambda _: {"both": torch.zeros(size), f"own{1 - place.rank}": torch.zeros(3)})
+        except StateMismatch as error:
+            (told / str(place.rank)).write_text(str(error))
+
+    run_ranks(2, work, tmp_path)
+    texts = {path.name: path.read_text() for path in told.iterdir()}
+    assert set(texts) == {"0", "1"} and texts["0"] == texts["1"] and "both" in texts["0"]
 
 
 def test_records_that_cannot_be_written_end_no_save(capsys):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import contract
-from launcher.runtime.tiers.shards import Broken, FileShard, Key
+from launcher.runtime.tiers.shards import Broken, BytesShard, Key, mapped
 from launcher.runtime.tiers.slots import FREE_PREFIX, Slot, Slots
 
 _NAME = re.compile(r"(\d{12}\.[0-9a-f]{16})\.rank(\d{5})\.(shard|replica)")
@@ -158,11 +158,11 @@ class NodeMemory:
         for path in self.folder.iterdir():
             path.unlink(missing_ok=True)
 
-    def open(self, key: Key, rank: int, num_bytes: int, *, is_replica: bool) -> FileShard:
+    def open(self, key: Key, rank: int, num_bytes: int, *, is_replica: bool) -> BytesShard:
         """Return a shard on this node.
 
         Raises:
             Broken: It is not there, or cut short.
         """
         name = f"{key}.rank{rank:05d}.{'replica' if is_replica else 'shard'}"
-        return FileShard(self.folder / name, num_bytes)
+        return mapped(self.folder / name, num_bytes)

@@ -44,17 +44,21 @@ def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks:
 
     Raises:
         ShardsBroken: On all ranks, where one could not use a shard; `state` then holds parts of it.
-        StateMismatch: `state` is not of this checkpoint's form.
+        StateMismatch: On all ranks, where one's `state` is not of this checkpoint's form.
     """
-    reader = _Reader(manifest, shards)
+    reader, mismatch = _Reader(manifest, shards), ""
     try:
         with without_group_warning():
-            load(state, storage_reader=reader, process_group=ranks.group, no_dist=ranks.group is None)
+            # Each rank plans for itself: all that ranks could settle together is in the manifest, which all have.
+            load(state, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
-        raise StateMismatch(str(error)) from error
-    reasons = ranks.gather(reader.reasons)
+        mismatch = str(error)
+        reader.take_part()
+    reasons, mismatches = zip(*ranks.gather((reader.reasons, mismatch)), strict=True)
+    if any(mismatches):
+        raise StateMismatch(next(filter(None, mismatches)))
     if any(reasons):
-        raise ShardsBroken(reasons)
+        raise ShardsBroken(list(reasons))
     return reader.num_bytes
 
 
@@ -63,6 +67,7 @@ class _Reader(StorageReader):
 
     def __init__(self, manifest: Manifest, shards: Shards):
         self._manifest, self._shards = manifest, shards
+        self._asked: Iterator[tuple[int, Shard | Broken]] | None = None
         self.reasons: dict[int, str] = {}
         self.num_bytes = 0
 
@@ -85,7 +90,8 @@ class _Reader(StorageReader):
         wanted: dict[int, list[ReadItem]] = {}
         for item in plan.items:
             wanted.setdefault(self._piece(item).rank, []).append(item)
-        for rank, shard in self._shards(sorted(wanted)):
+        self._asked = self._shards(sorted(wanted))
+        for rank, shard in self._asked:
             if isinstance(shard, Broken):
                 self.reasons[rank] = str(shard)
                 continue
@@ -98,6 +104,12 @@ class _Reader(StorageReader):
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+    def take_part(self) -> None:
+        """Give the other ranks what they wait for, where this one stopped before or while it read."""
+        for _, shard in self._asked or self._shards([]):
+            if not isinstance(shard, Broken):
+                shard.close()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
@@ -196,7 +208,7 @@ class Nodes:
             for writer, giver, taker in self._transfers(self._ranks.gather(wanted)):
                 data = self._transfer(manifest, writer, giver, taker)
                 if data is not None:
-                    yield writer, BytesShard(data)
+                    yield writer, BytesShard(data.numpy())
 
         return shards
 

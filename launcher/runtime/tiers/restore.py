@@ -101,15 +101,16 @@ class Restoration:
 
     def _candidates(self) -> list[tuple[Key, list[int]]]:
         """Return every published save, the newest first, with its tiers: -1 is memory, others count the stores."""
-        self._holdings = self.ranks.gather(self._holding())
+        answers = [_asked(store) for store in self.stores] if self.ranks.rank == 0 else []
+        told = self.ranks.gather((self._holding(), answers))
+        self._holdings = [holding for holding, _ in told]
         found: dict[Key, list[int]] = {}
         for holding in self._holdings:
             for key in holding.manifests:
                 found[key] = [-1]
-        for place, store in enumerate(self.stores):
-            saves, reason = self.ranks.share(_asked(store) if self.ranks.rank == 0 else ({}, ""))
+        for place, (saves, reason) in enumerate(told[0][1]):
             if reason:
-                self._note(f"{store.name}: {reason}")
+                self._note(f"{self.stores[place].name}: {reason}")
             for key, is_published in saves.items():
                 if is_published:
                     found.setdefault(key, []).append(place)
@@ -210,8 +211,10 @@ class Restoration:
 
     def _tell(self, key: Key, tier: str, num_bytes: int, seconds: float) -> None:
         self.journal.did("loaded", key.step, tier, num_bytes, seconds)
-        total, slowest = self.ranks.sum([num_bytes])[0], max(self.ranks.gather(seconds))
-        record = Record(time.time(), "loaded", key.step, tier, total, slowest, slowest, "; ".join(self.tried))
+        sizes, times = zip(*self.ranks.gather((num_bytes, seconds)), strict=True)
+        record = Record(
+            time.time(), "loaded", key.step, tier, sum(sizes), max(times), max(times), "; ".join(self.tried)
+        )
         self.journal.record(record)
         if self.tried and self.ranks.rank == 0:
             self.journal.warn(key.step, f"goes on from step {key.step}; passed over: " + "; ".join(self.tried))

@@ -75,7 +75,7 @@ class Bucket:
             parts = [(start, room[start : start + PART_BYTES]) for start in range(0, len(room), PART_BYTES)]
             for done in [pool.submit(self._read_part, self._shard(key, rank), *part) for part in parts]:
                 done.result()
-        return BytesShard(room)
+        return BytesShard(room.numpy())
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:

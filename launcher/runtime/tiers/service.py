@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy
 import torch
 
 from launcher import contract
@@ -78,7 +79,7 @@ class MemoryService:
             data = _found(self._writers(key).get_checkpoint(key.step, rank=rank), f"shard of rank {rank}")
         if len(data) < num_bytes:
             raise Broken(f"the shard of rank {rank} is cut short")
-        return BytesShard(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        return BytesShard(numpy.frombuffer(data, dtype=numpy.uint8))
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:

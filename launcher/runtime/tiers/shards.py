@@ -4,6 +4,7 @@ A manifest is written last, when every shard is there. It holds a checksum for e
 its own: whatever matches is what was saved, wherever it was found.
 """
 
+import mmap
 import os
 import pickle
 import re
@@ -134,7 +135,7 @@ class Shard(Protocol):
 
 
 class FileShard:
-    """A shard in a file. It is read, not mapped: a file that is cut short meanwhile would end this process.
+    """A shard in a file. It is read, not mapped: a file system that fails would end this process.
 
     Args:
         path: Of the file.
@@ -165,16 +166,41 @@ class FileShard:
 
 
 class BytesShard:
-    """A shard that came into memory, shape `(num_bytes,)`."""
+    """A shard that is in memory, shape `(num_bytes,)`."""
 
-    def __init__(self, data: torch.Tensor):
-        self._data = data.numpy()
+    def __init__(self, data: numpy.ndarray):
+        self._data = data
 
     def read(self, offset: int, room: numpy.ndarray) -> None:
         room[:] = self._data[offset : offset + len(room)]
 
     def close(self) -> None:
         pass
+
+
+def mapped(path: Path, num_bytes: int) -> BytesShard:
+    """Return a shard in a file of shared memory, which nothing cuts short: `slots` writes it anew or removes it.
+
+    Args:
+        path: Of the file.
+        num_bytes: What the manifest says that it holds.
+
+    Raises:
+        Broken: It is not there, or cut short.
+    """
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < num_bytes:
+                raise Broken(f"{path.name} is cut short")
+            if not num_bytes:
+                return BytesShard(numpy.empty(0, dtype=numpy.uint8))
+            # All its pages at once: a fault for each would cost as much as the copy.
+            memory = mmap.mmap(
+                file.fileno(), num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_POPULATE, prot=mmap.PROT_READ
+            )
+    except FileNotFoundError as error:
+        raise Broken(f"{path.name} is gone") from error
+    return BytesShard(numpy.frombuffer(memory, dtype=numpy.uint8))
 
 
 def read_checked(shard: Shard, target: torch.Tensor, piece: Piece) -> None:
