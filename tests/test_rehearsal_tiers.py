@@ -11,7 +11,7 @@ pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hype
 
 pytestmark = pytest.mark.takes(seconds=120)
 
-STEPS, EVERY, LOST_AT = 50, 20, 27
+STEPS, EVERY, LOST_AT, NAMESPACE = 50, 20, 27, "rehearsed-tiers"
 # A step takes 0.1 s or more: saves of a neighbour's replica keep pace.
 STATIC = (
     "recipes.elastic_policy=null",
@@ -21,7 +21,7 @@ STATIC = (
     f"{ARGS}.max_epochs=4",
 )
 TIERS = (
-    "+recipes.checkpointing={namespace: tiny, memory: {frequency: 1, retention: 2}, "
+    f"+recipes.checkpointing={{namespace: {NAMESPACE}, memory: {{frequency: 1, retention: 2}}, "
     f"persistent: {{frequency: {EVERY}, retention: 2, path: kept}}}}"
 )
 
@@ -54,7 +54,7 @@ def assert_whole(folder, alone):
     assert left_behind(folder) == []
     timeline = json.loads((bundle_of(folder) / "run" / "timeline.json").read_text())
     assert [(each["from_nodes"], each["to_nodes"]) for each in timeline["transitions"]] == [(0, 2), (2, 2)]
-    assert not list(contract.SHARED_MEMORY.glob("recipes-node-*"))
+    assert not list(contract.SHARED_MEMORY.glob(f"recipes-node-*/{NAMESPACE}"))
 
 
 def test_after_a_lost_node_the_job_goes_on_from_its_neighbours_replica(tmp_path, alone):
