@@ -335,7 +335,7 @@ def _resolve(config: Any, composition: Composition) -> dict[str, Any]:
         raise fail("E007", "recipes", "refers to another value through too many others") from None
     except OmegaConfBaseException:
         first: dict[str, Problem] = {}  # a value that refers to a faulty one fails with the same words
-        found = _at_their_roots(config, composition, list(_unresolved(config, "")))
+        found = _at_their_roots(config, composition, list(references.unresolved(config, "")))
         for problem in sorted(found, key=lambda p: p.path not in composition.explicit):
             message = problem.message if problem.code == "E007" else problem.path
             first.setdefault(message, dataclasses.replace(problem, where=composition.origin(problem.path)))
@@ -363,25 +363,6 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)
         elif faulty.isdisjoint(references.targets(text, path)) or references.leads_back(path, tree):
             yield problem
-
-
-def _unresolved(node: Any, path: str) -> Iterator[Problem]:
-    """Yield a Problem for each leaf that refers to something absent or is still `???`."""
-    keys = node.keys() if OmegaConf.is_dict(node) else range(len(node))
-    for key in keys:
-        here = f"{path}.{key}" if path else str(key)
-        try:
-            if OmegaConf.is_missing(node, key):
-                yield Problem("E006", here, "needs a value", remedy=f"add {here}=…")
-                continue
-            value = node[key]
-        except OmegaConfBaseException as error:
-            line = first_line(error)
-            is_long = line.startswith("RecursionError")
-            yield Problem("E007", here, "refers to another value through too many others" if is_long else line)
-            continue
-        if OmegaConf.is_config(value):
-            yield from _unresolved(value, here)
 
 
 def _explicit(values: Sequence[Override]) -> dict[str, str]:

@@ -5,6 +5,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from launcher.chosen import first_line
 from launcher.problems import Problem
 
 FEW = 16
@@ -110,3 +114,27 @@ def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:
         else:
             return value if isinstance(value, str) else None, path[:i] if isinstance(value, str) else path
     return value, path
+
+
+def unresolved(node: Any, path: str) -> Iterator[Problem]:
+    """Yield a Problem for each leaf that refers to something absent or is still `???`.
+
+    Args:
+        node: A container of a configuration.
+        path: Dotted path it lies at.
+    """
+    keys = node.keys() if OmegaConf.is_dict(node) else range(len(node))
+    for key in keys:
+        here = f"{path}.{key}" if path else str(key)
+        try:
+            if OmegaConf.is_missing(node, key):
+                yield Problem("E006", here, "needs a value", remedy=f"add {here}=…")
+                continue
+            value = node[key]
+        except OmegaConfBaseException as error:
+            line = first_line(error)
+            is_long = line.startswith("RecursionError")
+            yield Problem("E007", here, "refers to another value through too many others" if is_long else line)
+            continue
+        if OmegaConf.is_config(value):
+            yield from unresolved(value, here)
