@@ -28,9 +28,11 @@ pytestmark = pytest.mark.takes(seconds=240)
 
 NUM_SAMPLES, EPOCHS, STEPS = 400, 12, 150
 SAVE_STEPS, SAMPLES_PER_STEP = 10, 32
-# A step takes 0.1 s or more: the agents of new nodes are ready within some 30 steps.
-WIDE = (
-    "recipes.training_config.model_config.hidden_size=128",
+# The agents of new nodes are ready within some 30 steps of 0.2 s.
+PACE = f"{ARGS}.min_step_seconds"
+PACED = (
+    "recipes.training_config.model_config.hidden_size=32",
+    f"{PACE}=0.2",
     f"{ARGS}.max_epochs={EPOCHS}",
     f"{ARGS}.save_steps={SAVE_STEPS}",
     f"{ARGS}.log_samples=true",
@@ -71,7 +73,7 @@ def assert_one_whole_run(folder):
 def alone(tmp_path_factory):
     """Return the losses of the same training in a single process."""
     folder = tmp_path_factory.mktemp("alone")
-    code, _, err = run(*WIDE, "dry_run=true", cwd=folder)
+    code, _, err = run(*PACED, f"{PACE}=0", "dry_run=true", cwd=folder)
     assert code == 0, err
     return train_alone(bundle_of(folder), folder / "alone")
 
@@ -85,7 +87,7 @@ def test_up_up_node_lost_and_down_train_what_one_process_trains(tmp_path, alone,
         "{at:{step:115},node_loss:{node:1}}",
         "{at:{step:135},capacity:1}",
     )
-    code, out, err = run(*WIDE, chain, f"{ARGS}.strategy={strategy}", cwd=tmp_path, timeout_s=280)
+    code, out, err = run(*PACED, chain, f"{ARGS}.strategy={strategy}", cwd=tmp_path, timeout_s=280)
     assert code == 0, err
     assert sizes_of(tmp_path) == [(0, 1), (1, 2), (2, 3), (3, 2), (2, 1)]
     assert_every_sample_once_an_epoch(tmp_path)
@@ -114,7 +116,7 @@ def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_aw
         "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"
     )
     timeout = "recipes.elastic_policy.graceful_shutdown_timeout=3"
-    code, out, err = run(*WIDE, tiers, timeout, "recipes.trainer.num_nodes=2", mishaps, cwd=tmp_path, timeout_s=280)
+    code, out, err = run(*PACED, tiers, timeout, "recipes.trainer.num_nodes=2", mishaps, cwd=tmp_path, timeout_s=280)
     assert code == 0, err
     assert sizes_of(tmp_path) == [(0, 2), (2, 2), (2, 2), (2, 1)]
     assert "event  job more (normal-priority) arrives and waits: it needs 1 node and can have 0" in out

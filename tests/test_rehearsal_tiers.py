@@ -12,12 +12,14 @@ pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hype
 pytestmark = pytest.mark.takes(seconds=120)
 
 STEPS, EVERY, LOST_AT, NAMESPACE = 50, 20, 27, "rehearsed-tiers"
-# A step takes 0.1 s or more: saves of a neighbour's replica keep pace.
+# Saves of a neighbour's replica keep pace with steps of 0.15 s.
+PACE = f"{ARGS}.min_step_seconds"
 STATIC = (
     "recipes.elastic_policy=null",
     "recipes.scale_config=null",
     "recipes.trainer.num_nodes=2",
-    "recipes.training_config.model_config.hidden_size=128",
+    "recipes.training_config.model_config.hidden_size=32",
+    f"{PACE}=0.15",
     f"{ARGS}.max_epochs=4",
 )
 TIERS = (
@@ -41,7 +43,7 @@ def loaded_from(folder):
 def alone(tmp_path_factory):
     """Return the losses of the same training in a single process."""
     folder = tmp_path_factory.mktemp("alone")
-    code, _, err = run(*STATIC, "dry_run=true", cwd=folder)
+    code, _, err = run(*STATIC, f"{PACE}=0", "dry_run=true", cwd=folder)
     assert code == 0, err
     (config,) = (bundle_of(folder) / "configs").iterdir()
     config.rename(config.with_name("config-n1.yaml"))

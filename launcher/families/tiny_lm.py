@@ -75,6 +75,8 @@ class TrainingArgs(BatchArgs):
     """Tokens per sample, which are bytes. Memory and time grow with it."""
     max_norm: Annotated[float, Field(gt=0)]
     """Gradients with a larger norm are scaled down to it, against jumps in the loss."""
+    min_step_seconds: Annotated[float, Field(ge=0)]
+    """Least seconds of an optimizer step; 0 for no limit. A rehearsal keeps the pace of the real job with it."""
     save_steps: NonNegativeInt
     """Optimizer steps between two checkpoints; 0 saves at the end only. A fault loses at most so many."""
     seed: int

@@ -45,6 +45,7 @@ class Settings:
         shares: Samples per rank and step.
         logging_steps: Steps between two printed lines.
         log_samples: Whether each rank writes down the samples it trains on.
+        min_step_s: Least seconds of a step.
         save_steps: Steps between two checkpoints; 0 for one at the end only.
         max_checkpoints: Checkpoints kept; 0 keeps all.
         load_checkpoint: Whether a new job goes on from a checkpoint that is there, or starts afresh.
@@ -68,6 +69,7 @@ class Settings:
     max_norm: float
     logging_steps: int
     log_samples: bool
+    min_step_s: float
     save_steps: int
     max_checkpoints: int
     load_checkpoint: bool
@@ -122,6 +124,7 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         max_norm=float(args["max_norm"]),
         logging_steps=int(args["logging_steps"]),
         log_samples=bool(args["log_samples"]),
+        min_step_s=float(args["min_step_seconds"]),
         save_steps=int(args["save_steps"]),
         max_checkpoints=int(args["max_ckpt_num"]),
         load_checkpoint=bool(args["load_checkpoint"]),

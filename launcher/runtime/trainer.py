@@ -1,6 +1,7 @@
 """The training of a recipe: its data, model and schedule, in the loop that every script can have."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -107,12 +108,15 @@ class Trainer:
         Either way the work done is in a published checkpoint when this returns.
         """
         self._resume()
+        began = time.monotonic()
         for rows in self.job.steps(self._rows()):
             if self.sample_log:
                 self.sample_log.note(self.job.step + 1, self.job.batch)
             self.job.weigh(self._mean_loss(rows)).backward()
             if self.job.completes_step:
                 self._update()
+                time.sleep(max(0.0, began + self.settings.min_step_s - time.monotonic()))
+                began = time.monotonic()
         if not self.job.finished:
             self._say(f"stopped at step {self.job.step} for a scale event")
             return False

@@ -79,6 +79,7 @@ def tiny_config(world_size: int = 1, **changes: Any) -> dict[str, Any]:
         "max_norm": 1.0,
         "logging_steps": 1,
         "log_samples": False,
+        "min_step_seconds": 0,
         "save_steps": 0,
         "max_ckpt_num": 3,
         "load_checkpoint": True,
