@@ -326,9 +326,10 @@ _ELSEWHERE = (
     ),
     Code("N131", "A node's memory has to hold every checkpoint that the memory tier keeps on it.", _CHECKPOINTING),
     Code("N132", "Losing all nodes loses what persistent storage does not have yet.", _CHECKPOINTING),
-    Code("N133", "What an image's own program does with the section is up to it.", _CHECKPOINTING, "k8s"),
+    Code("N133", "What an image's own program does with the section is up to it.", _CHECKPOINTING),
     Code("N134", "Pods without a service account of their own have their node's rights.", _CHECKPOINTING, "k8s"),
     Code("N135", "A save that is under way when the next one is due holds training up.", _CHECKPOINTING),
+    Code("N136", "What AWS does around a job is played here as far as programs see it, and no further.", _CONTRACT),
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
 )

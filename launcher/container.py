@@ -15,6 +15,7 @@ from launcher.specs import JobSpec
 AGENT = "hyperpod-elastic-agent==1.1.3"
 
 REQUIREMENTS = (
+    "amzn-sagemaker-checkpointing==1.1.3",
     "boto3>=1.44",
     "fastapi>=0.113.0",
     "mlflow-skinny>=3.6,<4",
@@ -24,7 +25,10 @@ REQUIREMENTS = (
     "uvicorn[standard]>=0.30.6",
     "xxhash>=3.4",
 )
-"""What the runtime and the agent import beside torch. Source: pyproject.toml; the agent's own metadata."""
+"""What the runtime and the agent import beside torch, the memory tier's client among it.
+
+Source: pyproject.toml; the agent's own metadata.
+"""
 
 UID = 1000
 """User and group of the container: not root, as the restricted profile has it."""

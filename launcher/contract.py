@@ -72,6 +72,12 @@ CHECKPOINTS_FILE = "checkpoints.jsonl"
 CHECKPOINTS_SHIPPED_FILE = "checkpoints.shipped"
 """Under the run folder: how many bytes of CHECKPOINTS_FILE are settled with the tracking server."""
 
+CHECKPOINT_LOG = Path("/var/log/sagemaker_checkpointing")
+"""Where a pod with the memory tier has the log of its checkpoints, under the name that it has in the run folder.
+
+Source: AWS, managed tiered checkpointing, Best practices.
+"""
+
 SAMPLES_DIR = "samples"
 """Under the run folder, where the recipe asks for it: which samples each rank trained on."""
 

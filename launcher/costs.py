@@ -3,6 +3,8 @@
 No prices are shipped: they differ by region and contract, and change.
 """
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +81,9 @@ def read(path: Path) -> Prices:
     ]
     if wrong:
         raise ProblemsFound(tuple(wrong))
+    times = Counter(canonical(str(name)) for name in tree if name != _CURRENCY)
+    for name in (name for name, count in times.items() if count > 1):
+        raise fail("E806", f"{path.name}: {name}", "has two prices, with and without ml.", allowed="one of them")
     prices = {canonical(str(name)): float(price) for name, price in tree.items() if name != _CURRENCY}
     return Prices(prices, str(tree.get(_CURRENCY) or ""))
 
@@ -93,7 +98,7 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
             beside that.
 
     Raises:
-        ProblemsFound: The table lacks an instance type of the job.
+        ProblemsFound: The table lacks an instance type of the job, or it does not run that long.
     """
     groups = get(job.config, f"{_JOBS}.instance_groups")
     bound = _bound_h(job, hours)
@@ -135,6 +140,8 @@ def as_json(found: tuple[Cost, ...], prices: Prices) -> dict[str, Any]:
 
 def _bound_h(job: JobSpec, hours: float | None) -> float | None:
     """Return the hours that are paid for: until a training job is stopped by its limit, and its warm pool."""
+    if hours is not None and not math.isfinite(hours):
+        raise fail("E806", "--hours", "is no number of hours", value=hours)
     if job.backend != "sm_jobs":
         return hours
     from launcher.backends.sagemaker.parts import DEFAULT_MAX_RUNTIME_S
@@ -142,6 +149,10 @@ def _bound_h(job: JobSpec, hours: float | None) -> float | None:
 
     jobs = effective(job.settings.sm_jobs_config)
     limit_h = (jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S) / _SECONDS_PER_HOUR
+    if hours is not None and hours > limit_h:
+        remedy = f"{_JOBS}.stopping_condition.max_runtime_s={math.ceil(hours * _SECONDS_PER_HOUR)}"
+        message = "the job is stopped before that"
+        raise fail("E806", "--hours", message, value=hours, allowed=f"at most {limit_h:g}", remedy=remedy)
     return (limit_h if hours is None else hours) + (jobs.keep_alive_s or 0) / _SECONDS_PER_HOUR
 
 

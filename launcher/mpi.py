@@ -28,9 +28,13 @@ PLACING = frozenset(
     for name in (
         *("c", "n", "np", "N", "npernode", "pernode", "npersocket", "ppr", "map-by", "rank-by", "bynode", "byslot"),
         *("H", "host", "hostfile", "machinefile", "default-hostfile", "rf", "rankfile", "cpu-set", "app"),
+        *("bycore", "bysocket", "nolocal", "cpus-per-proc", "cpus-per-rank", "do-not-launch"),
     )
 )
 """Options that move ranks or change their number. Source: mpirun(1), Specifying Host Nodes, Mapping, Ranking."""
+
+PLACING_PARAMETERS = "rmaps_"
+"""What the names of parameters begin with that do the same, after -mca. Source: mpirun(1), --map-by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,8 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         notices=(*draft.notices, *_notices(draft, sizes), *draft.recipe.notices, *_about_checkpoints(draft)),
         cwd=context.cwd,
     )
-    security = backend_module(draft.backend, "security")
-    return dataclasses.replace(job, notices=(*job.notices, *security.notices(job))) if security else job
+    own = filter(None, (backend_module(draft.backend, part) for part in ("security", "unplayed")))
+    return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
 
 
 def tracking(job: JobSpec) -> Mlflow:

@@ -79,7 +79,7 @@ def effective(parameters: "SmpParameters", framework: str) -> dict[str, Any]:
     """Return what the library works with: each parameter of its framework as given, or its default.
 
     Args:
-        parameters: Without fault.
+        parameters: With the number of partitions.
         framework: `pytorch` or `tensorflow`.
     """
     own = {name for name, known in PARAMETERS.items() if known.framework in (None, framework)}

@@ -138,13 +138,23 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+def _model_of_values(annotation: Any) -> type[BaseModel] | None:
+    """Return the model of a mapping's values, through Optional, or None."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is dict:
+        return _model_in(arguments[1])
+    return next(filter(None, map(_model_of_values, arguments)), None)
+
+
 def _stand_in(model: type[BaseModel], tree: Any) -> Any:
     """Build `model` from `tree` without validating; rules that need a faulty key are left out anyway."""
     values = {}
     for name, info in model.model_fields.items():
         value = tree.get(info.alias or name) if isinstance(tree, Mapping) else None
-        inner = _model_in(info.annotation)
-        if inner and isinstance(value, list):
+        inner, held = _model_in(info.annotation), _model_of_values(info.annotation)
+        if held and isinstance(value, Mapping):
+            value = {key: _stand_in(held, item) for key, item in value.items()}
+        elif inner and isinstance(value, list):
             value = [_stand_in(inner, item) for item in value]
         elif inner and (value is not None or type(None) not in get_args(info.annotation)):
             value = _stand_in(inner, value)

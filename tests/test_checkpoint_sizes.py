@@ -107,6 +107,12 @@ def test_other_configurations_are_counted(config, parameters):
         pytest.param({"model_type": "mamba"}, "'mamba' is not counted", id="architecture"),
         pytest.param({"hidden_size": None}, "no size", id="no size"),
         pytest.param({"num_attention_heads": 0}, "no size", id="zero"),
+        pytest.param({"vocab_size": "32"}, "no size", id="text"),
+        pytest.param({"hidden_size": 64.5}, "no size", id="fraction"),
+        pytest.param({"num_hidden_layers": -2}, "no size", id="negative"),
+        pytest.param({"vocab_size": 10**200}, "no size", id="too many"),
+        pytest.param({"model_type": ["llama"]}, "not counted", id="architectures"),
+        pytest.param({"model_type": None, "text_config": "llama"}, "not counted", id="no part"),
     ],
 )
 def test_what_cannot_be_counted_is_not_guessed(change, says):
@@ -155,6 +161,8 @@ def test_shares_cover_the_checkpoint_once(total, nodes, per_node):
         assert total <= spread.node_written * nodes < total + nodes
     assert ddp.written * ddp.writers == total == ddp.held == ddp.node_written
     assert fsdp.held <= hsdp.held <= ddp.held
+    dealt = share(total, "ddp", nodes, per_node, is_dealt=True)
+    assert (dealt.held, dealt.written, dealt.node_written) == (total, hsdp.written, hsdp.node_written)
     assert fsdp == share(total, "fsdp", nodes, per_node) and (nodes > 1 or fsdp.held == hsdp.held)
 
 

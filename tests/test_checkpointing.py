@@ -86,6 +86,8 @@ FAULTS = [
     ((f"{SET}.persistent.path=checkpoints",), "E261", f"{KEY}.persistent.path", "absolute"),
     ((f"{SET}.persistent.path=/fsx/x",), "E262", f"{KEY}.persistent.path", "lost with them"),
     ((CLAIM, f"{SET}.persistent.path=/fsx2/x"), "E262", f"{KEY}.persistent.path", "/fsx/…"),
+    ((CLAIM, f"{SET}.persistent.path=/fsx/../x"), "E262", f"{KEY}.persistent.path", "/fsx/…"),
+    ((S3, f"{SET}.role_arn='arn:aws:iam::111122223333:role/*'"), "E102", f"{KEY}.role_arn", "role/"),
     ((S3, f"{SET}.replicas=2"), "E264", f"{KEY}.replicas", "without"),
     ((S3, f"{SET}.memory_percent=20"), "E264", f"{KEY}.memory_percent", "without"),
     ((MEMORY, OTHER_ACCOUNT), "E264", f"{KEY}.role_arn", "without"),
@@ -111,6 +113,18 @@ def test_training_jobs_have_no_memory_tier(problems):
     assert f"{KEY}.memory" in {p.path for p in found if p.code == "E263"}
 
 
+def test_training_jobs_keep_checkpoints_only_where_the_service_does(problems, prepare):
+    jobs = "cluster.sm_jobs_config"
+    words = [LLAMA_K8S[0], "cluster=sm_jobs", f"{jobs}.role={ROLE}", f"{jobs}.output_path=s3://bucket/out"]
+    (found,) = problems(*words, f"{SET}.persistent.path=/opt/ml/checkpoints")
+    assert (found.code, found.path) == ("E265", f"{KEY}.persistent.path") and "s3_uri=" in found.remedy
+    words.append(f"{jobs}.checkpoints.s3_uri=s3://bucket/kept")
+    job = prepare(*words, f"{SET}.persistent.path=/opt/ml/checkpoints/a")
+    assert section(job)["persistent"]["path"] == "/opt/ml/checkpoints/a" and notices(job, "N133")
+    (found,) = problems(*words, f"{SET}.persistent.path=/opt/ml/checkpoints/../a")
+    assert found.code == "E265" and found.allowed == "/opt/ml/checkpoints/…"
+
+
 def test_a_folder_below_a_mount_is_taken(prepare):
     assert section(prepare(*LLAMA_K8S, CLAIM, f"{SET}.persistent.path=/fsx/a"))["persistent"]["path"] == "/fsx/a"
 
@@ -121,6 +135,8 @@ def test_a_save_longer_than_the_graceful_timeout_is_told_at_each_size(prepare):
     assert "919.9 GiB" in message and "2000 s at 1, 2, 3 nodes" in message and "=600" in message
     assert not notices(prepare(*words, f"{SET}.estimate.optimizer=none", f"{SET}.estimate.copy_gb_per_s=90"), "N130")
     assert not notices(prepare(*words, "++recipes.elastic_policy.use_graceful_shutdown=false"), "N130")
+    (message,) = notices(prepare(*words, "++recipes.elastic_policy.graceful_shutdown_timeout=null"), "N130")
+    assert "at 1, 2, 3, 4, 5, 6, 7, 8 nodes" in message and "=15, the agent's own" in message
 
 
 def test_shared_storage_bounds_every_size(prepare):
@@ -364,6 +380,10 @@ def test_bandwidths_are_each_tiers_own(recipes):
         (("tiny_lm_cpu", "--bandwidth", "memory"), "E801", "copy=GB/S"),
         (("tiny_lm_cpu", "--bandwidth", "memory=-1"), "E102", "memory_gb_per_s"),
         (("tiny_lm_cpu", "--bandwidth", "memory=nan"), "E102", "memory_gb_per_s"),
+        (("tiny_lm_cpu", "--bandwidth", "memory=1e-320"), "E102", "memory_gb_per_s"),
+        (("tiny_lm_cpu", "--parameters", "nan"), "E102", "estimate.parameters"),
+        (("tiny_lm_cpu", "--parameters", "1e300"), "E102", "estimate.parameters"),
+        (("tiny_lm_cpu", "--mtbf-hours", "inf"), "E102", "failures_per_node_hour"),
         (("tiny_lm_cpu", "--mtbf-hours", "0"), "E801", "above 0"),
         (("tiny_lm_cpu", "--mtbf-hours", "3", "--failures-per-node-hour", "1"), "E801", "one of"),
         (("tiny_lm_cpu", "--parameters", "1e9", "--config", "x.json"), "E801", "one of"),

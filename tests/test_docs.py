@@ -38,11 +38,11 @@ class Command:
 def commands(page: str) -> Iterator[Command]:
     """Yield the commands in the plain fenced blocks of a page."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    for block in re.findall(r"^```\n(.*?)^```$", text, re.S | re.M):
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M):
         for line in block.replace("\\\n", " ").splitlines():
             words = (
                 tuple(shlex.split(line, comments=True))
-                if re.match(r"(python|recipes|make|pip|torchrun) ", line)
+                if not language and re.match(r"(python|recipes|make|pip|torchrun) ", line)
                 else ()
             )
             words = words[: words.index("|")] if "|" in words else words

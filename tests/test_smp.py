@@ -259,10 +259,19 @@ FAULTS = [
         "torchrun only",
     ),
     ((f"{D}.mpi.processes_per_host=9",), "E251", "mpi.processes_per_host", "1 to 8"),
+    # The document's: 4-way model and 2-way data parallelism are 8 processes, and need an instance of 8 GPUs.
+    ((parameter("partitions", 4), "instance_type=g5.12xlarge"), "E251", "mpi.processes_per_host", "has 4 GPUs"),
     ((f"{D}.mpi.processes_per_host=4",), "E252", "mpi.processes_per_host", "plans 8 processes"),
     ((f"{D}.mpi.custom_mpi_options='-x A=\"1 2\"'",), "E253", "mpi.custom_mpi_options", "quotes"),
     ((f"{D}.mpi.custom_mpi_options='-np 4'",), "E253", "mpi.custom_mpi_options", "-np would move"),
     ((f"{D}.mpi.custom_mpi_options='--map-by=node'",), "E253", "mpi.custom_mpi_options", "--map-by=node"),
+    ((f"{D}.mpi.custom_mpi_options='-nolocal'",), "E253", "mpi.custom_mpi_options", "-nolocal"),
+    (
+        (f"{D}.mpi.custom_mpi_options='-mca rmaps_base_mapping_policy node'",),
+        "E253",
+        "mpi.custom_mpi_options",
+        "rmaps_base_mapping_policy would move",
+    ),
     ((f"{D}.mpi.custom_mpi_options='--NCCL_DEBUG'",), "E253", "mpi.custom_mpi_options", "no value"),
     (
         (f"~{P[2:]}.ddp", parameter("partitions", 8), parameter("ddp_port", 7000)),
@@ -326,6 +335,7 @@ def test_all_faults_are_told_at_once(found):
 
 
 RIGHT_JOBS = {
+    "two-replicas-of-four-parts": (parameter("partitions", 4),),
     "one-replica-needs-no-ddp": (parameter("partitions", 8), parameter("ddp", False)),
     "tensorflow-with-horovod": (f"{LIBRARY}.framework=tensorflow", f"~{P[2:]}.ddp", parameter("horovod", True)),
     "newer-name": (f"~{P[2:]}.partitions", parameter("pipeline_parallel_degree", 4), f"{LIBRARY}.version='1.6.0'"),

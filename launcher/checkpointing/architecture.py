@@ -13,6 +13,9 @@ from launcher import yamlio
 
 Config = Mapping[str, Any]
 
+_MOST = 10**9
+"""No dimension, and no number of experts, comes near it. Our own choice."""
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:
@@ -50,16 +53,24 @@ def weights(config: Config) -> tuple[Weight, ...]:
     Raises:
         UnknownArchitecture: Its `model_type` is none of `KNOWN`, or a size is missing.
     """
-    config = config.get("text_config") or config
+    part = config.get("text_config")
+    config = part if isinstance(part, Mapping) else config
     kind = config.get("model_type")
-    if kind not in KNOWN:
+    if not isinstance(kind, str) or kind not in KNOWN:
         raise UnknownArchitecture(f"model_type {kind!r} is not counted; known: {', '.join(sorted(KNOWN))}")
     try:
-        return (*_ends(config), *KNOWN[kind](config))
+        found = (*_ends(config), *KNOWN[kind](config))
     except KeyError as error:
         raise UnknownArchitecture(f"the configuration has no {error.args[0]}") from error
-    except (TypeError, ZeroDivisionError) as error:
+    except (AttributeError, TypeError, ZeroDivisionError) as error:
         raise UnknownArchitecture(f"the configuration holds a value that is no size: {error}") from error
+    for weight in found:
+        sizes = (weight.inputs, weight.outputs, weight.count, weight.biases)
+        if not all(isinstance(size, int) and 0 <= size <= _MOST for size in sizes):
+            raise UnknownArchitecture(
+                f"the configuration holds a value that is no size: {weight.name} would be {sizes}"
+            )
+    return found
 
 
 def num_parameters(config: Config) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from launcher.check import Draft
 from launcher.checkpointing.cadence import RATE_PER_NODE_HOUR, Saving, mtbf_s
 from launcher.checkpointing.section import Checkpointing, Estimate
-from launcher.checkpointing.sizes import GB, Content, Share, share
+from launcher.checkpointing.sizes import GB, Content, Sharding, Share, share
 
 RESTART_S, COPY_GB_PER_S, MEMORY_GB_PER_S, PERSISTENT_GB_PER_S = 300.0, 40.0, 10.0, 1.0
 """Where the recipe says nothing. Our own choice, on the slow side: measure yours."""
@@ -48,7 +48,12 @@ class Forecast:
 
     def share(self, nodes: int) -> Share:
         """Return how a checkpoint falls on the ranks at a size."""
-        return share(self.content.total_bytes, self.content.sharding, nodes, self.ranks_per_node)
+        return self.share_of(self.content.sharding, nodes)
+
+    def share_of(self, sharding: Sharding, nodes: int) -> Share:
+        """Return how it would fall on them if states were spread in another way."""
+        content = self.content
+        return share(content.total_bytes, sharding, nodes, self.ranks_per_node, is_dealt=content.is_dealt)
 
     def copy_s(self, nodes: int) -> float:
         """Return how long training waits while the state is copied to main memory."""
@@ -110,4 +115,4 @@ def _replaced(own: Content, known: Estimate, saved: int) -> Content:
     """Return what a family saves with what a recipe knows better."""
     whole = own.parameters if saved == own.saved else None
     said = (known.dtype or own.dtype, known.optimizer or own.optimizer, known.sharding or own.sharding)
-    return Content(saved, *said, whole)
+    return Content(saved, *said, whole, own.is_dealt)

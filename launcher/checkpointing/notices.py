@@ -18,6 +18,11 @@ from launcher.problems import Notice
 
 _READS_IT_ITSELF = "llm_finetuning_aws"
 _MINUTE_S = 60
+_AGENTS_TIMEOUT_S = 15
+"""What workers have to save where the job says nothing, or 0.
+
+Source: hyperpod-elastic-agent 1.1.3, run.py: --shutdown-timeout.
+"""
 
 
 def notices(draft: Draft) -> Iterator[Notice]:
@@ -25,9 +30,7 @@ def notices(draft: Draft) -> Iterator[Notice]:
     section = draft.recipe.checkpointing
     if section and section.has_tiers:
         yield from _of_tiers(draft, section)
-    policy = draft.recipe.elastic_policy
-    is_timed = draft.is_elastic and policy.use_graceful_shutdown and policy.graceful_shutdown_timeout
-    if (is_timed or section) and (expected := forecast(draft)):
+    if (_is_timed(draft) or section) and (expected := forecast(draft)):
         yield from of_forecast(draft, expected)
 
 
@@ -40,7 +43,7 @@ def of_forecast(draft: Draft, expected: Forecast) -> Iterator[Notice]:
 
 
 def _of_tiers(draft: Draft, section: Checkpointing) -> Iterator[Notice]:
-    if draft.recipe.run.model_type == _READS_IT_ITSELF and draft.backend == "k8s":
+    if draft.recipe.run.model_type == _READS_IT_ITSELF and draft.backend != "local":
         yield Notice(
             "N133", "recipes.checkpointing is for the image's own program to read; save_steps is its own key"
         )
@@ -51,18 +54,22 @@ def _of_tiers(draft: Draft, section: Checkpointing) -> Iterator[Notice]:
         )
 
 
+def _is_timed(draft: Draft) -> bool:
+    return draft.is_elastic and draft.recipe.elastic_policy.use_graceful_shutdown
+
+
 def _too_slow_to_stop(draft: Draft, expected: Forecast) -> Iterator[Notice]:
-    policy = draft.recipe.elastic_policy
-    if not draft.is_elastic or not policy.use_graceful_shutdown or not policy.graceful_shutdown_timeout:
+    if not _is_timed(draft):
         return
-    limit = policy.graceful_shutdown_timeout
+    given = draft.recipe.elastic_policy.graceful_shutdown_timeout
+    limit, own = (given, "") if given else (_AGENTS_TIMEOUT_S, ", the agent's own as none is given")
     late = {n: s for n in expected.sizes if (s := expected.copy_s(n) + expected.persistent_s(n)) > limit}
     if late:
         worst = max(late.values())
         yield Notice(
             "N130",
             f"a checkpoint of {_gib(expected.content.total_bytes)} takes up to {worst:.0f} s at {_nodes(late)},"
-            f" longer than graceful_shutdown_timeout={limit}: a scale event would lose it"
+            f" longer than graceful_shutdown_timeout={limit}{own}: a scale event would lose it"
             f" (at {expected.persistent_rate:g} GB/s a node; recipes checkpoint says more)",
         )
 

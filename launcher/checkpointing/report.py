@@ -8,7 +8,7 @@ from launcher import layout
 from launcher.checkpointing.cadence import Saving, daly, young
 from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast
 from launcher.checkpointing.section import MEMORY_STEPS, PERSISTENT_STEPS
-from launcher.checkpointing.sizes import GB, GIB, OPTIMIZERS, SHARDINGS, share
+from launcher.checkpointing.sizes import GB, GIB, OPTIMIZERS, SHARDINGS
 
 _HERE = "<- this job"
 
@@ -56,7 +56,7 @@ def _size(size: int, parameters: int) -> tuple[str, str, str]:
 def _share_rows(expected: Forecast, nodes: int) -> list[tuple[str, ...]]:
     rows = [("GiB", "a rank holds", "a rank writes", "a node writes", "ranks write", "")]
     for sharding in SHARDINGS:
-        own = share(expected.content.total_bytes, sharding, nodes, expected.ranks_per_node)
+        own = expected.share_of(sharding, nodes)
         sizes = (own.held, own.written, own.node_written)
         here = "<- as this job saves" if sharding == expected.content.sharding else ""
         rows.append((sharding, *map(_gib, sizes), str(own.writers), here))
@@ -103,10 +103,7 @@ def as_json(expected: Forecast, nodes: int) -> dict[str, Any]:
         "total_bytes": content.total_bytes,
         "nodes": nodes,
         "ranks_per_node": expected.ranks_per_node,
-        "shares": [
-            dataclasses.asdict(share(content.total_bytes, sharding, nodes, expected.ranks_per_node))
-            for sharding in SHARDINGS
-        ],
+        "shares": [dataclasses.asdict(expected.share_of(sharding, nodes)) for sharding in SHARDINGS],
         "failures_per_node_hour": expected.failures_per_node_hour,
         "restart_s": expected.restart_s,
         "step_s": expected.step_s,

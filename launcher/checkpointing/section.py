@@ -22,7 +22,9 @@ Source: AWS, managed tiered checkpointing, Best practices; the number kept is ou
 REPLICAS = 1
 """Copies beside the first. Source: AWS, managed tiered checkpointing: replication to adjacent nodes."""
 
-Rate = Annotated[float, Field(gt=0)]
+Rate = Annotated[float, Field(ge=1e-9, le=1e9)]
+"""Bounds that no real one comes near, and whose quotients are numbers still. Our own choice."""
+Parameters = Annotated[int, Field(ge=1, le=10**18)]
 
 
 class MemoryTier(Model):
@@ -49,7 +51,7 @@ class PersistentTier(Model):
 class Estimate(Model):
     """What is known of model, failures and storage, for `recipes checkpoint` and the notices of a launch."""
 
-    parameters: PositiveInt | None = None
+    parameters: Parameters | None = None
     """Parameters that a checkpoint holds, for a model that the launcher does not know; otherwise counted."""
     dtype: Literal["float32", "bfloat16", "float16", "float8"] | None = None
     """Number format of the saved weights. Left out: what the family's training program saves."""
@@ -96,7 +98,7 @@ class Checkpointing(Model):
     memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
     """Part of each node's main memory, 1 to 100 %, that the cluster sets aside for the memory tier
     (InstanceMemoryAllocationPercentage). Left out: the cluster's own."""
-    role_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/.+$")] | None = None
+    role_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/[A-Za-z0-9_+=,.@/-]+$")] | None = None
     """IAM role of the pods, where the bucket belongs to another account: the bundle then has the policy which that
     account gives its bucket."""
     max_lost_work_minutes: Rate | None = None

@@ -46,6 +46,7 @@ class Content:
         optimizer: A key of `OPTIMIZERS`.
         sharding: How the state is spread over ranks.
         parameters: Of the whole model; None where only `saved` is known.
+        is_dealt: Whether the ranks share the writing of what each of them holds, also under `ddp`.
     """
 
     saved: int
@@ -53,6 +54,7 @@ class Content:
     optimizer: str
     sharding: Sharding
     parameters: int | None = None
+    is_dealt: bool = False
 
     @property
     def weight_bytes(self) -> int:
@@ -89,19 +91,19 @@ class Share:
     node_written: int
 
 
-def share(total_bytes: int, sharding: Sharding, nodes: int, ranks_per_node: int) -> Share:
+def share(total_bytes: int, sharding: Sharding, nodes: int, ranks_per_node: int, *, is_dealt: bool = False) -> Share:
     """Return how a checkpoint falls on the ranks.
 
     `fsdp` shards over all ranks, `hsdp` over those of a node with a replica on each node, `ddp` not at all. Of
-    replicas each part is written once, spread evenly; of `ddp` one rank writes everything.
+    replicas each part is written once, spread evenly; of `ddp` one rank writes everything unless it `is_dealt` out.
 
     Source: AWS, managed tiered checkpointing, Solution overview (FSDP and DDP); PyTorch,
-    torch.distributed.checkpoint: saves of replicated tensors are deduplicated over the ranks (HSDP).
+    torch.distributed.checkpoint: saves of replicated tensors are deduplicated over the ranks (HSDP, and DDP dealt).
     """
     ranks = nodes * ranks_per_node
-    if sharding == "ddp":
+    if sharding == "ddp" and not is_dealt:
         return Share(sharding, total_bytes, total_bytes, 1, total_bytes)
-    group = ranks if sharding == "fsdp" else ranks_per_node
+    group = {"fsdp": ranks, "hsdp": ranks_per_node, "ddp": 1}[sharding]
     held, written, on_node = (-(-total_bytes // parts) for parts in (group, ranks, nodes))
     return Share(sharding, held, written, ranks, on_node)
 

@@ -1,6 +1,7 @@
 """The command that tells how large checkpoints are and how often to save them."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,7 +60,7 @@ def checkpoint(
     draft = check(composed(target.name, overrides))
     nodes = _nodes(draft, target)
     given = {"failures_per_node_hour": _rate(rate, mtbf, nodes), "restart_s": restart, "step_s": step}
-    given |= {"parameters": parameters and round(parameters), **_bandwidths(bandwidth or ())}
+    given |= {"parameters": _whole(parameters), **_bandwidths(bandwidth or ())}
     expected = _forecast(draft, target.name, _estimate(draft, given), config)
     if picture is not None:
         from launcher.checkpointing import picture as pictures
@@ -97,6 +98,11 @@ def _rate(rate: float | None, mtbf_hours: float | None, nodes: int) -> float | N
     if mtbf_hours is not None and mtbf_hours <= 0:
         raise fail("E801", "--mtbf-hours", "is no time", value=mtbf_hours, allowed="a number above 0")
     return 1 / (mtbf_hours * nodes) if mtbf_hours else rate
+
+
+def _whole(number: float | None) -> float | None:
+    """Return a number without its fraction; what is no number stays as it is, for the types to refuse."""
+    return round(number) if number is not None and math.isfinite(number) else number
 
 
 def _bandwidths(words: Sequence[str]) -> dict[str, float]:

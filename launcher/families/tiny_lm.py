@@ -113,7 +113,8 @@ class Recipe(RecipeBase):
         saved = (
             num_parameters(config) if config else _num_parameters(self.training_config.model_settings, args.max_len)
         )
-        return Content(saved, "float32", "adam_fp32", "fsdp" if args.strategy == "fsdp2" else "ddp", saved)
+        sharding = "fsdp" if args.strategy == "fsdp2" else "ddp"
+        return Content(saved, "float32", "adam_fp32", sharding, saved, is_dealt=True)
 
 
 def _num_parameters(model: ModelConfig, max_len: int) -> int:

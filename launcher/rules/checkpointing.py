@@ -1,5 +1,6 @@
 """Where checkpoints go: whether the tiers fit the job, the cluster and each other."""
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
@@ -75,7 +76,8 @@ def path_outlives_the_pod(draft: Draft, problem: Callable[..., Problem]) -> Iter
         return
     mounts = [*(draft.settings.volumes or ()), *(draft.settings.persistent_volume_claims or ())]
     places = [each.mountPath for each in mounts if not each.readOnly]
-    if not any(PurePosixPath(path).is_relative_to(place) for place in places):
+    real = PurePosixPath(posixpath.normpath(path))
+    if not any(real.is_relative_to(place) for place in places):
         yield problem(
             f"{_KEY}.persistent.path",
             "lies on no volume that the pods may write to: it would be lost with them",

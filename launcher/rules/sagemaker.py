@@ -18,7 +18,7 @@ from launcher.scales import leaves
 
 _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
-_EBS_ONLY = re.compile(r"ml\.(p3\.|p2\.|m[4-7]i?\.|c[4-7]i?\.|t3\.|r[5-7]i?\.)")
+_EBS_ONLY = re.compile(r"ml\.(p[23]|t3|[cmr][4-8](i|n|i-flex)?)\.")
 """Families without a disk of their own. Source: EC2, Instance store volumes."""
 _PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_config")
 """Keys that name folders in S3."""

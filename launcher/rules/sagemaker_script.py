@@ -1,28 +1,34 @@
 """Training jobs of SageMaker: what tells the container what to run, and what it takes of it."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.backends.sagemaker import constraints, parts
 from launcher.backends.sagemaker.keys import API, JOBS, SCRIPT, jobs_of, path_of, sm_rule
 from launcher.check import Draft
 from launcher.environment import secret_references
+from launcher.instances import Instance, canonical, table
 from launcher.problems import Problem
 from launcher.rules import rule
 from launcher.rules.custom import is_script
 
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.settings import SmJobs
+    from launcher.distribution import Distribution
+
 _TOOLKIT = "sagemaker-training toolkit 5.1.4"
-_ENTRY = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*\.(py|sh)")
+_ENTRY = re.compile(r"(?!(.*/)?\.\.(/|$))[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*\.(py|sh)")
 """Source: sagemaker-training toolkit 5.1.4, entry_point.py; what ends otherwise is run as a command."""
 _RESERVED_VARIABLES = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
 
 
 @sm_rule(
     "E382",
-    *("hyperparameters",),
+    *("hyperparameters", "instance_groups"),
     more=("recipes.training_cfg", "recipes.distribution", "recipes.trainer", "instance_type"),
     source=f"{API}: HyperParameters; SageMaker Python SDK 2.257.6, Framework",
 )
@@ -121,6 +127,34 @@ def toolkit_starts_as_many(draft: Draft, problem: Callable[..., Problem]) -> Ite
 
 
 @sm_rule(
+    "E368",
+    *("instance_groups",),
+    more=("recipes.trainer", SCRIPT, "recipes.distribution", "instance_type"),
+    source=f"{_TOOLKIT}, environment.py and runner.py",
+)
+def groups_start_as_many(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Instances of all groups run the script together, each as many processes as the plan counts."""
+    jobs = jobs_of(draft)
+    found = [table().get(canonical(group.instance_type)) for group in parts.groups(jobs)]
+    if not is_script(draft) or jobs.container_entrypoint or draft.instance not in found:
+        return
+    distribution = getattr(draft.recipe, "distribution", None)
+    for i, instance in enumerate(found):
+        if instance and instance != draft.instance and (message := _another_count(instance, draft, distribution)):
+            path = f"{JOBS}.instance_groups.{i}.instance_type"
+            yield problem(path, message, value=instance.name, allowed=f"types that run {draft.devices} processes")
+
+
+def _another_count(instance: Instance, draft: Draft, distribution: "Distribution | None") -> str | None:
+    """Return why an instance of a further group runs not as many processes as the plan counts, None where it does."""
+    if distribution is None or not distribution.is_mpi:
+        starts = instance.processes or 1
+        return None if starts == draft.devices else f"the toolkit starts {starts} processes here, not {draft.devices}"
+    has_enough = instance.accelerators >= draft.devices or not (instance.accelerators or distribution.library)
+    return None if has_enough else f"has {instance.accelerators} GPUs, and MPI starts {draft.devices} processes here"
+
+
+@sm_rule(
     "E390", "network_isolation", "source_dir", more=(SCRIPT,), source=f"{API}: EnableNetworkIsolation; {_TOOLKIT}"
 )
 def isolated_containers_fetch_nothing(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
@@ -137,9 +171,24 @@ def isolated_containers_fetch_nothing(draft: Draft, problem: Callable[..., Probl
 @sm_rule("E391", "source_dir", source=_TOOLKIT)
 def source_is_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The toolkit unpacks an archive in S3, or takes a folder of the image, which is not this machine."""
-    source = jobs_of(draft).source_dir
-    if draft.backend == "contract" and source and Path(source).is_absolute():
+    jobs, key = jobs_of(draft), path_of(draft, "source_dir")
+    source, is_here = jobs.source_dir or "", draft.backend == "contract"
+    if not source or re.fullmatch(r"s3://[^/]+/.+\.tar\.gz", source) or source.startswith("/opt/"):
         return
-    if source and not (re.fullmatch(r"s3://[^/]+/.+\.tar\.gz", source) or source.startswith("/opt/")):
+    if not is_here:
         allowed = "s3://….tar.gz, or a folder of the image below /opt"
-        yield problem(path_of(draft, "source_dir"), "is not there in a container", value=source, allowed=allowed)
+        remedy = None if "://" in source else _packed(source, jobs, key)
+        yield problem(key, "is not there in a container", value=source, allowed=allowed, remedy=remedy)
+    elif not Path(source).is_absolute():
+        allowed = "a whole path, which begins with /, or s3://….tar.gz"
+        yield problem(key, "is looked for from each host's own folder", value=source, allowed=allowed)
+
+
+def _packed(source: str, jobs: "SmJobs", key: str) -> str:
+    """Return the commands that bring a folder of this machine, or an archive of it, to where a container finds it."""
+    place = next((uri for uri in (jobs.recipe_path, jobs.output_path) if uri and uri.startswith("s3://")), "s3://…")
+    archive = f"{place.rstrip('/')}/code/sourcedir.tar.gz"
+    is_packed = source.endswith((".tar.gz", ".tgz"))
+    pack = "" if is_packed else f"tar -czf sourcedir.tar.gz -C {shlex.quote(source)} . && "
+    what = shlex.quote(source) if is_packed else "sourcedir.tar.gz"
+    return f"{pack}aws s3 cp {what} {shlex.quote(archive)}, then {key}={archive}"

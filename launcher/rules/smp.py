@@ -10,7 +10,7 @@ from launcher.recipe import Model
 from launcher.rules import SIZES, rule
 from launcher.rules.batches import is_uneven, planned
 from launcher.rules.custom import is_unstated, states_no_processes
-from launcher.smp import PARAMETERS, TENSORFLOW, TORCH
+from launcher.smp import PARAMETERS, TENSORFLOW, TORCH, effective
 
 if TYPE_CHECKING:
     from launcher.distribution import Distribution, SmpParameters
@@ -320,7 +320,7 @@ def options_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator
     path, words = f"{_MPI}.custom_mpi_options", options.split()
     if re.search("[\"'\\\\]", options):
         yield problem(path, "quotes and backslashes reach mpirun as they are, as parts of a word", value=options)
-    if moving := [word for word in words if word.partition("=")[0] in mpi.PLACING]:
+    if moving := [w for w in words if w.partition("=")[0] in mpi.PLACING or w.startswith(mpi.PLACING_PARAMETERS)]:
         message = f"{', '.join(moving)} would move ranks away from where the plan has them"
         yield problem(path, message, value=options, remedy="set processes_per_host and trainer.num_nodes")
     try:
@@ -343,11 +343,11 @@ def ddp_options_have_ddp(draft: Draft, problem: Callable[..., Problem]) -> Itera
 def offloading_has_microbatches(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Activations are offloaded while other microbatches run; with one there is no such time."""
     given = _parameters(draft)
-    if given is None or not given.offload_activations:
+    if given is None or not given.offload_activations or not _is_split(given):
         return
+    working = effective(given, _framework(draft))
     for name in ("microbatches", "active_microbatches"):
-        default = 1 if name == "microbatches" else None  # the library's default of active ones is more than one
-        if (getattr(given, name) or default) == 1:
+        if working.get(name) == 1:
             yield problem(
                 f"{_P}.{name}", "offload_activations needs more than one", value=1, remedy=f"++{_P}.{name}=2"
             )

@@ -16,7 +16,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         kind, *rest = self._words()
-        if kind == "namespaces":
+        if self.server.refused and self.server.refused in self.path:
+            self._answer(500, b"{}")
+        elif kind == "namespaces":
             found = self.server.namespaces.get(rest[0])
             self._answer(200 if found else 404, json.dumps(found or {}).encode())
         elif rest[1] == "latest":
@@ -70,6 +72,7 @@ class Service(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.blobs: dict[tuple[str, ...], tuple[bytes, str]] = {}
         self.namespaces: dict[str, dict[str, int]] = {}
+        self.refused = ""  # part of the paths that it does not answer
 
     @property
     def address(self) -> str:

@@ -176,8 +176,9 @@ def test_memory_that_others_may_write_to_is_refused():
     folder = Path("open").absolute()
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    with pytest.raises(NotOurs):
-        NodeMemory(folder, 0, 1)
+    for place in (folder, folder / "ns"):
+        with pytest.raises(NotOurs, match="open is another"):
+            NodeMemory(place, 0, 1)
 
 
 def linear(strategy: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -256,6 +257,14 @@ def test_saves_and_loads_reach_mlflow_once(tmp_path):
     assert not tracked.points
 
 
+def test_the_log_of_a_pod_is_where_the_document_has_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(contract, "CHECKPOINT_LOG", tmp_path / "log")
+    contract.CHECKPOINT_LOG.mkdir()
+    save_steps(alone(folder=tmp_path), 1)
+    told = [(tmp_path / place / "ns_checkpointing.log").read_text() for place in (".", "log")]
+    assert told[0] == told[1] and "[Rank 0] Step 1: memory saved: 64 bytes in " in told[0] and " GB/s)" in told[0]
+
+
 def test_s3_keeps_whole_checkpoints_only_and_is_done_without_when_it_is_gone(bucket, monkeypatch):
     monkeypatch.setattr("launcher.runtime.tiers.s3.PART_BYTES", 5 << 20)
     store = Bucket(bucket.name, "run/ns/", bucket.endpoint)
@@ -332,7 +341,44 @@ def test_a_memory_service_that_is_gone_or_changes_bytes_is_done_without(service)
     assert "memory: " in restored.passed_over[0]
 
 
+def test_a_list_that_the_service_cannot_give_is_not_an_empty_one(service):
+    store = Folder(Path("store"))
+    save_steps(on_service(service, 0, 1, store), 1, 2, 3)
+    service.refused = "latest"
+    restored, value = load(on_service(service, 0, 1, store))
+    assert (restored.step, restored.tier, value) == (2, "persistent", 2.0)
+    assert "memory: " in restored.passed_over[0] and "latest" in restored.passed_over[0]
+
+
+def test_a_broken_pointer_hides_no_other_checkpoint_of_the_service(service, capsys):
+    save_steps(on_service(service, 0, 1), 1, 2, 3)
+    for name, told in list(service.blobs.items()):
+        if name == ("ns-published", "0", "3"):
+            service.blobs[name] = (b"x" + told[0][1:], told[1])
+    manager = on_service(service, 0, 1)
+    restored, value = load(manager)
+    assert (restored.step, value) == (2, 2.0) and "step 3 from memory" in restored.passed_over[0]
+    save_steps(manager, 3, 4, 5)
+    assert load(on_service(service, 0, 1))[0].step == 5 and "failed" not in capsys.readouterr().out
+
+
+def test_what_the_service_has_removed_by_itself_is_no_failure(service, capsys):
+    manager = on_service(service, 0, 1)
+    save_steps(manager, 1, 2)
+    for name in [name for name in service.blobs if name[0] == "ns-1-ranks" and name[2] == "1"]:
+        del service.blobs[name]
+    save_steps(manager, 3)
+    assert sorted(service.steps("ns-published")) == [2, 3] and "failed" not in capsys.readouterr().out
+
+
 def test_settings_take_the_service_only_where_there_is_one(monkeypatch, service):
     assert manager_of(settings(), None)._memory is not None
     monkeypatch.setenv(contract.ENV_MEMORY_SERVICE, service.address)
     assert manager_of(settings(), None)._memory is None
+
+
+def test_a_pod_without_the_services_client_says_where_its_memory_tier_is(monkeypatch, capsys):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert manager_of(settings(), None)._memory is not None
+    assert "amzn_sagemaker_checkpointing is not in this image" in capsys.readouterr().out

@@ -1,15 +1,19 @@
 """Checkpoints in tiers when things go wrong around them: files, disks, the order of ranks, the last save."""
 
+import contextlib
 import errno
+import importlib.util
 import json
 import os
+import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from runtime_ranks import run_ranks
+from runtime_ranks import run_ranks, unused_port
 from test_tiers import SECTION, alone, load, save_steps, settings, steps_in
 
 from launcher import contract
@@ -23,10 +27,12 @@ from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.reading import StateMismatch
 from launcher.runtime.tiers.restore import CheckpointUnavailable
 from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers.staging import StateUnfit
 from launcher.runtime.tiers.stores import Folder, TierFailure
 from launcher.runtime.tiers.training import CheckpointUnsaved, TieredCheckpoints, manager_of
 
 pytest_plugins = ("s3_server",)
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_tiers.py"
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -93,9 +99,22 @@ def test_records_that_cannot_be_written_end_no_save(capsys):
     store = Folder(Path("store"))
     manager = alone(store, Path())
     save_steps(manager, *range(1, 9))
-    assert steps_in(store) == [6, 8] and load(alone(store))[0].step == 8
+    assert steps_in(store) == [6, 8] and load(alone(store, Path()))[0].step == 8
     told = capsys.readouterr()
-    assert "is not in the records" in told.out and told.err == ""
+    assert "is not in the records" in told.out and "published last is not known" in told.out and told.err == ""
+
+
+def test_what_is_saved_beside_the_state_is_a_copy_too(monkeypatch):
+    seal, changed = checkpointing.seal, threading.Event()
+    monkeypatch.setattr(checkpointing, "seal", lambda manifest: changed.wait(10) and seal(manifest))
+    manager, progress = alone(), {"cursor": [1]}
+    manager.save({"w": torch.zeros(10)}, 1, progress)
+    progress["cursor"].append(2)
+    changed.set()
+    manager.wait()
+    assert load(alone())[0].progress == {"cursor": [1]}
+    with pytest.raises(StateUnfit, match="progress"):
+        manager.save({"w": torch.zeros(10)}, 2, {"now": lambda: 0})
 
 
 def test_a_manifest_that_does_not_fit_leaves_the_checkpoint_before_it(monkeypatch):
@@ -118,6 +137,22 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one():
     Path("store").write_text("no folder")
     with pytest.raises(CheckpointUnavailable, match="persistent: .*Not a directory"):
         load(alone(Folder(Path("store"))))
+    with pytest.raises(CheckpointUnavailable, match="persistent: .*Not a directory"):
+        alone(Folder(Path("store"))).newest()
+
+
+@pytest.mark.parametrize("method", ["manifests", "shards", "manifest", "open"])
+def test_memory_that_cannot_be_read_is_passed_over(method, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    store = Folder(Path("store"))
+    manager = alone(store)
+    save_steps(manager, 2, 3)
+    monkeypatch.setattr(NodeMemory, method, fail)
+    restored, value = load(manager)
+    assert (restored.step, restored.tier, value) == (2, "persistent", 2.0)
+    assert "memory: " in restored.passed_over[0] and "Input/output" in restored.passed_over[0]
 
 
 def test_what_somebody_put_beside_the_checkpoints_is_left_alone():
@@ -180,8 +215,30 @@ def test_a_connection_that_breaks_is_made_again_where_it_broke(bucket, monkeypat
     assert torch.equal(restored.state["w"], big) and not restored.passed_over
 
 
-def test_s3_without_its_client_is_told_before_training_begins(monkeypatch):
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        pytest.param(lambda data: data[:-1], "cut short", id="cut"),
+        pytest.param(lambda data: bytes([data[0] ^ 1]) + data[1:], "changed at byte 0", id="flipped"),
+    ],
+)
+def test_an_object_that_is_not_what_was_saved_is_passed_over(bucket, change, says):
+    manager = CheckpointManager(
+        None, [StoreTier(Bucket(bucket.name, "ns/", bucket.endpoint), 1, 2)], Journal("ns", 0)
+    )
+    save_steps(manager, 1, 2)
+    (name,) = [name for name in bucket.keys("ns/000000000002") if name.endswith("shard")]
+    data = bucket.client.get_object(Bucket=bucket.name, Key=name)["Body"].read()
+    bucket.client.put_object(Bucket=bucket.name, Key=name, Body=change(data))
+    restored, value = load(manager)
+    assert (restored.step, value) == (1, 1.0) and says in restored.passed_over[0]
+
+
+def test_a_tier_without_its_client_is_told_before_training_begins(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with monkeypatch.context() as patched, pytest.raises(ModuleNotFoundError, match="1 needs amzn_sagemaker_checkp"):
+        patched.setenv(contract.ENV_MEMORY_SERVICE, "http://127.0.0.1:1")
+        manager_of(settings(), None)
     with pytest.raises(ModuleNotFoundError, match="s3://bucket/a needs boto3"):
         manager_of(settings(memory=None, persistent=SECTION["persistent"] | {"path": "s3://bucket/a"}), None)
 
@@ -223,3 +280,35 @@ def test_a_script_of_ones_own_goes_on_from_the_tiers_of_its_recipe(monkeypatch):
     step, rest = train(leave_after=None)
     assert step == 3 and first[:3] + rest == whole
     assert not Path(contract.CHECKPOINT_DIR).exists()
+
+
+def run_example(num_steps: int, folder: Path) -> list[tuple[str, str]]:
+    """Run examples/train_tiers.py on one rank; return step and loss as it printed them."""
+    folder.mkdir(exist_ok=True)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.chdir(folder)
+            torch.set_num_threads(1)  # the others are not forked
+            place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
+            os.environ.update(place, RECIPES_RUN_DIR=str(folder), RECIPES_NODE_MEMORY=str(folder / "memory"))
+            spec = importlib.util.spec_from_file_location("train_tiers", EXAMPLE)
+            example = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(example)
+            example.NUM_STEPS = num_steps
+            with Path("out").open("w") as out, contextlib.redirect_stdout(out):
+                example.main()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    return re.findall(r"^step (\d+)/\d+  loss ([\d.]+)", (folder / "out").read_text(), re.M)
+
+
+def test_the_example_goes_on_where_it_ended(tmp_path):
+    whole = run_example(12, tmp_path / "whole")
+    first, rest = (run_example(steps, tmp_path / "parts") for steps in (7, 12))
+    assert first + rest == whole and [step for step, _ in rest] == ["8", "9", "10", "11", "12"]
+    assert len(list((tmp_path / "parts/checkpoints/spirals").iterdir())) == 2

@@ -18,7 +18,7 @@ from runtime_ranks import fork_ranks, run_ranks, unused_port
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.runtime.process_group import Place
-from launcher.runtime.tiers import checkpointing, ranks, slots, staging
+from launcher.runtime.tiers import checkpointing, ranks, slots, staging, stores
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory
@@ -58,7 +58,13 @@ DAMAGES = (
     "lose node 1",
     "lose both nodes",
     "S3 unreachable",
+    "memory fails",
+    "replica fails",
+    "persistent fails",
+    "kill while loading",
 )
+UNREADABLE = {"memory fails": ".shard", "replica fails": ".replica"}
+"""Ends of the names of files that a damage lets nobody read."""
 OS_CALLS = ("ftruncate", "posix_fallocate", "rename", "unlink", "write", "fsync", "mkdir")
 
 
@@ -103,8 +109,8 @@ def state_at(step: int, rank: int) -> dict:
 def manager(root: Path, place: Place, case: Case, store: object | None = None) -> CheckpointManager:
     memory = NodeMemory(root / f"node{place.rank}" / "ns", place.rank, case.retention, num_sources=1)
     tier = MemoryTier(memory, case.memory_every, ranks_per_node=1, replicas=1)
-    stores = [StoreTier(store or Folder(root / "store"), case.store_every, 2)]
-    return CheckpointManager(tier, stores, Journal("ns", place.rank, root), str(memory.folder))
+    kept = [StoreTier(store or Folder(root / "store"), case.store_every, 2)]
+    return CheckpointManager(tier, kept, Journal("ns", place.rank, root), str(memory.folder))
 
 
 def unreachable() -> Bucket:
@@ -171,6 +177,22 @@ def break_saving(case: Case) -> object | None:
     return None
 
 
+def break_loading(case: Case) -> None:
+    """Make a tier fail in this rank where it is asked for a shard."""
+    lost = OSError(errno.EIO, "Input/output error")
+    if case.damage == "persistent fails":
+        fail_from(stores, "FileShard", 1, lost)
+    elif case.damage in UNREADABLE:
+        opened = NodeMemory.open
+
+        def fail(*words, is_replica: bool):
+            if is_replica == (case.damage == "replica fails"):
+                raise lost
+            return opened(*words, is_replica=is_replica)
+
+        NodeMemory.open = fail
+
+
 def save_all(root: Path, case: Case) -> None:
     """Save STEPS steps; where a rank is killed the others are killed too, as a job's operator does."""
 
@@ -185,14 +207,19 @@ def save_all(root: Path, case: Case) -> None:
                 tensor.zero_()  # training goes on: what was saved must be a copy
         checkpoints.wait()
 
-    children = set(fork_ranks(NUM_RANKS, work, root))
-    while children:
-        child, status = os.wait()
-        children.discard(child)
+    end_all(fork_ranks(NUM_RANKS, work, root), case, may_die=case.save_fault == "kill")
+
+
+def end_all(ranks: list[int], case: Case, *, may_die: bool) -> None:
+    """Wait for all ranks; where one is killed kill the others."""
+    left = set(ranks)
+    while left:
+        rank, status = os.wait()
+        left.discard(rank)
         if status:
-            assert case.save_fault == "kill", f"a rank ended with status {status}"
+            assert may_die, f"a rank ended with status {status}"
             time.sleep(0.005 * (case.seed % 3))
-            for other in children:
+            for other in left:
                 os.kill(other, signal.SIGKILL)
 
 
@@ -235,13 +262,13 @@ def is_whole(files: list[Path], manifests: list[Path], num_ranks: int) -> bool:
     return False
 
 
-def whole(root: Path, nodes: int, *, with_store: bool) -> list[int]:
+def whole(root: Path, nodes: int, *, with_store: bool = True, unreadable: str | None = None) -> list[int]:
     """Return the steps that can be loaded, found by reading everything."""
     steps = []
     for key in published(root, max(nodes, NUM_RANKS)):
         folders = [root / f"node{node}" / "ns" for node in range(nodes)]
         manifests = [path for folder in folders if (path := folder / f"{key}.manifest").exists()]
-        files = [path for folder in folders for path in folder.glob(f"{key}.rank*")]
+        files = [path for folder in folders for path in folder.glob(f"{key}.rank*") if path.suffix != unreadable]
         store = root / "store" / str(key)
         in_store = with_store and (store / "manifest").exists()
         sources = [(files, manifests)]
@@ -300,11 +327,23 @@ def remove_tree(folder: Path) -> None:
         path.rmdir() if path.is_dir() else path.unlink()
 
 
+def kill_loading(root: Path, case: Case) -> None:
+    """Load, and kill a rank on the way."""
+
+    def work(place: Place) -> None:
+        if place.rank == case.victim % case.loaders:
+            die_at(1 + case.at % 10)
+        manager(root, place, case).load(lambda _: {"model": state_at(0, place.rank)["model"]})
+
+    end_all(fork_ranks(case.loaders, work, root), case, may_die=True)
+
+
 def load_all(root: Path, case: Case) -> list[Restored | str | None]:
     """Load on `case.loaders` ranks; return for each what it restored, or the error's text."""
 
     def work(place: Place) -> Restored | str | None:
         store = unreachable() if case.damage == "S3 unreachable" else None
+        break_loading(case)
 
         def form(num_ranks: int) -> dict:
             state = state_at(0, place.rank)
@@ -330,12 +369,18 @@ def run_case(seed: int, root: Path) -> str:
     """Run one case and check all that must hold; return what came of it, in a word."""
     case = Case.of(seed)
     save_all(root, case)
+    for tier, steps in (("memory", whole(root, NUM_RANKS, with_store=False)), ("persistent", whole(root, 0))):
+        last = max((key.step for key, tiers in published(root).items() if tier in tiers), default=None)
+        assert last is None or last in steps, (case, f"step {last} was published in {tier} and is not whole")
     damage(root, case)
+    if case.damage == "kill while loading":
+        kill_loading(root, case)
     # A manifest that was there, and is gone before anybody wrote a word of it, nobody can know of.
     known = [key.step for key in published(root, case.loaders)]
     newest = max([*known, Journal("ns", 0, root).published()])
     can_ask = case.damage != "S3 unreachable"
-    expected = max(whole(root, case.loaders, with_store=can_ask), default=None)
+    with_store, unreadable = can_ask and case.damage != "persistent fails", UNREADABLE.get(case.damage)
+    expected = max(whole(root, case.loaders, with_store=with_store, unreadable=unreadable), default=None)
     results = load_all(root, case)
     assert len({str(result) for result in results}) == 1, results
     result = results[0]

@@ -41,6 +41,12 @@ FAULTS = {
         f"{J}.inputs.channels.a.s3_data_type",
         "streamed",
     ),
+    "augmented-whole": (
+        (f"+{J}.inputs.channels.a={{s3: s3://b/m, mode: Pipe, s3_data_type: AugmentedManifestFile}}",),
+        "E372",
+        f"{J}.inputs.channels.a.attribute_names",
+        "missing",
+    ),
     "attributes": (
         (f"+{J}.inputs.channels.a={{s3: s3://b/m, attribute_names: [x]}}",),
         "E372",
@@ -191,6 +197,35 @@ FAULTS = {
         f"{J}.instance_groups",
         "in none of them",
     ),
+    "groups-no-list": ((f"{J}.instance_groups=30",), "E102", f"{J}.instance_groups", "list"),
+    "no-type": (("instance_type=null",), "E102", "instance_type", "a text"),
+    "beside-a-channel": (
+        (f"+{J}.inputs.channels.a={{s3: s3://b/x/}}", f"{J}.max_retries=31"),
+        "E102",
+        f"{J}.max_retries",
+        "1 to 30",
+    ),
+    "group-processes": (
+        (
+            f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}},"
+            " {name: b, instance_type: m5.xlarge, instance_count: 1}]",
+            "training_cfg.run.nodes=2",
+        ),
+        "E368",
+        f"{J}.instance_groups.1.instance_type",
+        "starts 1 processes here, not 8",
+    ),
+    "group-gpus": (
+        (
+            f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}},"
+            " {name: b, instance_type: g5.12xlarge, instance_count: 1}]",
+            "training_cfg.run.nodes=2",
+            "++recipes.distribution.mpi.enabled=true",
+        ),
+        "E368",
+        f"{J}.instance_groups.1.instance_type",
+        "has 4 GPUs, and MPI starts 8",
+    ),
     "no-such-group": (
         (f"+{J}.inputs.channels.a={{s3: s3://b/, instance_groups: [x]}}",),
         "E378",
@@ -277,6 +312,7 @@ FAULTS = {
         f"{CFG}.entry_script",
         "relative",
     ),
+    "script-above": (("training_cfg.entry_script=code/../../train.py",), "E385", f"{CFG}.entry_script", "inside"),
     "flag": (("training_cfg.script_args=[{--fast: null}]",), "E385", None, "one value"),
     "dash": (("training_cfg.script_args=[{-lr: 1}]",), "E385", None, "two before more"),
     "twice": (("training_cfg.script_args=[{--rate: 1}, {--rate: 2}]",), "E385", None, "twice"),
@@ -313,7 +349,15 @@ FAULTS = {
         f"{J}.source_dir",
         "without a network",
     ),
-    "source": ((f"{J}.source_dir=./code",), "E391", f"{J}.source_dir", "tar.gz"),
+    "source": (
+        (f"{J}.source_dir='./my code'",),
+        "E391",
+        f"{J}.source_dir",
+        "tar -czf sourcedir.tar.gz -C './my code' . && aws s3 cp sourcedir.tar.gz s3://results/out/code/sourcedir.tar.gz,"
+        f" then {J}.source_dir=s3://results/out/code/sourcedir.tar.gz",
+    ),
+    "source-packed": ((f"{J}.source_dir=/x/a.tar.gz",), "E391", f"{J}.source_dir", "aws s3 cp /x/a.tar.gz s3://"),
+    "source-prefix": ((f"{J}.source_dir=s3://b/code/",), "E391", f"{J}.source_dir", "allowed: s3://….tar.gz"),
     "tag-aws": ((f"+{SDK}.tags=[{{Key: 'aws:x', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "Amazon's own"),
     "tag-twice": ((f"+{SDK}.tags=[{{Key: a, Value: b}},{{Key: a, Value: c}}]",), "E388", f"{SDK}.tags", "one key"),
     "tag-form": ((f"+{SDK}.tags=[{{Key: 'a?', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "Tags.Key"),

@@ -13,6 +13,7 @@ import pytest
 from channel_cases import Data
 from conftest import ROOT
 
+from launcher.backends.contract import files
 from launcher.backends.contract.objects import Object, Stores
 from launcher.problems import ProblemsFound
 
@@ -116,6 +117,13 @@ def test_a_bucket_that_is_not_there_is_a_problem(bucket):
     assert [(problem.code, problem.path) for problem in raised.value.problems] == [("E420", "s3://nobodys-bucket/x")]
 
 
+def test_a_name_that_is_no_text_is_no_key(bucket, tmp_path):
+    (tmp_path / "x").touch()
+    with pytest.raises(ProblemsFound, match="E421") as raised:
+        Stores(endpoint=bucket.endpoint).put(tmp_path / "x", f"{bucket.uri}/a\udcff")
+    assert "no UTF-8" in raised.value.problems[0].message
+
+
 def test_s3_without_credentials_is_a_problem(bucket, monkeypatch, tmp_path):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -154,6 +162,15 @@ def test_a_file_system_without_nameless_files_is_published_to(tmp_path, monkeypa
     data.put("a", b"1")
     data.put("a", b"2")
     assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [b"2"]
+
+    def given_up(_read, write):
+        os.write(write, b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "_pour", given_up)
+    with pytest.raises(KeyboardInterrupt):
+        data.put("b", b"3")
+    assert os.listdir(tmp_path / "store") == ["a"]
 
 
 class _Breaking(BaseHTTPRequestHandler):

@@ -10,7 +10,7 @@ from conftest import frozen_context
 from contract_jobs import TINY, J, wait_for
 
 from launcher import pipeline
-from launcher.backends.contract import artefacts, isolation, optml, program, sync
+from launcher.backends.contract import artefacts, isolation, optml, program, record, sync, variables
 from launcher.backends.contract.backend import MACHINE_FILE, ContractBackend
 from launcher.backends.contract.objects import Object, Stores
 from launcher.problems import ProblemsFound
@@ -73,6 +73,12 @@ def test_groups_have_their_own_hosts(tmp_path):
         "hosts": ["algo-1", "algo-2"],
     }
     assert slow["hosts"] == ["algo-10", "algo-11", *(f"algo-{number}" for number in range(3, 10))]
+    parameters = {"sagemaker_mpi_enabled": "true", "sagemaker_program": '"t.py"'}
+    request = {"AlgorithmSpecification": {}, "HyperParameters": parameters, "TrainingJobName": "j"}
+    optml.lay_out(hosts[0], hosts, request, {})
+    words = program.words(request, hosts, hosts[0])  # groups one after the other, as the toolkit has them
+    assert words[words.index("--host") + 1].split(",") == [*fast["hosts"], *slow["hosts"]]
+    assert program.words(request, hosts, hosts[1])[0] == "sleep"
 
 
 @pytest.mark.parametrize(
@@ -84,6 +90,7 @@ def test_groups_have_their_own_hosts(tmp_path):
             (*TINY, OUT, f"{J}.inputs.s3={{t: ftp://x/}}"), "E102", f"{J}.inputs.s3.t", id="no store known here"
         ),
         pytest.param((*TINY, OUT, "cluster.s3_endpoint=nine"), "E102", "cluster.s3_endpoint", id="no endpoint"),
+        pytest.param((*TINY, OUT, "cluster.s3_endpoint=http://s3_server"), "E102", "cluster.s3_endpoint", id="name"),
         pytest.param(
             (*TINY, OUT, f"{J}.inputs.s3={{t: https://b/x}}"), "E369", f"{J}.inputs.s3.t", id="a store of AWS's"
         ),
@@ -101,6 +108,14 @@ def test_groups_have_their_own_hosts(tmp_path):
             id="checkpoints outside of the host",
         ),
         pytest.param(SCRIPT, "E430", "recipes.training_cfg.entry_script", id="a script without the toolkit"),
+        pytest.param((*SCRIPT, f"{J}.source_dir=code"), "E391", f"{J}.source_dir", id="a script's relative folder"),
+        pytest.param((*SCRIPT, f"{J}.source_dir=/none"), "E430", f"{J}.source_dir", id="a folder without the script"),
+        pytest.param(
+            (*TINY, OUT, f"{J}.inputs.channels={{c: {{s3: s3://b/c, s3_data_type: Converse}}}}"),
+            "E423",
+            f"{J}.inputs.channels.c.s3_data_type",
+            id="data of AWS's own algorithms",
+        ),
         pytest.param(
             (*SCRIPT, "++recipes.distribution.mpi.enabled=true"), "E430", f"{J}.source_dir", id="MPI without a script"
         ),
@@ -139,13 +154,25 @@ def test_keys_of_the_contract_are_placed_for_who_forgets_to_choose_it(problems):
 
 
 def test_model_and_arguments_are_as_the_toolkit_writes_them():
-    values = {"v": True, "lr": 0.1, "mp_parameters": {"b": 2, "a": True}, "name": "x y"}
-    assert list(program.arguments(values)) == [
+    values = {"v": True, "lr": 0.1, "mp_parameters": {"b": 2, "a": True}, "name": "x y", "none": None}
+    assert list(variables.arguments(values)) == [
         *("--lr", "0.1"),
         *("--mp_parameters", "a=True,b=2"),
         *("--name", "x y"),
+        *("--none", ""),
         *("-v", "True"),
     ]
+
+
+def test_what_this_machine_does_not_play_is_told(prepare):
+    words = (*TINY, OUT, STARTS, "container=me/image:1", "instance_type=p3.16xlarge", "recipes.instance_types=[]")
+    asked = (f"{J}.network_isolation=true", f"{J}.request={{ProfilerConfig: {{}}}}")
+    (notice,) = (n for n in prepare(*words, *asked).notices if n.code == "N136")
+    assert notice.message == (
+        "not played on this machine: the 8 accelerators of ml.p3.16xlarge (hosts share what this machine has);"
+        " me/image:1 (what is installed here stands for it); network_isolation, request.ProfilerConfig"
+    )
+    assert not [n for n in prepare(*TINY, OUT, STARTS).notices if n.code == "N136"]
 
 
 def test_words_are_mapped_only_where_they_name_opt_ml(tmp_path):
@@ -205,7 +232,39 @@ def test_what_is_a_file_on_one_host_and_a_folder_on_another_can_be_unpacked(host
 
 def test_a_failure_that_is_no_file_is_not_waited_for(hosts):
     os.mkfifo(hosts[0].root / "output/failure")
-    assert artefacts.failure_reason(hosts[0], 3) == "AlgorithmError: , exit code: 3"
+    assert artefacts.failure_reason(hosts, 3) == "AlgorithmError: , exit code: 3"
+
+
+def test_a_failure_counts_whichever_host_wrote_it(hosts):
+    (hosts[1].root / "output/failure").write_text("no luck")
+    assert artefacts.failure_reason(hosts, 3) == "no luck"
+
+
+def test_links_are_followed_as_the_hosts_program_does(hosts, tmp_path):
+    model, out = hosts[0].root / "model", tmp_path / "out"
+    (model / "step-1").mkdir()
+    (model / "step-1/w").write_text("w")
+    for name, target in (("far", "/opt/ml/model/near"), ("near", "step-1/w"), ("folder", "step-1"), ("loop", "loop")):
+        (model / name).symlink_to(target)
+    output = {"S3OutputPath": f"file://{out}", "CompressionType": "NONE"}
+    notes = artefacts.publish({"OutputDataConfig": output, "TrainingJobName": "j"}, hosts, Stores(), tmp_path)
+    found = {str(p.relative_to(out / "j/output/model")): p.read_text() for p in out.rglob("*") if p.is_file()}
+    assert found == dict.fromkeys(("far", "near", "step-1/w"), "w")
+    assert [note.split(" is a link")[0] for note in notes] == ["model/folder", "model/loop"]
+
+
+def test_a_checkpoint_that_is_a_link_is_kept_as_a_file(hosts, tmp_path):
+    kept = sync.Kept("/opt/ml/checkpoints", f"file://{tmp_path}/store/", is_brought=False)
+    (hosts[0].root / "checkpoints/step-1").write_text("1")
+    (hosts[0].root / "checkpoints/latest").symlink_to("/opt/ml/checkpoints/step-1")
+    sync.Sync(kept, hosts, Stores(), tmp_path).send()
+    assert {p.name: p.read_text() for p in (tmp_path / "store").iterdir()} == {"step-1": "1", "latest": "1"}
+
+
+def test_names_that_are_no_text_are_told_of_all_the_same(tmp_path):
+    told = record.begin(tmp_path, {"TrainingJobName": "j"}, "us-east-1")
+    told.enter("Uploading", "model/a\udcff is on algo-1 and on algo-2")
+    assert record.read(tmp_path)["SecondaryStatusTransitions"][0]["StatusMessage"].count("a?") == 1
 
 
 def test_a_folder_that_cannot_be_read_now_is_looked_at_again():
@@ -226,6 +285,7 @@ def test_a_folder_that_cannot_be_read_now_is_looked_at_again():
 def test_mpi_without_namespaces_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, **_: f"/bin/{name}")
     words = ("training_cfg.run.ntasks_per_node=1", "++recipes.distribution.mpi.enabled=true")
+    (tmp_path / "train.py").touch()
     context = frozen_context(tmp_path)
     job = pipeline.prepare((*SCRIPT, f"{J}.source_dir={tmp_path}", *words), context)
     bundle = pipeline.render(job, context)

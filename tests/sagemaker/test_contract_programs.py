@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from conftest import frozen_context
 from contract_jobs import TIMEOUT_S, J, Started
 
 from launcher import pipeline
-from launcher.backends.contract import isolation
+from launcher.backends.contract import isolation, optml, variables
 from launcher.backends.contract.backend import ContractBackend
 from launcher.specs import JobState
 
@@ -99,6 +100,47 @@ def test_the_toolkits_failure_is_the_jobs_reason(run, monkeypatch):
     assert status.state is JobState.FAILED
     assert status.message.startswith("ExecuteUserScriptError:\nExitCode 1")
     assert "ValueError: no such luck" in job.log()
+
+
+@needs_toolkit
+@pytest.mark.parametrize("groups", [("a",), ("a", "b")], ids=["one group", "two groups"])
+def test_variables_are_the_toolkits(groups, tmp_path):
+    parameters = {
+        "sagemaker_program": '"train.py"',
+        "sagemaker_mpi_enabled": "true",
+        "sagemaker_instance_type": '"ml.m5.xlarge"',
+        "lr": "0.1",
+        "name": '"é b"',
+        "mp_parameters": '{"partitions": 2, "ddp": true}',
+        "none": "null",
+        "bare": "two words",
+        "batch-size": "3",
+    }
+    if len(groups) > 1:
+        parameters["sagemaker_distribution_instance_groups"] = json.dumps(groups)
+    request = {"HyperParameters": parameters, "TrainingJobName": "job"}
+    resources = [
+        {"InstanceGroupName": name, "InstanceType": "ml.m5.xlarge", "InstanceCount": 2 // len(groups)}
+        for name in groups
+    ]
+    names = ("algo-1", "algo-2")
+    hosts = optml.hosts({"InstanceGroups": resources}, names, tmp_path, is_private=False)
+    for host in hosts:
+        optml.lay_out(host, hosts, request, {"train": {"TrainingInputMode": "File"}})
+    code = (
+        "import json; from sagemaker_training.environment import Environment as E;"
+        " print(json.dumps([E().to_env_vars(), E().to_cmd_args()]))"
+    )
+    env = {"SAGEMAKER_BASE_DIR": hosts[1].base, "TRAINING_JOB_NAME": "job", "PATH": os.environ["PATH"]}
+    done = subprocess.run([TOOLKIT / "python", "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    theirs, words = json.loads(done.stdout.splitlines()[-1])
+    ours = variables.toolkit(request, hosts, hosts[1])
+    inner, known = json.loads(ours.pop("SM_TRAINING_ENV")), json.loads(theirs.pop("SM_TRAINING_ENV"))
+    assert ours == theirs
+    assert inner == {name: value for name, value in known.items() if name in inner}
+    left = {"is_modelparallel_enabled", "is_smddpmprun_installed", "is_smddprun_installed", "topology"}
+    assert set(known) - set(inner) <= left | {"distribution_enabled", "current_instance_group_hosts"}
+    assert list(variables.arguments(variables.decoded(request, hosts[1]))) == words
 
 
 RANKS = """

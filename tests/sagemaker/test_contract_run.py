@@ -322,6 +322,32 @@ def test_a_store_that_does_not_answer_is_not_waited_for(who, bucket, tmp_path):
     wait_for(lambda: not processes_of(tmp_path))
 
 
+@needs_namespaces
+@pytest.mark.parametrize("program", ["pass", STAYS.format(then="sys.exit(0)")], ids=["ended", "stopped"])
+def test_a_second_wish_ends_a_job_whose_output_is_on_its_way(program, tmp_path, monkeypatch):
+    pytest.importorskip("boto3", reason="pip install '.[sagemaker]'")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    program = f"open('/opt/ml/model/w', 'w').write('w')\n{program}"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"cluster.s3_endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
+        words = (f"{J}.output_path=s3://b/out", f"{J}.recipe_path='file://{tmp_path}/recipes'", endpoint)
+        job = start(tmp_path, program, *words)
+        ask = job.backend._services(job.handle).call
+        if "signal" in program:
+            job.await_line("ready")
+            ask("sagemaker", "stop_training_job", TrainingJobName=job.handle.native_id)
+        silent.settimeout(TIMEOUT_S)
+        with silent.accept()[0]:
+            if "signal" not in program:
+                ask("sagemaker", "stop_training_job", TrainingJobName=job.handle.native_id)
+            os.kill(operator_of(job.handle.bundle_dir), signal.SIGINT)
+            assert job.end(5).state is JobState.CANCELLED
+            wait_for(lambda: not processes_of(tmp_path), 5)
+    assert job.statuses()[-2:] == ["Uploading", "Stopped"] and "not whole" in job.told()
+    assert not (job.run_dir / "hosts").exists()
+
+
 LEAVES = """
 import os, subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(90)", {folder!r}], start_new_session=True)

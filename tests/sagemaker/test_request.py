@@ -21,6 +21,7 @@ from launcher.backends.sagemaker import constraints, parts, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.keys import SDK_NAMES
 from launcher.backends.sagemaker.settings import EstimatorArguments, Settings
+from launcher.rules.sagemaker import _EBS_ONLY
 from launcher.typed import type_problems
 
 NEEDED = (
@@ -60,7 +61,7 @@ EVERYTHING = (
     " access: rw}}",
     f"{J}.input_mode=FastFile",
     f"{J}.instance_groups=[{{name: fast, instance_type: p3.16xlarge, instance_count: 2}},"
-    " {name: plain, instance_type: ml.m5.xlarge, instance_count: 1}]",
+    " {name: other, instance_type: ml.p3dn.24xlarge, instance_count: 1}]",
     f"{J}.checkpoints={{s3_uri: s3://results/ckpt, local_path: /opt/ml/checkpoints}}",
     f"+{J}.additional_estimator_kwargs={{max_run: 3600, max_wait: 7200, use_spot_instances: true,"
     " max_retry_attempts: 3, output_kms_key: alias/mine, tags: [{Key: team, Value: a b}]}",
@@ -212,6 +213,14 @@ def test_faults_of_different_kinds_come_together(problems):
 def test_a_training_job_is_not_elastic(problems):
     (found,) = problems(*TINY, "recipes.elastic_policy.is_elastic=true")
     assert found.code == "E211"
+
+
+def test_a_disk_that_is_not_the_instances_own_takes_a_key():
+    families = {name.split(".")[1] for name in constraints.instance_types() if not _EBS_ONLY.match(name)}
+    assert families == {
+        *("g4dn", "g5", "g6", "g6e", "g7", "g7e", "p3dn", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300"),
+        *("p6e-gb200", "r5d", "trn1", "trn1n", "trn2"),
+    }
 
 
 def test_what_no_rule_has_seen_is_refused_as_a_whole(prepare):

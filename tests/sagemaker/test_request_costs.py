@@ -64,10 +64,20 @@ def test_the_plan_shows_what_it_costs(recipes, prices):
 
 
 @pytest.mark.parametrize(
+    ("hours", "says"),
+    [("nan", "no number of hours"), ("inf", "no number of hours"), ("25", "stopped before that")],
+)
+def test_hours_that_a_job_cannot_run_are_refused(recipes, prices, hours, says):
+    code, _, err = recipes("plan", *PLAN, "--prices", str(prices), "--hours", hours)
+    assert code == 2 and err.startswith("E806") and says in err
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("- 1", "no table"),
         ("p5.48xlarge: free", "no price"),
+        ("p5.48xlarge: 1\nml.p5.48xlarge: 2", "two prices"),
         ("p5.48xlarge: -1", "no price"),
         ("p5.48xlarge: true", "no price"),
         ("p4d.24xlarge: 1", "no price for that instance type"),

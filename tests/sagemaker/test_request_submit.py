@@ -253,10 +253,24 @@ def test_a_bucket_that_refuses_makes_no_job(aws, one):
     assert one.job_name not in aws.jobs
 
 
-def test_nobody_to_ask_as_is_a_problem(aws, one, monkeypatch):
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+@pytest.mark.parametrize("missing", [("AWS_SECRET_ACCESS_KEY",), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")])
+def test_nobody_to_ask_as_is_a_problem(aws, one, monkeypatch, missing):
+    for name in missing:
+        monkeypatch.delenv(name)
     assert refusal(one).code == "E394"
+
+
+def test_an_expired_session_is_a_problem():
+    from botocore import exceptions
+
+    expired = exceptions.TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed")
+    for error in (expired, exceptions.LoginRefreshRequired()):
+        assert client._unasked(error).code == "E394"
+
+
+def test_an_endpoint_that_is_no_url_is_a_problem(aws, one, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://a b")
+    assert refusal(one).code == "E396"
 
 
 def test_no_region_is_a_problem(aws, monkeypatch):

@@ -4,7 +4,7 @@ Source: How Amazon SageMaker Processes Training Output; Amazon SageMaker API, Ou
 """
 
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,14 +74,13 @@ def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, s
     """
     output, base = request["OutputDataConfig"], output_uri(request)
     model, data = gather(hosts, MODEL), gather(hosts, DATA)
+    lost: list[str] = []
     if output.get("CompressionType") == "NONE":
-        for name, path in model.entries.items():
-            if path.is_file():
-                stores.put(path, f"{base}/model/{name}")
+        lost = _put_files(model, hosts, f"{base}/model", stores)
     else:
         _put_archive(model, f"{base}/model.tar.gz", stores, scratch)
     _put_archive(data, f"{base}/output.tar.gz", stores, scratch)
-    return [*model.clashes, *data.clashes]
+    return [*model.clashes, *data.clashes, *lost]
 
 
 def output_uri(request: Mapping[str, Any]) -> str:
@@ -95,16 +94,34 @@ def model_uri(request: Mapping[str, Any]) -> str:
     return f"{output_uri(request)}/{'model/' if is_plain else 'model.tar.gz'}"
 
 
-def failure_reason(host: Host, code: int) -> str:
-    """Return why a host's program failed: what it wrote, as far as SageMaker reads it, or its exit code."""
-    path = host.root / "output" / "failure"
+def failure_reason(hosts: Iterable[Host], code: int) -> str:
+    """Return why a job's program failed: what the first of these hosts wrote that did, or the exit code."""
+    texts = (_failure(host) for host in hosts)
+    return next(filter(None, texts), f"AlgorithmError: , exit code: {code}")
+
+
+def _failure(host: Host) -> str:
+    """Return what a host's program wrote of its failure, as far as SageMaker reads it; "" where it wrote nothing."""
+    path = host.led(host.root / "output" / "failure")
     try:
         with files.open_regular(str(path)) as file:  # a FIFO would keep the job from its end
             # No character has more than four bytes.
-            text = file.read(4 * MOST_REASON).decode(errors="replace")[:MOST_REASON]
+            return file.read(4 * MOST_REASON).decode(errors="replace")[:MOST_REASON]
     except OSError:
-        text = ""
-    return text or f"AlgorithmError: , exit code: {code}"
+        return ""
+
+
+def _put_files(found: Gathered, hosts: Sequence[Host], base: str, stores: Stores) -> list[str]:
+    """Put files as objects, and files that links lead to; return which links lead to none."""
+    lost = []
+    for name, path in found.entries.items():
+        host = next(host for host in hosts if path.is_relative_to(host.root))
+        source = host.led(path)
+        if source.is_file():
+            stores.put(source, f"{base}/{name}")
+        elif path.is_symlink():
+            lost.append(f"{MODEL}/{name} is a link that leads to no file: a store has none, so it is left out")
+    return lost
 
 
 def _put_archive(found: Gathered, uri: str, stores: Stores, scratch: Path) -> None:

@@ -29,6 +29,7 @@ from launcher.backends.sagemaker.settings import effective
 from launcher.contract import RUN_DIR
 from launcher.problems import Problem, fail
 from launcher.render import config_files
+from launcher.scales import get
 from launcher.specs import Bundle, JobHandle, JobSpec
 
 _POLL_S = 0.1
@@ -68,7 +69,7 @@ class ContractBackend(SageMakerBackend):
         if sys.platform != "linux":
             message = "cluster=local needs Linux, whose kernel ends a job's processes with the job"
             return (Problem("E402", "cluster", message, value=sys.platform),)
-        return (*submit.request_problems(_in_s3(made)), *_unstartable(job, made), *_unkept(made))
+        return (*submit.request_problems(_in_s3(made)), *_unstartable(job, made), *_unread(made), *_unkept(made))
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the request as a training job of AWS has it, and what of this machine stands for AWS."""
@@ -180,6 +181,8 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
         if not jobs.source_dir or not Path(jobs.source_dir).is_dir():
             message = "mpirun starts a script of a folder of this machine, and this is none"
             yield Problem("E430", f"{JOBS}.source_dir", message, value=jobs.source_dir)
+        else:
+            yield from _absent_script(job, jobs.source_dir)
     elif parts.is_started(request.of_job(job)):
         if importlib.util.find_spec("torch") is None:
             message = "the program needs torch, which this Python does not have"
@@ -189,9 +192,28 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
             message = "an image starts scripts by the toolkit's train, which is not here"
             remedy = f"pip install sagemaker-training, or {entry}=[python3,{job.cwd}/train.py]"
             yield Problem("E430", f"{SCRIPT}.entry_script", message, remedy=remedy)
+        if jobs.source_dir and not jobs.source_dir.startswith((f"{OPT_ML}/", "s3://")):
+            yield from _absent_script(job, jobs.source_dir)
     else:
         message = "the image has the program of this family, and no image runs here"
         yield Problem("E430", "recipes.run.model_type", message, value=job.model_type, remedy=f"{entry}=[…]")
+
+
+def _absent_script(job: JobSpec, source_dir: str) -> Iterator[Problem]:
+    """Yield that a folder of this machine lacks the script that is to be started."""
+    script = get(job.config, f"{SCRIPT}.entry_script")
+    if not Path(source_dir, script).is_file():
+        message = f"has no {script}, which is to be started"
+        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir)
+
+
+def _unread(made: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield which channels nobody here can read."""
+    for channel in made["InputDataConfig"]:
+        if channel["DataSource"].get("S3DataSource", {}).get("S3DataType") == "Converse":
+            path = f"{JOBS}.inputs.channels.{channel['ChannelName']}.s3_data_type"
+            message = "is read by AWS's own algorithms only"
+            yield Problem("E423", path, message, value="Converse", allowed="S3Prefix or a manifest")
 
 
 def _unkept(made: Mapping[str, Any]) -> Iterator[Problem]:

@@ -129,9 +129,8 @@ def _publish_renamed(read: int, target: str) -> None:
         finally:
             os.close(write)
         os.replace(passing, target)
-    except OSError:
+    finally:
         Path(passing).unlink(missing_ok=True)
-        raise
 
 
 def _give_name(fd: int, target: str) -> None:
@@ -142,8 +141,11 @@ def _give_name(fd: int, target: str) -> None:
         os.link(f"/proc/self/fd/{fd}", target, **link)
     except FileExistsError:
         passing = _passing_name(target)
-        os.link(f"/proc/self/fd/{fd}", passing, **link)
-        os.replace(passing, target)
+        try:
+            os.link(f"/proc/self/fd/{fd}", passing, **link)
+            os.replace(passing, target)
+        finally:
+            Path(passing).unlink(missing_ok=True)
 
 
 def _passing_name(target: str) -> str:

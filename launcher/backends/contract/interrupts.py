@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_TICK_S = 0.25
+"""What a signal that another thread has taken waits for the main thread, which alone runs what it does."""
 
 
 class Interrupts:
@@ -25,12 +27,14 @@ class Interrupts:
         self.count = 0
         self._launcher = launcher
         self._end: Callable[[], None] | None = None
+        self._spared = 0
         self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def listen(self) -> None:
         """Take signals from now on."""
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+        for signum in (signal.SIGCHLD, signal.SIGALRM):
+            signal.signal(signum, lambda _signum, _frame: None)
         for signum in _SIGNALS:
             signal.signal(signum, self._take)
         if self._launcher is not None:
@@ -49,28 +53,37 @@ class Interrupts:
             self.count += 1
 
     @contextmanager
-    def at_once(self, end: Callable[[], None]) -> Iterator[None]:
+    def at_once(self, end: Callable[[], None], spared: int = 0) -> Iterator[None]:
         """Let a wish to stop call `end`, which does not return, in the middle of what the block does.
 
         Whatever is waited for there, such as a store that does not answer, need not be waited for.
+
+        Args:
+            end: Exits, or raises.
+            spared: Wishes, of the whole job, that do not count yet.
         """
-        self._end = end
+        self._end, self._spared = end, spared
+        # The kernel may hand a signal to another thread, while this one waits for a store and does not hear of it.
+        signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
         try:
             self.rest(0)
-            if self.count:
-                end()
+            self._end_if_wished()
             yield
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             self._end = None
 
     def _take(self, _signum: int, _frame: FrameType | None) -> None:
         self.count += 1
-        if self._end:
-            self._end()
+        self._end_if_wished()
 
     def _look(self, _signum: int, _frame: FrameType | None) -> None:
         """End what may be ended at once where the launcher has ended; elsewhere a rest finds that out."""
         if self._end:
             self.rest(0)
-            if self._launcher is None:
-                self._end()
+            self._end_if_wished()
+
+    def _end_if_wished(self) -> None:
+        if self._end and self.count > self._spared:
+            end, self._end = self._end, None  # another wish must not interrupt the end
+            end()

@@ -6,6 +6,7 @@ Source: Amazon SageMaker API, StoppingCondition, RetryStrategy, StopTrainingJob,
 import logging
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ EXIT_STOPPED = 130
 _INTERNAL = "InternalServerError: {} was lost"
 _LOOK_S = 0.25
 """Between two looks at what tells of itself by no signal: channels, and the time."""
+_TAKE_BACK_S = 2.0
+"""What a store gets to take back what has come of an object, where somebody does not wait for it."""
 
 _log = logging.getLogger("job")
 
@@ -112,6 +115,13 @@ class End:
 
 
 COMPLETED = End("Completed")
+
+
+class _GivenUp(BaseException):
+    """Somebody asked again while output went into its store: raised there, so that a store takes back what it has.
+
+    No exception that anything on the way would catch.
+    """
 
 
 @dataclass(slots=True)
@@ -194,8 +204,16 @@ class Job:
     def _end_at_once(self) -> NoReturn:
         """End the job, of which nothing runs yet."""
         self.record.enter("Stopped")
-        logging.shutdown()
-        os._exit(EXIT_STOPPED)
+        _exit()
+
+    def _give_up(self, end: End) -> NoReturn:
+        """End the job while its output is put: what is not whole in its store is taken back, if that is quick."""
+        if end.reason:
+            self.record.fail(end.reason)
+        self.record.enter("Stopped" if end is COMPLETED else end.secondary, "what was not whole was not kept")
+        signal.signal(signal.SIGALRM, lambda _signum, _frame: _exit())
+        signal.setitimer(signal.ITIMER_REAL, _TAKE_BACK_S)  # a store that does not answer is not waited for
+        raise _GivenUp
 
     def _groups(self) -> dict[str, tuple[str, ...]]:
         """Return the hosts of each instance group; none where the request has no groups."""
@@ -237,7 +255,7 @@ class Job:
         # Where one host is lost, the others' programs fail for it.
         failed = sorted((each for each in ended if each.code), key=lambda each: not each.is_lost)
         if failed:
-            return _failed(failed[0])
+            return _failed(failed, self.hosts)
         problem = next((feed.problem for feed in _all(feeds) if feed.problem), None)
         if problem:
             return End("Failed", _client_error(ProblemsFound((problem,))))
@@ -266,6 +284,24 @@ class Job:
             is_repeated: Whether another attempt follows, whose output is the job's.
         """
         self.record.enter("Uploading")
+        try:
+            # The first wish is StopTrainingJob's, which keeps the output.
+            with self.interrupts.at_once(lambda: self._give_up(end), max(1, self.interrupts.count)):
+                notes, faults = self._put(syncing, is_repeated=is_repeated)
+        except _GivenUp:
+            _exit()
+        for note in notes:
+            _log.warning("%s", note)
+            self.record.note(note)
+        if faults:
+            return End("Failed", end.reason or "; ".join(faults))
+        if end is COMPLETED:
+            uri = artefacts.model_uri(self.orders.request)
+            self.record.fields["ModelArtifacts"] = {"S3ModelArtifacts": uri}
+        return end
+
+    def _put(self, syncing: Syncing, *, is_repeated: bool) -> tuple[list[str], list[str]]:
+        """Put checkpoints and output into their stores; return what is to be told, and what was refused."""
         orders, notes, faults = self.orders, [], []
         steps = [syncing.finish]
         if not is_repeated:
@@ -275,20 +311,21 @@ class Job:
                 notes += step()
             except (ProblemsFound, OSError) as error:
                 faults.append(_client_error(error))
-        for note in notes:
-            _log.warning("%s", note)
-            self.record.note(note)
-        if faults:
-            return End("Failed", end.reason or "; ".join(faults))
-        if end is COMPLETED:
-            self.record.fields["ModelArtifacts"] = {"S3ModelArtifacts": artefacts.model_uri(orders.request)}
-        return end
+        return notes, faults
 
 
-def _failed(ended: Ended) -> End:
-    if ended.is_lost:
-        return End("Failed", _INTERNAL.format(ended.host.name), is_lost=True)
-    return End("Failed", artefacts.failure_reason(ended.host, ended.code))
+def _exit() -> NoReturn:
+    """End this process, and with it all that is left of its job."""
+    logging.shutdown()
+    os._exit(EXIT_STOPPED)
+
+
+def _failed(failed: Sequence[Ended], hosts: Sequence[Host]) -> End:
+    """Return why an attempt failed: a lost host, else what one has written, those that failed first."""
+    first = failed[0]
+    if first.is_lost:
+        return End("Failed", _INTERNAL.format(first.host.name), is_lost=True)
+    return End("Failed", artefacts.failure_reason((*(each.host for each in failed), *hosts), first.code))
 
 
 def _client_error(error: ProblemsFound | OSError) -> str:

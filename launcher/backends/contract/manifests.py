@@ -43,7 +43,7 @@ def read(source: Mapping[str, Any], stores: Stores) -> list[Entry]:
     if kind == "ManifestFile":
         return _manifest(uri, stores)
     if kind == "AugmentedManifestFile":
-        return _augmented(uri, source.get("AttributeNames") or (), stores)
+        return _augmented(uri, source["AttributeNames"], stores)
     if kind != "S3Prefix":
         raise fail("E423", uri, f"{kind} is read by AWS's own algorithms only", allowed="S3Prefix or a manifest")
     entries = [Entry(_path_below(uri, found.uri), (found,)) for found in stores.list(uri)]
@@ -137,8 +137,6 @@ def _missing(prefix: str, keys: Sequence[str], uri: str) -> Iterator[Problem]:
 
 def _augmented(uri: str, names: Sequence[str], stores: Stores) -> list[Entry]:
     """Return the lines of an augmented manifest: the chosen attributes of each, references by what they refer to."""
-    if not names:
-        raise fail("E423", uri, "an augmented manifest needs the attributes to stream", remedy="attribute_names: […]")
     entries, problems = [], []
     with stores.open(uri) as stream:
         lines = stream.read().splitlines()

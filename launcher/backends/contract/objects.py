@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from launcher.backends.contract import files
-from launcher.backends.sagemaker.client import Connection, Refused, connect, problem
+from launcher.backends.sagemaker.client import Connection, Refused, client, connect, problem
 from launcher.problems import ProblemsFound, fail
 
 FILE, S3 = "file://", "s3://"
@@ -196,8 +196,8 @@ class Stores:
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 max_pool_connections=4 * _THREADS,
             )
-            client = made.session.client("s3", endpoint_url=self.endpoint, config=config)
-            self._connection = Connection(made.region, made.session, {"s3": client})
+            found = client(made.session, "s3", config, self.endpoint)
+            self._connection = Connection(made.region, made.session, {"s3": found})
         return self._connection
 
 
@@ -294,6 +294,8 @@ def _told(uri: str) -> Iterator[None]:
         raise ProblemsFound((problem(error, uri),)) from error
     except OSError as error:
         raise _refused(error, uri) from error
+    except UnicodeEncodeError as error:
+        raise fail("E421", uri, "is no UTF-8, which keys of S3 are", value=ascii(uri)) from error
 
 
 def _refused(error: OSError, uri: str) -> ProblemsFound:

@@ -5,6 +5,7 @@ environment.py, for the newer keys of resourceconfig.json.
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ HOMOGENEOUS = "homogeneousCluster"
 """Instance group of a job that has none."""
 
 _FOLDERS = ("input/config", "input/data", "model", "output/data", "checkpoints", "code")
+_MOST_LINKS = 40
+"""Source: path_resolution(7): more links in a row are an error."""
 _NAMED = re.compile(r"(?<![\w.-])/opt/ml(?![\w.-])")
 
 
@@ -58,6 +61,16 @@ class Host:
     def real(self, path: str) -> Path:
         """Return where a path below /opt/ml is on this machine."""
         return self.root / path.removeprefix(OPT_ML).strip("/")
+
+    def led(self, path: Path) -> Path:
+        """Return where a path of this machine below the host's folder leads, links read as its program reads them."""
+        for _ in range(_MOST_LINKS):
+            if not path.is_symlink():
+                break
+            target = os.readlink(path)
+            is_below = self.is_private and target.startswith(f"{OPT_ML}/")
+            path = self.real(target) if is_below else path.parent / target
+        return path
 
     def mapped(self, word: str) -> str:
         """Return a word as the host's program is to get it."""

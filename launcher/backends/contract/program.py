@@ -1,19 +1,19 @@
 """What a host runs: the container's own words, the image's `train`, or mpirun where the job starts by MPI.
 
 Source: Amazon SageMaker, How Amazon SageMaker Runs Your Training Image; sagemaker-training toolkit 5.1.4,
-entry_point.py, mapping.py (to_cmd_args) and mpi.py.
+entry_point.py and mpi.py.
 """
 
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher import mpi
 from launcher.backends.contract import enter, variables
-from launcher.backends.contract.optml import INTERFACE, OPT_ML, Host
+from launcher.backends.contract.optml import INTERFACE, OPT_ML, Host, resource_config
 
 TRAIN = "train"
 """The argument that an image is run with, and the toolkit's program."""
@@ -51,8 +51,9 @@ def bring_code(request: Mapping[str, Any], host: Host) -> None:
 
 def _mpirun(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tuple[str, ...]:
     processes = int(_parameter(request, "sagemaker_mpi_num_of_processes_per_host") or 1)
+    groups = resource_config(host, hosts)["instance_groups"]
     run = mpi.MpiRun(
-        tuple(each.name for each in hosts),
+        tuple(name for group in groups for name in group["hosts"]),
         processes,
         interface=INTERFACE,
         custom_options=_parameter(request, "sagemaker_mpi_custom_mpi_options") or "",
@@ -61,21 +62,12 @@ def _mpirun(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tu
     )
     script = Path(CODE, str(_parameter(request, "sagemaker_program")))
     interpreter = (sys.executable,) if script.suffix == ".py" else ("/bin/sh",)
-    return mpi.command(run, (*interpreter, str(script), *arguments(variables.decoded(request, host))))
+    return mpi.command(run, (*interpreter, str(script), *variables.arguments(variables.decoded(request, host))))
 
 
 def mpi_variables() -> dict[str, str]:
     """Return the variables by which mpirun reaches the other hosts. Source: OpenMPI FAQ, Tuning (OMPI_MCA_…)."""
     return {"OMPI_MCA_plm_rsh_agent": f"{sys.executable} {enter.__file__}"}
-
-
-def arguments(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the words by which a script gets hyperparameters, sorted by name."""
-    for name in sorted(values):
-        value = values[name]
-        if isinstance(value, Mapping):
-            value = ",".join(f"{key}={inner}" for key, inner in sorted(value.items()))
-        yield from (f"{'-' if len(name) == 1 else '--'}{name}", str(value))
 
 
 def _parameter(request: Mapping[str, Any], name: str) -> Any:

@@ -84,7 +84,8 @@ class Record:
 
     def _write(self) -> None:
         draft = self.path.with_name(f".{self.path.name}.draft")
-        draft.write_text(json.dumps(self.fields, indent=1), encoding="utf-8")
+        text = json.dumps(self.fields, indent=1, ensure_ascii=False)
+        draft.write_bytes(text.encode(errors="replace"))  # a file's name may be no UTF-8
         draft.replace(self.path)  # a reader sees the old text or the new
 
 

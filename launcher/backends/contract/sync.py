@@ -107,7 +107,7 @@ class Sync:
             now[path] = seen
             is_settled = settled is None or settled.get(path) == seen
             if is_settled and self.known.get(path) != seen and self._owns(host, name):
-                self._put(path, name, seen)
+                self._put(host, path, name, seen)
         return now
 
     def _owns(self, host: Host, name: str) -> bool:
@@ -118,12 +118,12 @@ class Sync:
             self.notes.append(note)
         return owner == host.name
 
-    def _put(self, path: Path, name: str, seen: _Seen) -> None:
+    def _put(self, host: Host, path: Path, name: str, seen: _Seen) -> None:
         """Put a file, unless it changes meanwhile: then the next look does."""
-        copy = self.scratch / "synced"
+        source, copy = host.led(path), self.scratch / "synced"
         try:
-            shutil.copyfile(path, copy)
-            if _seen(path) == seen:
+            shutil.copyfile(source, copy)
+            if _seen(source) == seen:
                 self.stores.put(copy, self.folder.uri + name)
                 self.known[path] = seen
         except FileNotFoundError:
@@ -136,7 +136,8 @@ class Sync:
         for host in hosts:
             top = host.real(self.folder.path)
             for path in sorted(top.rglob("*")):
-                if path.is_file() and (seen := _seen(path)):
+                source = host.led(path)
+                if source.is_file() and (seen := _seen(source)):
                     yield host, str(path.relative_to(top)), path, seen
 
 

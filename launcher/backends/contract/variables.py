@@ -4,10 +4,11 @@ Source: sagemaker-training toolkit 5.1.4, environment.py and mapping.py.
 """
 
 import json
+import logging
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,21 @@ RECIPE_DIR, START = "/opt/ml/input/data/recipe", "start.sh"
 
 _OWN_PREFIX = "sagemaker_"
 """Hyperparameters that begin so are the toolkit's, not the program's."""
+_PLACES = tuple(
+    f"{_OWN_PREFIX}{name}"
+    for name in (
+        *("program", "submit_directory", "enable_cloudwatch_metrics", "region", "container_log_level", "job_name"),
+        "s3_output",
+    )
+)
+"""Those of them that the toolkit takes out of what a framework gets. Source: params.py, SAGEMAKER_HYPERPARAMETERS."""
+_DISTRIBUTIONS = ("sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled")
+"""Those of them that the launcher sets by which a host's group trains together."""
+_UNNAMED = (
+    *("additional_framework_parameters", "channel_input_dirs", "distribution_hosts", "hyperparameters", "is_master"),
+    *("job_name", "master_hostname"),
+)
+"""What the toolkit knows and gives no variable of that name. Source: environment.py, to_env_vars."""
 
 
 def launcher_path() -> dict[str, str]:
@@ -78,41 +94,92 @@ def decoded(request: Mapping[str, Any], host: Host) -> dict[str, Any]:
 
 
 def toolkit(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> dict[str, str]:
-    """Return the SM_* variables."""
-    resources = resource_config(host, hosts)
-    channels = sorted(channel["ChannelName"] for channel in request.get("InputDataConfig") or ())
-    values = decoded(request, host)
-    group = [each.name for each in hosts if each.group == host.group]
-    named = {
-        "HOSTS": resources["hosts"],
-        "CURRENT_HOST": host.name,
-        "CURRENT_INSTANCE_TYPE": host.instance_type,
-        "CURRENT_INSTANCE_GROUP": host.group,
-        "CURRENT_INSTANCE_GROUP_HOSTS": group,
-        "INSTANCE_GROUPS": [each["instance_group_name"] for each in resources["instance_groups"]],
-        "NETWORK_INTERFACE_NAME": INTERFACE,
-        "RESOURCE_CONFIG": resources,
-        "CHANNELS": channels,
-        "HPS": values,
-        "NUM_CPUS": os.cpu_count() or 1,
-        "NUM_GPUS": 0,
-        "MODEL_DIR": f"{host.base}/model",
-        "INPUT_DIR": f"{host.base}/input",
-        "INPUT_CONFIG_DIR": f"{host.base}/input/config",
-        "OUTPUT_DIR": f"{host.base}/output",
-        "OUTPUT_DATA_DIR": f"{host.base}/output/data",
-        "OUTPUT_INTERMEDIATE_DIR": f"{host.base}/output/intermediate",
-        **{f"CHANNEL_{name.upper()}": f"{host.base}/input/data/{name}" for name in channels},
-        **{f"HP_{name.upper()}": value for name, value in values.items()},
+    """Return the SM_* variables of a host whose configuration files are there."""
+    found = _training_env(request, hosts, host)
+    values, folders = found["hyperparameters"], found["channel_input_dirs"]
+    named = {name: value for name, value in found.items() if name not in _UNNAMED} | {
+        "hps": values,
+        "framework_params": found["additional_framework_parameters"],
+        "channels": sorted(folders),
+        "training_env": found,
+        "user_args": list(arguments(values)),
+        **{f"channel_{name}": folder for name, folder in folders.items()},
+        **{f"hp_{name}": value for name, value in values.items()},
     }
-    return {f"SM_{name}": _text(value) for name, value in named.items()}
+    return {f"SM_{name.upper()}": _text(value) for name, value in named.items()}
+
+
+def arguments(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the words by which a script gets hyperparameters, sorted by name. Source: toolkit 5.1.4, to_cmd_args."""
+    for name in sorted(values):
+        value = values[name]
+        if isinstance(value, Mapping):
+            value = ",".join(f"{key}={inner}" for key, inner in sorted(value.items()))
+        yield from (f"{'-' if len(name) == 1 else '--'}{name}", "" if value is None else str(value))
+
+
+def _training_env(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> dict[str, Any]:
+    """Return what the toolkit's Environment knows, by its names."""
+    given = {name: _read(host.mapped(text)) for name, text in (request.get("HyperParameters") or {}).items()}
+    script = given.get("sagemaker_program")
+    inputs = json.loads((host.root / "input/config/inputdataconfig.json").read_text(encoding="utf-8"))
+    base = host.base
+    return _groups(hosts, host, given) | {
+        "additional_framework_parameters": {
+            name: value for name, value in given.items() if name.startswith(_OWN_PREFIX) and name not in _PLACES
+        },
+        "channel_input_dirs": {name: f"{base}/input/data/{name}" for name in inputs},
+        "framework_module": None,
+        "hyperparameters": decoded(request, host),
+        "input_config_dir": f"{base}/input/config",
+        "input_data_config": inputs,
+        "input_dir": f"{base}/input",
+        "job_name": request["TrainingJobName"],
+        "log_level": given.get("sagemaker_container_log_level", logging.INFO),
+        "model_dir": f"{base}/model",
+        "module_dir": given.get("sagemaker_submit_directory", f"{base}/code"),
+        "module_name": str(script).removesuffix(".py"),
+        "network_interface_name": INTERFACE,
+        "num_cpus": os.cpu_count() or 1,
+        "num_gpus": len(list(Path("/dev").glob("nvidia[0-9]*"))),
+        "num_neurons": 0,
+        "output_data_dir": f"{base}/output/data",
+        "output_dir": f"{base}/output",
+        "output_intermediate_dir": f"{base}/output/intermediate",
+        "user_entry_point": script,
+    }
+
+
+def _groups(hosts: Sequence[Host], host: Host, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what it knows of hosts and their groups."""
+    resources = resource_config(host, hosts)
+    groups = {group["instance_group_name"]: group for group in resources["instance_groups"]}
+    starts = any(given.get(name) for name in _DISTRIBUTIONS)
+    distributed = given.get("sagemaker_distribution_instance_groups", [host.group] if starts else [])
+    distribution_hosts = [name for group in groups if group in distributed for name in groups[group]["hosts"]]
+    master = (distribution_hosts or resources["hosts"])[0]
+    return {
+        "current_host": host.name,
+        "current_instance_group": host.group,
+        "current_instance_group_hosts": groups[host.group]["hosts"],
+        "current_instance_type": host.instance_type,
+        "distribution_hosts": distribution_hosts,
+        "distribution_instance_groups": distributed,
+        "hosts": resources["hosts"],
+        "instance_groups": list(groups),
+        "instance_groups_dict": groups,
+        "is_hetero": len(groups) > 1,
+        "is_master": host.name == master,
+        "master_hostname": master,
+        "resource_config": resources,
+    }
 
 
 def _text(value: Any) -> str:
     """Return a value as the toolkit writes it: texts as they are, all else as compact, sorted JSON."""
     if value is None or isinstance(value, str):
         return value or ""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _read(text: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from launcher import container
 from launcher.backends.kubernetes.security import container_context
 from launcher.backends.kubernetes.settings import LabelSelector
+from launcher.contract import CHECKPOINT_LOG
 from launcher.environment import plain_variables, secret_variables
 from launcher.families import BUNDLE_CONFIGS, interface
 from launcher.problems import Problem
@@ -20,9 +21,6 @@ from launcher.specs import JobSpec
 CONFIG_MOUNT = "/config"
 AGENT = "hyperpodrun"
 _TORCHRUN = "torchrun"
-
-CHECKPOINT_LOG = "/var/log/sagemaker_checkpointing"
-"""Where the library of the memory tier logs. Source: AWS, managed tiered checkpointing, Best practices."""
 
 _EVAL_PERIOD_S = 3600
 """Window in which restarts are counted, required beside scaleUpSnoozeTimeInSeconds. Our own choice."""
@@ -76,7 +74,7 @@ def values(job: JobSpec) -> dict[str, Any]:
         "tolerations": [each.model_dump(exclude_none=True) for each in job.settings.tolerations or ()],
         "run_policy": _kubeflow_policy(job) if is_kubeflow(job) else _run_policy(job),
         "limits": limits(job),
-        "checkpoint_log": CHECKPOINT_LOG if get(job.scales[0].config, "checkpointing.memory") else None,
+        "checkpoint_log": str(CHECKPOINT_LOG) if get(job.scales[0].config, "checkpointing.memory") else None,
         "security_context": container_context(job),
     }
 

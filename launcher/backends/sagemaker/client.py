@@ -90,8 +90,24 @@ class Connection:
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 read_timeout=_READ_TIMEOUT_S,
             )
-            self.clients[service] = self.session.client(service, config=config)
+            self.clients[service] = client(self.session, service, config)
         return self.clients[service]
+
+
+def client(session: Any, service: str, config: Any, endpoint: str | None = None) -> Any:
+    """Return boto3's client of a service.
+
+    Raises:
+        ProblemsFound: There is nobody to ask as, or what the environment names as an endpoint is none.
+    """
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return session.client(service, endpoint_url=endpoint, config=config)
+    except BotoCoreError as error:
+        raise ProblemsFound((_unasked(error),)) from error
+    except ValueError as error:
+        raise fail("E396", _REGION, f"AWS cannot be asked: {error}", remedy="AWS_ENDPOINT_URL is a URL") from error
 
 
 def connect(region: str | None) -> Connection:
@@ -156,10 +172,14 @@ def _unasked(error: Exception) -> Problem:
         exceptions.CredentialRetrievalError,
         exceptions.ProfileNotFound,
         exceptions.SSOError,
+        exceptions.LoginError,
+        exceptions.TokenRetrievalError,
+        exceptions.ConfigParseError,
+        exceptions.InvalidConfigError,
     )
     text = " ".join(str(error).split())
     if isinstance(error, nobody):
-        remedy = "aws configure sso, or AWS_PROFILE"
+        remedy = "aws sso login, aws configure sso, or AWS_PROFILE"
         return Problem("E394", "cluster.sm_jobs_config", f"AWS does not know you: {text}", remedy=remedy)
     if isinstance(error, exceptions.ParamValidationError):
         return Problem("E397", "cluster.sm_jobs_config", f"boto3 refuses: {text}")

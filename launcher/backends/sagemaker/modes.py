@@ -29,10 +29,17 @@ def misfits(
         yield "s3_data_type", "FastFile mode reads prefixes only", kind, "S3Prefix"
     elif mode == "FastFile" and not uri.endswith("/"):
         yield "s3", "FastFile mode shows folders, and a prefix without a slash may be part of a name", uri, f"{uri}/"
-    if kind == "AugmentedManifestFile" and mode != "Pipe":
-        yield "s3_data_type", f"an augmented manifest is streamed, not read in {mode} mode", kind, "mode: Pipe"
-    if "AttributeNames" in objects and kind != "AugmentedManifestFile":
-        yield "attribute_names", f"are of an augmented manifest; this is {kind}", objects["AttributeNames"], None
+    yield from _attribute_misfits(kind, objects.get("AttributeNames"), mode)
     for key, member in (("compression", "CompressionType"), ("record_wrapper", "RecordWrapperType")):
         if channel.get(member) not in (None, "None") and mode != "Pipe":
             yield key, f"is for Pipe mode, not for {mode} mode", channel[member], "None"
+
+
+def _attribute_misfits(kind: str, names: Any, mode: str) -> Iterator[tuple[str, str, Any, str | None]]:
+    if kind != "AugmentedManifestFile":
+        if names is not None:
+            yield "attribute_names", f"are of an augmented manifest; this is {kind}", names, None
+    elif mode != "Pipe":
+        yield "s3_data_type", f"an augmented manifest is streamed, not read in {mode} mode", kind, "mode: Pipe"
+    elif not names:
+        yield "attribute_names", "are missing: what of each line is to be streamed", None, "[source-ref, …]"

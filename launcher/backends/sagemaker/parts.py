@@ -92,7 +92,7 @@ def of_draft(draft: "Draft") -> Plan:
         draft.recipe.run.model_type,
         draft.recipe.trainer.num_nodes,
         draft.devices,
-        canonical(draft.launch.instance_type),
+        canonical(draft.launch.instance_type or ""),
         draft.launch.container,
     )
 
@@ -211,4 +211,7 @@ def _distribution(plan: Plan) -> dict[str, str]:
     if not (tree.get("mpi") or {}).get("enabled") and plan.nodes * plan.processes > 1:
         found |= {"sagemaker_torch_distributed_enabled": "true"}
         found |= {"sagemaker_instance_type": json.dumps(plan.instance_type)}
+    names = [group.name for group in groups(plan.jobs)]
+    if found and len(names) > 1:  # else each group would train by itself
+        found["sagemaker_distribution_instance_groups"] = json.dumps(names)
     return found

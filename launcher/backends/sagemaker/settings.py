@@ -79,7 +79,7 @@ class Channel(Model):
     distribution: Literal["FullyReplicated", "ShardedByS3Key"] = "FullyReplicated"
     """Whether each host gets all objects, or its share of them."""
     attribute_names: Attributes | None = None
-    """Attributes of an augmented manifest to stream."""
+    """Attributes of an augmented manifest to stream, at least one."""
     instance_groups: Groups | None = None
     """Names of the instance groups that get it; all when left out."""
     content_type: ChannelText | None = None
@@ -277,8 +277,8 @@ class SmJobs(Model):
     recipe_path: S3Uri | None
     """s3:// folder that the recipe is uploaded to, below <job>/recipe/; output_path when null."""
     source_dir: str | None
-    """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image. Where the image has it in
-    /opt/ml/code, null."""
+    """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image; with cluster.contract=sagemaker one
+    of this machine. Where the image has it in /opt/ml/code, null."""
     input_mode: Mode
     """Mode of every channel that has none of its own."""
     checkpoints: Checkpoints
@@ -293,7 +293,7 @@ class SmJobs(Model):
     """Seconds that the instances stay warm, and are paid for, after the job: at most 21600."""
     instance_groups: Annotated[Listed[InstanceGroup], Field(max_length=5)] | None
     """Instances of several types in one job, as many as trainer.num_nodes together. One of the groups has
-    instance_type."""
+    instance_type; a script runs on all of them together."""
     volume_size_gb: PositiveInt | None
     """Disk of each instance in GB. Instances with a disk of their own use that."""
     volume_kms_key: KmsKey | None

@@ -1,5 +1,6 @@
 """One manager of all tiers: training waits for a copy to host memory, the rest happens beside it."""
 
+import pickle
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.restore import Form, Restoration, Restored
 from launcher.runtime.tiers.shards import Key, Manifest, Piece, seal
 from launcher.runtime.tiers.slots import Slot, Slots
-from launcher.runtime.tiers.staging import Staged, Stager, complete, pieces_of
+from launcher.runtime.tiers.staging import Staged, Stager, StateUnfit, complete, pieces_of
 from launcher.runtime.tiers.stores import Store
 
 
@@ -119,11 +120,11 @@ class CheckpointManager:
         Args:
             state: As for `torch.distributed.checkpoint.save`.
             step: Optimizer steps done.
-            progress: Comes back with `load`.
+            progress: Comes back with `load`; copied too.
             everywhere: Save to all tiers that do not have this step, due or not.
 
         Raises:
-            StateUnfit: torch.distributed.checkpoint cannot save the state.
+            StateUnfit: torch.distributed.checkpoint cannot save the state, or pickle `progress`.
         """
         if everywhere:
             self.wait()
@@ -134,6 +135,7 @@ class CheckpointManager:
             return
         self._tell_ended()
         began = time.perf_counter()
+        progress = _copied(progress)
         key = Key(step, self._stager.plan(state, time.time_ns()))
         save = self._staged(key, progress, in_memory="shared" in due)
         save.blocked_s = time.perf_counter() - began
@@ -163,7 +165,11 @@ class CheckpointManager:
         return restored
 
     def newest(self) -> int | None:
-        """Return the newest published step; None where there is none. Collective."""
+        """Return the newest published step; None where there is none. Collective.
+
+        Raises:
+            CheckpointUnavailable: None is found, and a tier could not be asked.
+        """
         return self._restoration().newest()
 
     def clear(self) -> None:
@@ -312,9 +318,8 @@ class CheckpointManager:
         if errors := [f"rank {rank}: {part.error}" for rank, part in enumerate(parts) if part.error]:
             self._lost(save, tier, "; ".join(errors))
             return b""
-        for rank, part in enumerate(parts):
-            if part.replica_error and lane.ranks.rank == 0:
-                self._journal.failed(save.key.step, "replica", f"rank {rank}: {part.replica_error}")
+        if errors := [f"rank {rank}: {part.replica_error}" for rank, part in enumerate(parts) if part.replica_error]:
+            self._lost(save, "replica", "; ".join(errors))
         return lane.ranks.share(self._sealed(save, parts) if lane.ranks.rank == 0 else b"")
 
     def _sealed(self, save: _Save, parts: list[_Part]) -> bytes:
@@ -337,6 +342,13 @@ class CheckpointManager:
         for name, lane in self._lanes.items():
             for error in lane.done():
                 self._journal.failed(self._last[0], name, f"{type(error).__name__}: {error}")
+
+
+def _copied(progress: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        return pickle.loads(pickle.dumps(dict(progress)))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise StateUnfit(f"progress cannot be saved: {error}") from error
 
 
 def _withdraw(memory: NodeMemory, key: Key) -> None:

@@ -56,6 +56,8 @@ class _LogFile(logging.FileHandler):
 class Journal:
     """Tells of checkpoints on the console, in the namespace's log, and in the run's records.
 
+    A pod with the memory tier has a folder for the log, beside the run's.
+
     A file that cannot be written ends no save: the other ranks would wait for the rest of it.
 
     Args:
@@ -70,7 +72,9 @@ class Journal:
         if folder:
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
-            handlers.append(_LogFile(folder / f"{namespace}_checkpointing.log", delay=True))
+        for place in (folder, contract.CHECKPOINT_LOG if contract.CHECKPOINT_LOG.is_dir() else None):
+            if place:
+                handlers.append(_LogFile(place / f"{namespace}_checkpointing.log", delay=True))
         for handler in handlers:
             handler.setFormatter(logging.Formatter(FORMAT))
             logger.addHandler(handler)
@@ -107,11 +111,18 @@ class Journal:
         This pointer does not go with a node: it tells that a checkpoint was there once.
         """
         step = 0
-        if self._records and self._records.exists():
-            for line in self._records.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line of a killed process
-                    step = _after(json.loads(line), step, self._namespace)
+        for line in self._lines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line of a killed process
+                step = _after(json.loads(line), step, self._namespace)
         return step
+
+    def _lines(self) -> list[str]:
+        try:
+            found = self._records and self._records.exists()
+            return self._records.read_text(encoding="utf-8", errors="replace").splitlines() if found else []
+        except OSError as error:
+            self.warn(0, f"which step was published last is not known: {error}")
+            return []
 
 
 def _after(record: Mapping[str, Any], step: int, namespace: str) -> int:

@@ -6,12 +6,13 @@ rank of a neighbour node in `.replica`. A manifest beside them says that all sha
 
 import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import contract
-from launcher.runtime.tiers.shards import Broken, BytesShard, Key, mapped
+from launcher.runtime.tiers.shards import Broken, BytesShard, Key
 from launcher.runtime.tiers.slots import FREE_PREFIX, Slot, Slots
 
 _NAME = re.compile(r"(\d{12}\.[0-9a-f]{16})\.rank(\d{5})\.(shard|replica)")
@@ -55,9 +56,12 @@ class NodeMemory:
     def __init__(self, folder: Path, rank: int, retention: int, num_sources: int = 0):
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What is found there is loaded like code: it must be nobody else's.
+        # What is found there is loaded like code: it must be nobody else's, and nobody else's to replace.
         if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
             raise NotOurs(f"{folder} is another user's, or others may write to it")
+        above = folder.parent.stat()
+        if above.st_uid not in (0, os.getuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
+            raise NotOurs(f"{folder.parent} is another user's, or others may take away what is in it")
         self.folder, self.rank, self.retention = folder, rank, retention
         # One more than is kept, for the save under way; own ones may also be on their way to storage.
         self.slots = Slots(folder, retention + 2)
@@ -165,4 +169,6 @@ class NodeMemory:
             Broken: It is not there, or cut short.
         """
         name = f"{key}.rank{rank:05d}.{'replica' if is_replica else 'shard'}"
-        return mapped(self.folder / name, num_bytes)
+        path = self.folder / name
+        slot = self._held[path][2] if path in self._held else Slot(self.folder, path)
+        return BytesShard(slot.contents(num_bytes))

@@ -1,8 +1,9 @@
 """The ranks that save together, and what they tell each other."""
 
+import pickle
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,9 @@ TIMEOUT = timedelta(hours=1)
 
 MESSAGE_BYTES = 64 << 20
 """Bytes sent in one message."""
+
+SHORT_BYTES, MIDDLE_BYTES = 4 << 10, 64 << 10
+"""Bytes of a value that one exchange takes, where every rank gives one and where one rank does."""
 
 _Value = TypeVar("_Value")
 
@@ -31,17 +35,36 @@ class Ranks:
         """Return every rank's value, in the order of ranks."""
         if self.group is None:
             return [value]
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self.group)
-        return values
+        # Most values are short: one exchange, where all_gather_object needs two, for lengths and for values.
+        data = pickle.dumps(value)
+        found = self._all(len(data).to_bytes(8, "little") + data, SHORT_BYTES)
+        longest = max(int.from_bytes(each[:8], "little") for each in found)
+        if longest > SHORT_BYTES - 8:
+            found = self._all(bytes(8) + data, longest + 8)
+        return [pickle.loads(each[8:]) for each in found]
+
+    def _all(self, data: bytes, size: int) -> list[bytes]:
+        """Return the first `size` bytes of every rank's data, shorter ones with something behind them."""
+        own = torch.frombuffer(bytearray(data[:size].ljust(size, b"\0")), dtype=torch.uint8)
+        found = [torch.empty(size, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(found, own, group=self.group)
+        return [each.numpy().tobytes() for each in found]
 
     def share(self, value: _Value, source: int = 0) -> _Value:
         """Return the value of rank `source`."""
         if self.group is None:
             return value
-        values = [value if self.rank == source else None]
-        dist.broadcast_object_list(values, src=source, group=self.group)
-        return values[0]
+        data = pickle.dumps(value) if self.rank == source else b""
+        head = self._shared(len(data).to_bytes(8, "little") + data[:MIDDLE_BYTES], 8 + MIDDLE_BYTES, source)
+        size = int.from_bytes(head[:8], "little")
+        rest = self._shared(data[MIDDLE_BYTES:], size - MIDDLE_BYTES, source) if size > MIDDLE_BYTES else b""
+        return pickle.loads(head[8:] + rest)
+
+    def _shared(self, data: bytes, size: int, source: int) -> bytes:
+        """Return `size` bytes of rank `source`: its data and what fills up."""
+        room = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
+        dist.broadcast(room, src=source, group=self.group)
+        return room.numpy().tobytes()
 
     def sum(self, numbers: Iterable[int]) -> list[int]:
         """Return the sums over all ranks."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,14 +40,29 @@ class ShardsBroken(RuntimeError):
         self.reasons = reasons
 
 
-def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks: Ranks) -> int:
-    """Load a checkpoint into `state`, whatever number of ranks wrote it; collective. Return the bytes read here.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What reading a checkpoint took.
+
+    Args:
+        num_bytes: Read by this rank.
+        total_bytes: Read by all ranks.
+        slowest_s: Seconds of the rank that took longest.
+    """
+
+    num_bytes: int
+    total_bytes: int
+    slowest_s: float
+
+
+def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks: Ranks) -> Reading:
+    """Load a checkpoint into `state`, whatever number of ranks wrote it; collective.
 
     Raises:
         ShardsBroken: On all ranks, where one could not use a shard; `state` then holds parts of it.
         StateMismatch: On all ranks, where one's `state` is not of this checkpoint's form.
     """
-    reader, mismatch = _Reader(manifest, shards), ""
+    reader, mismatch, began = _Reader(manifest, shards), "", time.perf_counter()
     try:
         with without_group_warning():
             # Each rank plans for itself: all that ranks could settle together is in the manifest, which all have.
@@ -54,12 +70,13 @@ def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks:
     except CheckpointException as error:
         mismatch = str(error)
         reader.take_part()
-    reasons, mismatches = zip(*ranks.gather((reader.reasons, mismatch)), strict=True)
+    told = ranks.gather((reader.reasons, mismatch, reader.num_bytes, time.perf_counter() - began))
+    reasons, mismatches, sizes, times = zip(*told, strict=True)
     if any(mismatches):
         raise StateMismatch(next(filter(None, mismatches)))
     if any(reasons):
         raise ShardsBroken(list(reasons))
-    return reader.num_bytes
+    return Reading(reader.num_bytes, sum(sizes), max(times))
 
 
 class _Reader(StorageReader):
@@ -205,12 +222,19 @@ class Nodes:
                 copy = self.chosen(writer, self._here)
                 if copy.node == self._here:
                     yield writer, self._open(manifest, writer, copy)
+            if self._is_everywhere():
+                return
             for writer, giver, taker in self._transfers(self._ranks.gather(wanted)):
                 data = self._transfer(manifest, writer, giver, taker)
                 if data is not None:
                     yield writer, BytesShard(data.numpy())
 
         return shards
+
+    def _is_everywhere(self) -> bool:
+        """Tell whether every node has every shard, so that none goes over the network."""
+        nodes = set(self._nodes)
+        return all(nodes <= {copy.node for copy in copies} for copies in self._copies.values())
 
     @property
     def _here(self) -> str:
@@ -244,8 +268,8 @@ class Nodes:
     def _open(self, manifest: Manifest, writer: int, copy: Copy) -> Shard | Broken:
         try:
             return self._memory.open(manifest.key, writer, manifest.sizes[writer], is_replica=copy.is_replica)
-        except Broken as error:
-            return error
+        except (Broken, OSError) as error:
+            return Broken(str(error))
 
 
 def copies_of(key: Key, holdings: list[tuple[str, list[tuple[int, bool]]]]) -> dict[int, list[Copy]]:

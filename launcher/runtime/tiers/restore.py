@@ -8,7 +8,7 @@ from typing import Any
 from launcher.runtime.tiers.journal import Journal, Record
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.ranks import Ranks
-from launcher.runtime.tiers.reading import Nodes, Shards, ShardsBroken, copies_of, from_store, read_state
+from launcher.runtime.tiers.reading import Nodes, Reading, Shards, ShardsBroken, copies_of, from_store, read_state
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, unseal
 from launcher.runtime.tiers.stores import Store, TierFailure
 
@@ -51,11 +51,12 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one rank sees in its node's memory."""
+    """What one rank sees in its node's memory. `fault` says why it sees nothing."""
 
     node: str
     manifests: tuple[Key, ...]
     shards: tuple[tuple[Key, int, bool], ...]
+    fault: str = ""
 
 
 @dataclass(slots=True)
@@ -77,8 +78,15 @@ class Restoration:
     _holdings: list[Holding] = field(default_factory=list)
 
     def newest(self) -> int | None:
-        """Return the newest published step; None where there is none."""
-        return max((key.step for key, _ in self._candidates()), default=None)
+        """Return the newest published step; None where there is none.
+
+        Raises:
+            CheckpointUnavailable: None is found, and a tier could not be asked.
+        """
+        candidates, _ = self._candidates()
+        if self.tried and not candidates:
+            raise CheckpointUnavailable(self.tried)
+        return max((key.step for key, _ in candidates), default=None)
 
     def run(self, form: Form) -> Restored | None:
         """Load the newest published checkpoint; None where there is none.
@@ -87,8 +95,7 @@ class Restoration:
             CheckpointUnavailable: There are some, or a tier could not be asked, and nothing was loaded.
             StateMismatch: The checkpoint is of another model or optimizer.
         """
-        candidates = self._candidates()
-        published = self.ranks.share(self.journal.published())
+        candidates, published = self._candidates()
         if published > max((key.step for key, _ in candidates), default=0):
             self._note(f"step {published} was published, and no tier has it any more")
         for key, tiers in candidates:
@@ -99,11 +106,17 @@ class Restoration:
             raise CheckpointUnavailable(self.tried)
         return None
 
-    def _candidates(self) -> list[tuple[Key, list[int]]]:
-        """Return every published save, the newest first, with its tiers: -1 is memory, others count the stores."""
-        answers = [_asked(store) for store in self.stores] if self.ranks.rank == 0 else []
-        told = self.ranks.gather((self._holding(), answers))
-        self._holdings = [holding for holding, _ in told]
+    def _candidates(self) -> tuple[list[tuple[Key, list[int]]], int]:
+        """Return every published save, the newest first, with its tiers, and the step that was published last.
+
+        Of the tiers, -1 is memory, others count the stores.
+        """
+        is_first = self.ranks.rank == 0
+        answers = [_asked(store) for store in self.stores] if is_first else []
+        told = self.ranks.gather((self._holding(), answers, self.journal.published() if is_first else 0))
+        self._holdings = [holding for holding, _, _ in told]
+        for fault in dict.fromkeys(holding.fault for holding in self._holdings if holding.fault):
+            self._note(f"memory: {fault}")
         found: dict[Key, list[int]] = {}
         for holding in self._holdings:
             for key in holding.manifests:
@@ -114,13 +127,16 @@ class Restoration:
             for key, is_published in saves.items():
                 if is_published:
                     found.setdefault(key, []).append(place)
-        return sorted(found.items(), reverse=True)
+        return sorted(found.items(), reverse=True), told[0][2]
 
     def _holding(self) -> Holding:
         if self.memory is None:
             return Holding(self.node, (), ())
-        shards = tuple((held.key, held.rank, held.is_replica) for held in self.memory.shards().values())
-        return Holding(self.node, tuple(self.memory.manifests()), shards)
+        try:
+            shards = tuple((held.key, held.rank, held.is_replica) for held in self.memory.shards().values())
+            return Holding(self.node, tuple(self.memory.manifests()), shards)
+        except OSError as error:
+            return Holding(self.node, (), (), str(error))
 
     def _try(self, form: Form, key: Key, place: int) -> Restored | None:
         name = self.stores[place].name if place >= 0 else "memory"
@@ -132,12 +148,12 @@ class Restoration:
         state = form(manifest.world_size)
         for tier, shards, copies in self._sources(manifest, place):
             try:
-                num_bytes = read_state(state, manifest, shards, self.ranks)
+                reading = read_state(state, manifest, shards, self.ranks)
             except ShardsBroken as error:
                 self._note(f"step {key.step} from {tier}: {error}")
                 self._exclude(key, copies, error)
                 continue
-            self._tell(key, tier, num_bytes, time.perf_counter() - began)
+            self._tell(key, tier, reading, time.perf_counter() - began)
             return Restored(key.step, tier, manifest.world_size, manifest.progress, state, tuple(self.tried))
         return None
 
@@ -162,7 +178,7 @@ class Restoration:
         try:
             data = self.stores[place].manifest(key) if place >= 0 else self.memory.manifest(key)
             unseal(data)
-        except (Broken, TierFailure) as error:
+        except (Broken, TierFailure, OSError) as error:
             return b"", str(error)
         return data, ""
 
@@ -209,12 +225,10 @@ class Restoration:
         if self.ranks.rank == 0:
             self.journal.warn(0, text)
 
-    def _tell(self, key: Key, tier: str, num_bytes: int, seconds: float) -> None:
-        self.journal.did("loaded", key.step, tier, num_bytes, seconds)
-        sizes, times = zip(*self.ranks.gather((num_bytes, seconds)), strict=True)
-        record = Record(
-            time.time(), "loaded", key.step, tier, sum(sizes), max(times), max(times), "; ".join(self.tried)
-        )
+    def _tell(self, key: Key, tier: str, reading: Reading, seconds: float) -> None:
+        self.journal.did("loaded", key.step, tier, reading.num_bytes, seconds)
+        slowest_s, detail = reading.slowest_s, "; ".join(self.tried)
+        record = Record(time.time(), "loaded", key.step, tier, reading.total_bytes, slowest_s, slowest_s, detail)
         self.journal.record(record)
         if self.tried and self.ranks.rank == 0:
             self.journal.warn(key.step, f"goes on from step {key.step}; passed over: " + "; ".join(self.tried))

@@ -10,6 +10,7 @@ Source: amzn-sagemaker-checkpointing 1.1.3, storage/clients/inmemory.
 import contextlib
 import importlib.util
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -22,13 +23,15 @@ from launcher.runtime.tiers.shards import Broken, BytesShard, Key, Shard
 from launcher.runtime.tiers.stores import TierFailure
 
 PACKAGE = "amzn_sagemaker_checkpointing"
+POD = "KUBERNETES_SERVICE_HOST"
+"""Variable that a pod has. Source: Kubernetes, Service, Environment variables."""
 DEFAULT_ADDRESS = "http://ai-toolkit-gossip-headless.aws-hyperpod.svc.cluster.local:9200"
 """Source: amzn-sagemaker-checkpointing 1.1.3, config/in_memory_client.py."""
 
 
 def service_address() -> str:
     """Return the address of the cluster's memory service; empty where there is none."""
-    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and importlib.util.find_spec(PACKAGE) is not None
+    in_pod = POD in os.environ and importlib.util.find_spec(PACKAGE) is not None
     return os.environ.get(contract.ENV_MEMORY_SERVICE, DEFAULT_ADDRESS if in_pod else "")
 
 
@@ -49,6 +52,8 @@ class MemoryService:
         self._namespace, self._rank, self._world_size = namespace, rank, world_size
         self._retention, self._address = retention, address
         self._clients: dict[int, Any] = {}
+        self._log, self._complaints = logging.Logger(PACKAGE), _Complaints()
+        self._log.addHandler(self._complaints)
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         with _translated():
@@ -62,11 +67,11 @@ class MemoryService:
 
     def saves(self) -> dict[Key, bool]:
         with _translated():
-            # The client answers "none" to a question that failed: this one fails where it must.
-            self._pointers.get_namespace_config()
-            steps = self._pointers.get_latest_checkpoints(limit=self._retention + 1)
-            pointers = {step: self._pointer(step) for step in steps}
-        return {Key(step, pointer["save"]): True for step, pointer in pointers.items() if pointer}
+            pointers, self._complaints.last = self._pointers, ""
+            steps = pointers.get_latest_checkpoints(limit=self._retention + 1)
+        if self._complaints.last:
+            raise TierFailure(self._complaints.last)
+        return {Key(step, save): True for step in steps if (save := self._published(step)) is not None}
 
     def manifest(self, key: Key) -> bytes:
         with _translated():
@@ -83,11 +88,13 @@ class MemoryService:
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:
+            world_size = self._world_size
+            with contextlib.suppress(Broken, TierFailure):  # of a pointer that is broken, too
+                world_size = (self._pointer(key.step) or (0, world_size))[1]
             with _translated():
-                world_size = (self._pointer(key.step) or {}).get("world_size", self._world_size)
-                self._pointers.delete_checkpoint(key.step, rank=0)
+                _drop(self._pointers, key.step, 0)
                 for rank in range(world_size + 1):
-                    self._shards(world_size).delete_checkpoint(key.step, rank=rank)
+                    _drop(self._shards(world_size), key.step, rank)
 
     @property
     def _pointers(self) -> Any:
@@ -109,20 +116,53 @@ class MemoryService:
                 InMemoryClientConfig(base_url=self._address),
                 metadata_file_count=1 if world_size else 0,
                 steps_retained=self._retention + 1,
+                logger=self._log,
             )
             client.get_or_create_namespace()
             self._clients[world_size] = client
         return self._clients[world_size]
 
-    def _pointer(self, step: int) -> dict[str, int] | None:
-        data = self._pointers.get_checkpoint(step, rank=0)
-        return json.loads(data) if data else None
+    def _published(self, step: int) -> int | None:
+        """Return which save of a step is published; 0 where that is broken, as who asks for its manifest is told."""
+        try:
+            pointer = self._pointer(step)
+        except (Broken, TierFailure):
+            return 0
+        return pointer and pointer[0]
+
+    def _pointer(self, step: int) -> tuple[int, int] | None:
+        """Return which save of a step is published, and by how many ranks; None where none is."""
+        with _translated():
+            data = self._pointers.get_checkpoint(step, rank=0)
+            if data is None:
+                return None
+            pointer = json.loads(data)
+            return int(pointer["save"]), int(pointer["world_size"])
 
     def _writers(self, key: Key) -> Any:
         pointer = self._pointer(key.step)
-        if not pointer or pointer["save"] != key.save:
+        if not pointer or pointer[0] != key.save:
             raise Broken(f"step {key.step} is no longer there as it was published")
-        return self._shards(pointer["world_size"])
+        return self._shards(pointer[1])
+
+
+class _Complaints(logging.Handler):
+    """Keeps the last error that the client logs: to some questions that failed it answers "none"."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()
+
+
+def _drop(client: Any, step: int, rank: int) -> None:
+    """Remove a blob, which the service may have removed already."""
+    from amzn_sagemaker_checkpointing.storage.clients.inmemory.exceptions import InMemoryResourceNotFoundError
+
+    with contextlib.suppress(InMemoryResourceNotFoundError):
+        client.delete_checkpoint(step, rank=rank)
 
 
 def _found(data: bytes | None, what: str) -> bytes:
@@ -139,5 +179,5 @@ def _translated() -> Iterator[None]:
         yield
     except InMemoryStorageError as error:
         raise TierFailure(f"{error}: {error.__cause__}" if error.__cause__ else str(error)) from error
-    except ValueError as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise Broken(f"the service's answer makes no sense: {error}") from error

@@ -36,9 +36,9 @@ class TierSettings:
     namespace: str
     memory: Cadence | None
     persistent: Cadence | None
-    path: str
-    s3_endpoint: str | None
-    replicas: int
+    path: str = ""
+    s3_endpoint: str | None = None
+    replicas: int = 1
 
 
 def tier_settings(section: Mapping[str, Any] | None) -> TierSettings | None:

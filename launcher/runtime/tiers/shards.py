@@ -4,7 +4,6 @@ A manifest is written last, when every shard is there. It holds a checksum for e
 its own: whatever matches is what was saved, wherever it was found.
 """
 
-import mmap
 import os
 import pickle
 import re
@@ -21,7 +20,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 MAGIC = b"rcptier1"
 """First bytes of a manifest; another format gets another number."""
 
-CHUNK = 256 << 10
+CHUNK = 512 << 10
 """Bytes that are checked right after they were read, while they are in the processor's cache."""
 
 _KEY = re.compile(r"(\d{12})\.([0-9a-f]{16})")
@@ -176,31 +175,6 @@ class BytesShard:
 
     def close(self) -> None:
         pass
-
-
-def mapped(path: Path, num_bytes: int) -> BytesShard:
-    """Return a shard in a file of shared memory, which nothing cuts short: `slots` writes it anew or removes it.
-
-    Args:
-        path: Of the file.
-        num_bytes: What the manifest says that it holds.
-
-    Raises:
-        Broken: It is not there, or cut short.
-    """
-    try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < num_bytes:
-                raise Broken(f"{path.name} is cut short")
-            if not num_bytes:
-                return BytesShard(numpy.empty(0, dtype=numpy.uint8))
-            # All its pages at once: a fault for each would cost as much as the copy.
-            memory = mmap.mmap(
-                file.fileno(), num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_POPULATE, prot=mmap.PROT_READ
-            )
-    except FileNotFoundError as error:
-        raise Broken(f"{path.name} is gone") from error
-    return BytesShard(numpy.frombuffer(memory, dtype=numpy.uint8))
 
 
 def read_checked(shard: Shard, target: torch.Tensor, piece: Piece) -> None:

@@ -10,7 +10,10 @@ import secrets
 import threading
 from pathlib import Path
 
+import numpy
 import torch
+
+from launcher.runtime.tiers.shards import Broken
 
 GRANULE = 1 << 20
 """Slots grow by so many bytes."""
@@ -24,13 +27,13 @@ class Slot:
 
     Args:
         folder: In shared memory; None for plain memory.
+        path: Of its file where there is one already.
     """
 
-    def __init__(self, folder: Path | None):
-        self._folder = folder
-        self._memory: mmap.mmap | None = None
+    def __init__(self, folder: Path | None, path: Path | None = None):
+        self._inode = 0
         self.bytes = torch.empty(0, dtype=torch.uint8)
-        self.path = folder / f"{FREE_PREFIX}{secrets.token_hex(8)}" if folder else None
+        self.path = path or (folder / f"{FREE_PREFIX}{secrets.token_hex(8)}" if folder else None)
         self.pins = 0
 
     def reserve(self, num_bytes: int) -> None:
@@ -45,26 +48,54 @@ class Slot:
         if self.path is None:
             self.bytes = torch.zeros(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
             return
-        self.bytes, self._memory = torch.empty(0, dtype=torch.uint8), None
+        self.bytes = torch.empty(0, dtype=torch.uint8)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, size)
             # Memory that is promised only when it is written to would end this process by SIGBUS there.
             os.posix_fallocate(descriptor, 0, size)
-            self._memory = mmap.mmap(descriptor, size)
+            self._map(descriptor)
         except OSError:
             self.path.unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
-        self.bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
-        self.bytes.zero_()
+
+    def contents(self, num_bytes: int) -> numpy.ndarray:
+        """Return the shard in the file, bytes of shape `(num_bytes,)`; what is mapped for it is there for saves too.
+
+        Raises:
+            Broken: It is not there, or cut short.
+        """
+        if not self._fits(num_bytes):
+            try:
+                descriptor = os.open(self.path, os.O_RDWR)
+            except FileNotFoundError as error:
+                raise Broken(f"{self.path.name} is gone") from error
+            try:
+                if os.fstat(descriptor).st_size < num_bytes:
+                    raise Broken(f"{self.path.name} is cut short")
+                self._map(descriptor)
+            finally:
+                os.close(descriptor)
+        return self.bytes[:num_bytes].numpy()
+
+    def _map(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        self._inode = status.st_ino
+        if status.st_size:
+            # All pages at once: a fault for each would cost more than the copy.
+            memory = mmap.mmap(descriptor, status.st_size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
 
     def _fits(self, num_bytes: int) -> bool:
         if len(self.bytes) < num_bytes:
             return False
+        if self.path is None:
+            return True
         # Somebody else may have cut the file, or taken it away.
-        return self.path is None or (self.path.exists() and self.path.stat().st_size >= len(self.bytes))
+        status = self.path.stat() if self.path.exists() else None
+        return bool(status) and status.st_ino == self._inode and status.st_size >= len(self.bytes)
 
     def name(self, path: Path) -> None:
         """Give the file a shard's name: from here on it is found."""
@@ -82,7 +113,7 @@ class Slot:
     def drop(self) -> None:
         """Give the memory back."""
         self.clear()
-        self.bytes, self._memory = torch.empty(0, dtype=torch.uint8), None
+        self.bytes = torch.empty(0, dtype=torch.uint8)
         if self.path:
             self.path.unlink(missing_ok=True)
 
@@ -118,8 +149,8 @@ class Slots:
     def adopt(self, path: Path) -> Slot:
         """Return a slot whose file an earlier process has left; the caller has it until `release`."""
         with self._changed:
-            slot = Slot(self._folder)
-            slot.path, slot.pins = path, 1
+            slot = Slot(self._folder, path)
+            slot.pins = 1
             self._count += 1
             return slot
 
@@ -132,7 +163,7 @@ class Slots:
         with self._changed:
             if self._free or self._count >= min(count, self._limit):
                 return
-        slot = self.take()
+            slot = self.take()  # in here: saves that begin meanwhile must not leave it waiting for one
         try:
             slot.reserve(num_bytes)
         finally:

@@ -17,7 +17,7 @@ from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, 
 from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory, node_folder
 from launcher.runtime.tiers.s3 import Bucket
-from launcher.runtime.tiers.service import MemoryService, service_address
+from launcher.runtime.tiers.service import PACKAGE, POD, MemoryService, service_address
 from launcher.runtime.tiers.settings import S3, TierSettings, bucket_and_prefix, folder_of
 from launcher.runtime.tiers.stores import Folder, Store
 
@@ -114,13 +114,19 @@ def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManage
         run_dir: Receives the log and the records; None for none.
 
     Raises:
-        ModuleNotFoundError: The persistent tier is in S3, and boto3 is not installed.
+        ModuleNotFoundError: A tier's client is not installed: boto3 for S3, the vendor's for the memory service.
     """
     memory, stores, node = None, [], os.uname().nodename
+    journal = Journal(settings.namespace, rank(), run_dir)
     if settings.memory and (address := service_address()):
+        _require(PACKAGE, address)
         service: Store = MemoryService(settings.namespace, rank(), world_size(), settings.memory.retention, address)
         stores.append(StoreTier(service, settings.memory.frequency, settings.memory.retention))
     elif settings.memory:
+        if POD in os.environ and rank() == 0:
+            journal.warn(
+                0, f"{PACKAGE} is not in this image: the memory tier is the pods' own memory and goes with them"
+            )
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
         num_nodes = world_size() // per_node
         replicas = min(settings.replicas, num_nodes - 1)
@@ -130,13 +136,17 @@ def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManage
         memory = MemoryTier(held, settings.memory.frequency, per_node, replicas)
     if settings.persistent:
         stores.append(StoreTier(_store(settings), settings.persistent.frequency, settings.persistent.retention))
-    return CheckpointManager(memory, stores, Journal(settings.namespace, rank(), run_dir), node)
+    return CheckpointManager(memory, stores, journal, node)
+
+
+def _require(module: str, what: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise ModuleNotFoundError(f"{what} needs {module}: pip install {module.replace('_', '-')}", name=module)
 
 
 def _store(settings: TierSettings) -> Store:
     if not settings.path.startswith(S3):
         return Folder(folder_of(settings))
-    if importlib.util.find_spec("boto3") is None:
-        raise ModuleNotFoundError(f"{settings.path} needs boto3: pip install boto3", name="boto3")
+    _require("boto3", settings.path)
     bucket, prefix = bucket_and_prefix(settings.path)
     return Bucket(bucket, f"{prefix}{settings.namespace}/", settings.s3_endpoint)

@@ -1,0 +1,55 @@
+"""What a recipe asks of SageMaker that nobody plays on this machine."""
+
+from collections.abc import Iterator
+
+from launcher.backends.sagemaker import parts
+from launcher.backends.sagemaker.settings import SmJobs, effective
+from launcher.instances import canonical, table
+from launcher.problems import Notice
+from launcher.scales import get
+from launcher.specs import JobSpec
+
+
+def notices(job: JobSpec) -> tuple[Notice, ...]:
+    """Return what of a job's settings has no effect here, in one notice."""
+    jobs = effective(job.settings.sm_jobs_config)
+    words = "; ".join((*_accelerators(job, jobs), *_image(job, jobs), *_settings(jobs)))
+    return (Notice("N136", f"not played on this machine: {words}"),) if words else ()
+
+
+def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
+    is_toolkits = job.model_type == parts.SCRIPT and not jobs.container_entrypoint and not _is_mpi(job)
+    starts = ", of which the toolkit starts a process each, else one a host" if is_toolkits else ""
+    types = [group.instance_type for group in parts.groups(jobs)] or [job.resources.instance_type or ""]
+    for name in dict.fromkeys(map(canonical, types)):
+        instance = table().get(name)
+        if instance and instance.accelerators:
+            yield f"the {instance.accelerators} accelerators of {name} (hosts share what this machine has{starts})"
+
+
+def _is_mpi(job: JobSpec) -> bool:
+    return get(job.config, "recipes.distribution.mpi.enabled") is True
+
+
+def _image(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
+    if image := job.image or jobs.algorithm_name:
+        yield f"{image} (what is installed here stands for it)"
+
+
+def _settings(jobs: SmJobs) -> Iterator[str]:
+    keys = {
+        "role": jobs.role,
+        "network_isolation": jobs.network_isolation,
+        "encrypt_traffic": jobs.encrypt_traffic,
+        "vpc": jobs.vpc.subnets,
+        "output_kms_key": jobs.output_kms_key,
+        "volume_kms_key": jobs.volume_kms_key,
+        "spot": jobs.spot,
+        "keep_alive_s": jobs.keep_alive_s,
+        "training_plan_arn": jobs.training_plan_arn,
+        "mlflow": jobs.mlflow.resource_arn,
+        "metric_definitions": jobs.metric_definitions,
+    }
+    found = [key for key, value in keys.items() if value] + [f"request.{name}" for name in jobs.request or ()]
+    if found:
+        yield ", ".join(found)
