@@ -93,6 +93,7 @@ def test_every_known_model_is_counted_and_tested_or_shares_its_weights_with_one_
     [
         pytest.param(QWEN3_30B_A3B, 30_532_122_624, id="Qwen3-30B-A3B"),
         pytest.param(DEEPSEEK_V2_LITE, 15_706_484_224, id="DeepSeek-V2-Lite"),
+        pytest.param(DEEPSEEK_V2_LITE | {"attention_bias": True}, 15_706_555_072, id="latent biases"),
         pytest.param(BIASED, 96_192, id="biases everywhere"),
         pytest.param({"model_type": "mllama", "text_config": BIASED}, 96_192, id="a model of several parts"),
     ],

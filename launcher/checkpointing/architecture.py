@@ -187,16 +187,17 @@ def _deepseek(config: Config) -> Iterator[Weight]:
     layers, hidden, heads = config["num_hidden_layers"], config["hidden_size"], config["num_attention_heads"]
     rope, nope, value = config["qk_rope_head_dim"], config["qk_nope_head_dim"], config["v_head_dim"]
     rank, latent = config.get("q_lora_rank"), config["kv_lora_rank"]
+    has_bias = bool(config.get("attention_bias"))
     if rank:
-        yield _linear("self_attn.q_a_proj", hidden, rank, layers)
+        yield _linear("self_attn.q_a_proj", hidden, rank, layers, has_bias=has_bias)
         yield _vector("self_attn.q_a_layernorm", rank, layers)
         yield _linear("self_attn.q_b_proj", rank, heads * (nope + rope), layers)
     else:
         yield _linear("self_attn.q_proj", hidden, heads * (nope + rope), layers)
-    yield _linear("self_attn.kv_a_proj_with_mqa", hidden, latent + rope, layers)
+    yield _linear("self_attn.kv_a_proj_with_mqa", hidden, latent + rope, layers, has_bias=has_bias)
     yield _vector("self_attn.kv_a_layernorm", latent, layers)
     yield _linear("self_attn.kv_b_proj", latent, heads * (nope + value), layers)
-    yield _linear("self_attn.o_proj", heads * value, hidden, layers)
+    yield _linear("self_attn.o_proj", heads * value, hidden, layers, has_bias=has_bias)
     yield _vector("layernorm", hidden, 2 * layers)
     dense = min(config["first_k_dense_replace"], layers)
     inner, shared = config["moe_intermediate_size"], config.get("n_shared_experts") or 0

@@ -117,6 +117,19 @@ def test_what_is_saved_beside_the_state_is_a_copy_too(monkeypatch):
         manager.save({"w": torch.zeros(10)}, 2, {"now": lambda: 0})
 
 
+def test_memory_that_cannot_be_freed_holds_no_training_up(monkeypatch, capsys):
+    store = Folder(Path("store"))
+    manager = alone(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeMemory, "retire", failing)
+        save_steps(manager, *range(1, 11))
+    assert steps_in(store) == [8, 10] and load(alone(store))[0].step == 10
+    told = capsys.readouterr().out
+    assert "memory failed: older checkpoints were not removed" in told and "cannot be removed" in told
+    save_steps(manager, 11, 12, 13, 14, 15)
+    assert load(alone(store))[0].tier == "memory" and len(list(Path("memory/ns").glob("*.shard"))) == 2
+
+
 def test_a_manifest_that_does_not_fit_leaves_the_checkpoint_before_it(monkeypatch):
     manager = alone(folder=Path(), retention=1)
     save_steps(manager, 1)

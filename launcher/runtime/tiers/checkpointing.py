@@ -105,6 +105,7 @@ class CheckpointManager:
         self._plain = Slots(None, 3)
         self._last: tuple[int, frozenset[str]] = (-1, frozenset())
         self._published: dict[str, int] = {}
+        self._unretired: Key | None = None
         if memory:
             self._adopt(memory)
 
@@ -217,13 +218,14 @@ class CheckpointManager:
         self._ranks.sum([0])
 
     def _staged(self, key: Key, progress: Mapping[str, Any], *, in_memory: bool) -> _Save:
-        slots, error = self._memory.memory.slots if in_memory else self._plain, ""
-        slot = slots.take()
+        error, slot, slots = "", None, self._memory.memory.slots if in_memory else self._plain
         try:
+            slot = slots.take()
             staged = self._stager.copy(slot)
         except OSError as full:
             # No room in the node's memory tier: what goes to other tiers goes from this process's own memory.
-            slots.release(slot)
+            if slot:
+                slots.release(slot)
             slots, error = self._plain, str(full)
             slot = slots.take()
             staged = self._stager.copy(slot)
@@ -258,6 +260,8 @@ class CheckpointManager:
         manifest = self._agreed(save, parts, lane, "memory")
         if not manifest:
             lane.attempt(tier.memory.forget, save.key)
+            if self._unretired:
+                self._retire_memory(self._unretired)
             return
         error = lane.attempt(tier.memory.publish, save.key, manifest) if self._is_leader else ""
         if errors := [f"rank {rank}: {each}" for rank, each in enumerate(lane.ranks.gather(error)) if each]:
@@ -267,7 +271,17 @@ class CheckpointManager:
             return
         self._published["shared"] = save.key.step
         self._told(save, parts, "memory")
-        lane.attempt(tier.memory.retire, save.key)
+        self._retire_memory(save.key)
+
+    def _retire_memory(self, key: Key) -> None:
+        """Let go of older checkpoints. Where that fails training must not wait for their slots."""
+        memory = self._memory.memory
+        error = self._lanes["memory"].attempt(memory.retire, key)
+        self._unretired = key if error else None
+        for slots in (memory.slots, memory.copies):
+            slots.tell(f"older checkpoints cannot be removed: {error}" if error else "")
+        if error:
+            self._journal.failed(key.step, "memory", f"older checkpoints were not removed: {error}")
 
     def _replicate(self, save: _Save, lane: Lane) -> str:
         """Give this rank's shard to its neighbours and take theirs; return what went wrong."""
@@ -275,13 +289,17 @@ class CheckpointManager:
         neighbours = tier.neighbours(lane.ranks.rank, lane.ranks.size)
         sizes = lane.ranks.gather(save.staged.size) if neighbours else []
         for target, source in neighbours:
-            slot = tier.memory.copies.take()
-            error = lane.attempt(slot.reserve, sizes[source])
+            slot, error = None, ""
+            try:
+                slot = tier.memory.copies.take()
+            except OSError as none:
+                error = str(none)
+            error = error or lane.attempt(slot.reserve, sizes[source])
             # The neighbour sends in any case.
             room = torch.empty(sizes[source], dtype=torch.uint8) if error else slot.bytes[: sizes[source]]
             lane.ranks.exchange(save.slot.bytes[: save.staged.size], target, room, source)
             error = error or lane.attempt(tier.memory.commit_copy, slot, save.key, source)
-            if error:
+            if error and slot:
                 tier.memory.copies.release(slot)
             errors = errors or error
         return errors

@@ -131,12 +131,25 @@ class Slots:
         self._limit = limit
         self._free: list[Slot] = []
         self._count = 0
+        self._fault = ""
         self._changed = threading.Condition()
 
+    def tell(self, fault: str) -> None:
+        """Say why slots may not come back, or with an empty text that they do: nobody waits in vain."""
+        with self._changed:
+            self._fault = fault
+            self._changed.notify_all()
+
     def take(self) -> Slot:
-        """Return a free slot; the caller has it until `release`."""
+        """Return a free slot; the caller has it until `release`.
+
+        Raises:
+            OSError: None is free, and none may come back.
+        """
         with self._changed:
             while not self._free and self._count >= self._limit:
+                if self._fault:
+                    raise OSError(self._fault)
                 self._changed.wait()
             if self._free:
                 slot = self._free.pop()
@@ -175,13 +188,20 @@ class Slots:
             slot.pins += 1
 
     def release(self, slot: Slot) -> None:
-        """Take a slot back once nobody holds it any more."""
+        """Take a slot back once nobody holds it any more.
+
+        Raises:
+            OSError: Its file keeps the name of a shard; the slot is done without.
+        """
         with self._changed:
             slot.pins -= 1
-            if not slot.pins:
-                slot.clear()
-                self._free.append(slot)
-                self._changed.notify_all()
+            if slot.pins:
+                return
+            self._count -= 1
+            self._changed.notify_all()
+            slot.clear()
+            self._free.append(slot)
+            self._count += 1
 
     def close(self) -> None:
         """Give the memory of free slots back."""
