@@ -108,7 +108,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-goldens", action="store_true", help="accept what is rendered now as reviewed")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest: at the end they would have one of two processes wait for the other."""
-    longest = {item.path: mark.kwargs["seconds"] for item in items for mark in item.iter_markers("takes")}
-    items.sort(key=lambda item: -longest.get(item.path, 0))
+    """Have one process run all whole jobs, one after another, and begin with them; others take file by file.
+
+    Each job would have all cores for itself: two at once take longer than one after the other.
+    """
+    for item in items:
+        is_whole = item.get_closest_marker("whole_jobs")
+        item.add_marker(pytest.mark.xdist_group("whole_jobs" if is_whole else item.path.name))
+    items.sort(key=lambda item: item.get_closest_marker("whole_jobs") is None)

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.runtime import agent
 
-pytestmark = pytest.mark.takes(seconds=40)
+pytestmark = pytest.mark.whole_jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAIN, ELASTIC = ROOT / "examples" / "train_ddp.py", ROOT / "examples" / "train_elastic.py"
