@@ -3,6 +3,7 @@
 import functools
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,11 @@ RATE = "recipes.training_config.training_args.learning_rate"
 ELASTIC = "++recipes.elastic_policy.is_elastic=true"
 LLAMA_K8S = (f"recipes={LLAMA}", "cluster=k8s")
 ROOT = Path(__file__).resolve().parent.parent
+WHOLE_JOBS = (
+    *("test_end_to_end", "test_examples", "test_local_jobs"),
+    *("test_random_schedules", "test_rehearsal", "test_rehearsal_tiers"),
+)
+"""Files whose tests run jobs of several processes."""
 
 
 def frozen_context(cwd: Path) -> LaunchContext:
@@ -108,13 +114,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-goldens", action="store_true", help="accept what is rendered now as reviewed")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have one process run all whole jobs, one after another, and begin with them; others take file by file.
+    """Begin with the whole jobs."""
+    items.sort(key=lambda item: item.path.stem not in WHOLE_JOBS)
 
-    Each job would have all cores for itself: two at once take longer than one after the other.
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have one process run all whole jobs, one after another, while others take file by file.
+
+    A job keeps all cores busy: two at once take longer than one after the other.
     """
-    for item in items:
-        is_whole = item.get_closest_marker("whole_jobs")
-        item.add_marker(pytest.mark.xdist_group("whole_jobs" if is_whole else item.path.name))
-    items.sort(key=lambda item: item.get_closest_marker("whole_jobs") is None)
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "whole jobs" if Path(file).stem in WHOLE_JOBS else file
+
+    return Scheduling(config, log)

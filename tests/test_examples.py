@@ -11,8 +11,6 @@ import pytest
 
 from launcher.runtime import agent
 
-pytestmark = pytest.mark.whole_jobs
-
 ROOT = Path(__file__).resolve().parent.parent
 PLAIN, ELASTIC = ROOT / "examples" / "train_ddp.py", ROOT / "examples" / "train_elastic.py"
 NUM_STEPS = 96

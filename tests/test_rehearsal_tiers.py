@@ -9,8 +9,6 @@ from launcher import contract
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 
-pytestmark = pytest.mark.whole_jobs
-
 STEPS, EVERY, LOST_AT, NAMESPACE = 50, 20, 27, "rehearsed-tiers"
 # Saves of a neighbour's replica keep pace with steps of 0.15 s.
 PACE = f"{ARGS}.min_step_seconds"
