@@ -7,6 +7,7 @@ import pytest
 from whole_jobs import ARGS, bundle_of, curve, finish, left_behind, mlflow_run, start
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+
 SHORT = (f"{ARGS}.max_epochs=1", f"{ARGS}.save_steps=4")
 
 

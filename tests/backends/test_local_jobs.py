@@ -25,6 +25,7 @@ from launcher.problems import ProblemsFound
 from launcher.specs import Bundle, ElasticPolicy, JobHandle, JobSpec, JobState, Resources
 
 pytest.importorskip("hyperpod_elastic_agent")
+
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 90.0
 GONE_TIMEOUT_S = 8.0
