@@ -26,7 +26,7 @@ bench: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[local,k8s,sagemaker,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[local,k8s,sagemaker,test]'
 	$(BIN)/python -m pip install --quiet --no-deps $(AGENT) $(TIERS)
 	touch $@
 
