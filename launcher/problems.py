@@ -46,8 +46,8 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("path", "message", "value", "allowed", "remedy", "where"):
             text = getattr(self, name)
-            if text is not None and (hidden := masked(str(text))) != str(text):
-                object.__setattr__(self, name, hidden)
+            if text is not None and holds_token(str(text)):
+                object.__setattr__(self, name, masked(str(text)))
 
     def __str__(self) -> str:
         lines = [f"{self.code} {self.path}", f"     {self.message}"]
@@ -71,6 +71,11 @@ def shown(override: str) -> str:
     key, equals, value = override.partition("=" if "=" in override else " ")
     names = (key.lstrip("+~"), *_KEY_IN_VALUE.findall(value))
     return f"{key}{equals}…" if equals and any(map(is_secret, names)) else masked(override)
+
+
+def holds_token(text: str) -> bool:
+    """Tell whether a text has a token in it, by its form."""
+    return _TOKEN.search(text) is not None
 
 
 def masked(text: str) -> str:

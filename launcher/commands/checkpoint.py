@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.commands.names import AsJson, Overrides, SizedRecipe, Target, composed
+from launcher.commands.names import AsJson, Overrides, Picture, SizedRecipe, Target, composed
 from launcher.problems import fail
 
 if TYPE_CHECKING:
@@ -19,36 +19,41 @@ if TYPE_CHECKING:
 _RATES = ("copy", "memory", "persistent", "storage")
 
 
+_Parameters = Annotated[
+    float | None, typer.Option(metavar="N", min=1, help="Parameters saved, such as 70e9, in place of counting.")
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="A model's config.json to count instead.", dir_okay=False),
+]
+_Failures = Annotated[
+    float | None,
+    typer.Option("--failures-per-node-hour", metavar="X", help="Failures of one node in an hour."),
+]
+_Mtbf = Annotated[
+    float | None, typer.Option("--mtbf-hours", metavar="H", help="Hours between failures of the job, instead.")
+]
+_Bandwidth = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TIER=GB/S", help="memory, persistent or copy, a node; storage, all nodes. Repeat it."),
+]
+_Restart = Annotated[
+    float | None, typer.Option("--restart-s", metavar="S", help="Seconds from a failure to training.")
+]
+_Step = Annotated[float | None, typer.Option("--step-s", metavar="S", help="Seconds of one optimizer step.")]
+
+
 def checkpoint(
     recipe: SizedRecipe,
     overrides: Overrides = None,
-    parameters: Annotated[
-        float | None, typer.Option(metavar="N", min=1, help="Parameters saved, such as 70e9, in place of counting.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="A model's config.json to count instead.", dir_okay=False),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option("--failures-per-node-hour", metavar="X", help="Failures of one node in an hour."),
-    ] = None,
-    mtbf: Annotated[
-        float | None, typer.Option("--mtbf-hours", metavar="H", help="Hours between failures of the job, instead.")
-    ] = None,
-    bandwidth: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TIER=GB/S", help="memory, persistent or copy, a node; storage, all nodes. Repeat it."),
-    ] = None,
-    restart: Annotated[
-        float | None, typer.Option("--restart-s", metavar="S", help="Seconds from a failure to training.")
-    ] = None,
-    step: Annotated[
-        float | None, typer.Option("--step-s", metavar="S", help="Seconds of one optimizer step.")
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Draw it, as .png or .svg.", dir_okay=False)
-    ] = None,
+    parameters: _Parameters = None,
+    config: _Config = None,
+    rate: _Failures = None,
+    mtbf: _Mtbf = None,
+    bandwidth: _Bandwidth = None,
+    restart: _Restart = None,
+    step: _Step = None,
+    picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell how large checkpoints are and how often to save. Bytes of each rank, the best interval, the goodput."""

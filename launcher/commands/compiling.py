@@ -11,6 +11,7 @@ import typer
 from launcher.commands.names import (
     AsJson,
     Overrides,
+    Picture,
     Recipe,
     choice,
     complete_recipe,
@@ -69,9 +70,7 @@ def check(
 def plan(
     recipe: Recipe,
     overrides: Overrides = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Draw it, as .png or .svg.", dir_okay=False)
-    ] = None,
+    picture: Picture = None,
     prices: Annotated[
         Path | None,
         typer.Option("--prices", metavar="FILE", help="Your prices: YAML, instance type to an hour.", dir_okay=False),

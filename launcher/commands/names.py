@@ -199,4 +199,7 @@ JobName = Annotated[
     ),
 ]
 AsLines = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
+Picture = Annotated[
+    Path | None, typer.Option("--picture", metavar="FILE", help="Draw it, as .png or .svg.", dir_okay=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.commands.names import AsJson, Overrides, Target, complete_recipe, composed
+from launcher.commands.names import AsJson, Overrides, Picture, Target, complete_recipe, composed
 from launcher.problems import Problem, ProblemsFound, fail
 
 if TYPE_CHECKING:
@@ -39,9 +38,7 @@ def ranks(
     strategy: Annotated[
         str | None, typer.Option(metavar="NAME", help="cluster, spread, or an order such as PTD.")
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Draw it, as .png or .svg.", dir_okay=False)
-    ] = None,
+    picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where ranks lie. Host, local rank and both groups of each, for a recipe or for numbers."""

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from launcher.check import Draft
 from launcher.environment import secret_references
-from launcher.problems import Problem, is_secret, masked
+from launcher.problems import Problem, holds_token, is_secret
 from launcher.recipe import SecretRef
 from launcher.rules import rule
 from launcher.scales import leaves
@@ -168,7 +168,7 @@ def _of_training_job(draft: Draft, *keys: str) -> Iterator[tuple[str, Any]]:
 def values_hold_no_token(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Tokens have a form that they are told by, whatever the key is called that holds one."""
     for path, value in leaves(draft.composition.tree):
-        if masked(str(value)) != str(value) and not is_secret(path):
+        if isinstance(value, str | list) and holds_token(str(value)) and not is_secret(path):
             remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
             yield problem(path, "holds an access token or a key in clear", remedy=remedy, where=path)
 
