@@ -182,7 +182,7 @@ class CheckpointManager:
             for tier in self._stores:
                 tier.store.remove(tier.store.saves())
         self._journal.record(Record(time.time(), "cleared", 0, "", 0, 0.0))
-        self._ranks.sum([0])
+        self._ranks.barrier()
 
     def wait(self) -> None:
         """Wait until every save is done."""
@@ -215,7 +215,7 @@ class CheckpointManager:
 
         others = [shard for rank in range(first, min(first + tier.ranks_per_node, size)) for shard in kept(rank)]
         tier.memory.adopt(kept(self._ranks.rank), others, is_leader=self._is_leader)
-        self._ranks.sum([0])
+        self._ranks.barrier()
 
     def _staged(self, key: Key, progress: Mapping[str, Any], *, in_memory: bool) -> _Save:
         error, slot, slots = "", None, self._memory.memory.slots if in_memory else self._plain
@@ -233,6 +233,8 @@ class CheckpointManager:
 
     def _finish(self, save: _Save, due: frozenset[str]) -> None:
         try:
+            # Training stands still until the last rank has copied: no checksum takes its processor before.
+            self._lanes["memory"].ranks.barrier()
             save.pieces = pieces_of(save.staged, save.slot, self._ranks.rank)
             if "shared" in due:
                 self._to_memory(save)

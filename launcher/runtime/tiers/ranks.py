@@ -73,6 +73,10 @@ class Ranks:
             dist.all_reduce(total, group=self.group)
         return total.tolist()
 
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.sum([0])
+
     def exchange(self, data: torch.Tensor, target: int, room: torch.Tensor, source: int) -> None:
         """Send bytes to one rank while another one's come in. All ranks take part, each with its own neighbours.
 
