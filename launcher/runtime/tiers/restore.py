@@ -9,7 +9,7 @@ from launcher.runtime.tiers.journal import Journal, Record
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.reading import Nodes, Reading, Shards, ShardsBroken, copies_of, from_store, read_state
-from launcher.runtime.tiers.shards import Broken, Key, Manifest, unseal
+from launcher.runtime.tiers.shards import Broken, Key, Manifest, check_seal, unseal
 from launcher.runtime.tiers.stores import Store, TierFailure
 
 Form = Callable[[int], dict[str, Any]]
@@ -177,7 +177,7 @@ class Restoration:
     def _manifest_bytes(self, key: Key, place: int) -> tuple[bytes, str]:
         try:
             data = self.stores[place].manifest(key) if place >= 0 else self.memory.manifest(key)
-            unseal(data)
+            check_seal(data)
         except (Broken, TierFailure, OSError) as error:
             return b"", str(error)
         return data, ""

@@ -23,6 +23,9 @@ MAGIC = b"rcptier1"
 CHUNK = 512 << 10
 """Bytes that are checked right after they were read, while they are in the processor's cache."""
 
+_HEAD = len(MAGIC) + 16
+"""Bytes before a manifest's body: what it is, and the checksum."""
+
 _KEY = re.compile(r"(\d{12})\.([0-9a-f]{16})")
 
 
@@ -107,11 +110,18 @@ def unseal(data: bytes) -> Manifest:
     Raises:
         Broken: It is cut short or changed.
     """
-    head = len(MAGIC)
-    body = data[head + 16 :]
-    if data[:head] != MAGIC or data[head : head + 16] != checksum(body):
+    check_seal(data)
+    return pickle.loads(memoryview(data)[_HEAD:])
+
+
+def check_seal(data: bytes) -> None:
+    """Compare a sealed manifest with its checksum.
+
+    Raises:
+        Broken: It is cut short or changed.
+    """
+    if data[: len(MAGIC)] != MAGIC or data[len(MAGIC) : _HEAD] != checksum(memoryview(data)[_HEAD:]):
         raise Broken("the manifest is cut short or changed")
-    return pickle.loads(body)
 
 
 def checksum(data: Any) -> bytes:
