@@ -345,7 +345,8 @@ def _clusters_with(path: str) -> list[str]:
     """Return the clusters whose settings have a key."""
     section, _, key = path.partition(".")
     modules = {name: backend_module(name, "settings") for name in _BACKENDS} if section == "cluster" else {}
-    return [_SPELLINGS.get(n, n) for n, module in modules.items() if module and is_field(module.Settings, key)]
+    found = [_SPELLINGS.get(n, n) for n, module in modules.items() if module and is_field(module.Settings, key)]
+    return [each for each in found if each.partition(" ")[0] not in found or each in modules]
 
 
 def backends() -> tuple[str, ...]:

@@ -127,12 +127,16 @@ def run(words: Sequence[str]) -> int:
 def _usage_problem(error: Any) -> Problem:
     """Return what typer says of a command line as a Problem."""
     where = error.ctx.command_path if error.ctx else "recipes"
-    near = getattr(error, "possibilities", None)
-    message = error.message if near else error.format_message()
+    from launcher.nearest import nearest
+
+    is_unknown = hasattr(error, "possibilities") and error.ctx
+    known = [name for each in error.ctx.command.params for name in each.opts] if is_unknown else []
+    near = nearest(error.option_name, known) if is_unknown else []
+    message = error.message if is_unknown else error.format_message()
     return Problem(
         "E801",
         where,
         message[:1].lower() + message[1:].rstrip("."),
         allowed=error.ctx.get_usage().removeprefix("Usage: ") if error.ctx else None,
-        remedy=f"did you mean {' or '.join(sorted(near))}?" if near else f"{where} --help",
+        remedy=f"did you mean {' or '.join(near)}?" if near else f"{where} --help",
     )

@@ -14,10 +14,10 @@ import yaml
 
 from launcher import layout, yamlio
 from launcher.instances import canonical
+from launcher.nearest import did_you_mean
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.scales import get
 from launcher.specs import JobSpec
-from launcher.typed import did_you_mean
 
 _SECONDS_PER_HOUR = 3600
 _JOBS = "cluster.sm_jobs_config"

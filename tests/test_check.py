@@ -412,8 +412,9 @@ def test_a_faulty_reference_is_reported_where_it_is_written(problems):
     assert (problem.path, problem.message) == ("recipes.run.name", "refers to recipes.nothere, which is not there")
 
 
-def test_a_setting_of_another_cluster_says_which(problems):
-    found = problems(*LLAMA_K8S, "++cluster.scenario=tour")
+@pytest.mark.parametrize("setting", ["scenario=tour", "contract=sagemaker"])
+def test_a_setting_of_another_cluster_says_which(problems, setting):
+    found = problems(*LLAMA_K8S, f"++cluster.{setting}")
     assert [problem.remedy for problem in found] == ["only with cluster=local"]
 
 

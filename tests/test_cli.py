@@ -72,6 +72,7 @@ def test_every_command_explains_its_arguments(recipes, command):
     [
         pytest.param(["plam"], "plan", id="command"),
         pytest.param(["list", "--elast"], "did you mean --elastic", id="option"),
+        pytest.param(["checkpoint", "x", "--failures=1"], "did you mean --failures-per-node-hour", id="abbreviation"),
         pytest.param(["plan"], "missing argument 'RECIPE'", id="argument"),
         pytest.param(["logs", "x", "--rank", "one"], "--rank", id="type"),
         pytest.param(["scale", "x", "--nodes", "0"], "--nodes", id="range"),
