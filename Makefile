@@ -12,7 +12,7 @@ run: $(VENV)/ready
 	$(BIN)/python main.py
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadscope --no-loadscope-reorder --ignore=tests/kubernetes
+	$(BIN)/python -m pytest --numprocesses=3 --dist=loadscope --no-loadscope-reorder --ignore=tests/kubernetes
 
 test-kubernetes: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh
@@ -26,8 +26,9 @@ bench: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[local,k8s,sagemaker,test]'
-	$(BIN)/python -m pip install --quiet --no-deps $(AGENT) $(TIERS)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[local,k8s,sagemaker,test]'
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps $(AGENT) $(TIERS)
+	$(BIN)/python -m compileall -q -j 0 -x '/(tests?|testing)/' $(VENV)/lib  # on all cores; pip takes one
 	touch $@
 
 clean:
