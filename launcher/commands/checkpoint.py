@@ -63,7 +63,8 @@ def checkpoint(
 
     target = Target.read(recipe)
     draft = check(composed(target.name, overrides))
-    nodes = _nodes(draft, target)
+    sizes = [scale.nodes for scale in draft.sizes]
+    nodes = target.among(sizes) or max(sizes)
     given = {"failures_per_node_hour": _rate(rate, mtbf, nodes), "restart_s": restart, "step_s": step}
     given |= {"parameters": _whole(parameters), **_bandwidths(bandwidth or ())}
     expected = _forecast(draft, target.name, _estimate(draft, given), config)
@@ -81,19 +82,6 @@ def checkpoint(
         console.show_notice(notice)
     if picture is not None:
         console.say(f"picture {console.shown_path(picture)}")
-
-
-def _nodes(draft: "Draft", target: Target) -> int:
-    """Return the size that is asked for, the largest unless one is named.
-
-    Raises:
-        ProblemsFound: The recipe has no such size.
-    """
-    sizes = [scale.nodes for scale in draft.sizes]
-    if target.nodes is not None and target.nodes not in sizes:
-        allowed = ", ".join(map(str, sizes))
-        raise fail("E803", f"{target.name}@{target.nodes}", "the recipe has no such size", allowed=allowed)
-    return target.nodes or max(sizes)
 
 
 def _rate(rate: float | None, mtbf_hours: float | None, nodes: int) -> float | None:

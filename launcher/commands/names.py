@@ -47,6 +47,19 @@ class Target:
             raise fail("E803", text, "a size is a number of nodes", value=f"@{size}", remedy=f"{name}@3")
         return cls(text, None)
 
+    def among(self, sizes: Sequence[int]) -> int | None:
+        """Return the size that is asked for, in nodes, which has to be one of `sizes`; None where none is asked for.
+
+        Raises:
+            ProblemsFound: The recipe has no such size.
+        """
+        if self.nodes is not None and self.nodes not in sizes:
+            allowed = ", ".join(map(str, sizes))
+            remedy = f"recipes.trainer.num_nodes={self.nodes}" if len(sizes) == 1 else None
+            text = f"{self.name}@{self.nodes}"
+            raise fail("E803", text, "the recipe has no such size", allowed=allowed, remedy=remedy)
+        return self.nodes
+
 
 def choice(name: str, overrides: Sequence[str] = ()) -> str:
     """Return the override that chooses a recipe: a path under recipes/, its last word if only one has it, or a file.

@@ -10,7 +10,6 @@ from launcher.commands.names import AsJson, Overrides, Picture, Target, complete
 from launcher.problems import Problem, ProblemsFound, fail
 
 if TYPE_CHECKING:
-    from launcher.check import Draft
     from launcher.ranks import Placement
 
 _STRATEGIES = ("cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD")
@@ -99,20 +98,13 @@ def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
         message = "the recipe has no distribution.mpi that is enabled: its ranks are the agent's to place"
         raise fail("E801", target.name, message, remedy="docs/model-parallelism.md has an example")
     split, tensor = distribution.degrees
-    hosts = host_names(_nodes(draft, target))
+    sizes = [scale.nodes for scale in draft.sizes]
+    hosts = host_names(target.among(sizes) or min(sizes))
     return Placement(hosts, draft.devices, split, tensor, distribution.strategy)
 
 
 def _is_about_ranks(problem: Problem) -> bool:
     return problem.path.startswith(_READ) and problem.code != "E240"
-
-
-def _nodes(draft: "Draft", target: Target) -> int:
-    sizes = [scale.nodes for scale in draft.sizes]
-    if target.nodes is not None and target.nodes not in sizes:
-        allowed = ", ".join(map(str, sizes))
-        raise fail("E803", f"{target.name}@{target.nodes}", "the recipe has no such size", allowed=allowed)
-    return target.nodes or min(sizes)
 
 
 def _as_json(placement: "Placement") -> dict[str, object]:
