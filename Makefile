@@ -12,7 +12,7 @@ run: $(VENV)/ready
 	$(BIN)/python main.py
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest --numprocesses=3 --dist=loadscope --no-loadscope-reorder --ignore=tests/kubernetes
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadscope --no-loadscope-reorder --ignore=tests/kubernetes
 
 test-kubernetes: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh
