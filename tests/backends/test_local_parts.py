@@ -39,6 +39,23 @@ ORPHAN = (
 )
 
 
+# Adopts such a grandchild, and ends all that it did not start itself.
+ADOPTER = f"""
+import pathlib, psutil, subprocess, sys
+from launcher import prctl
+from launcher.backends.local.processes import kill_strays
+def no_such_file(_): raise FileNotFoundError
+if sys.argv[1] == "unlisted": pathlib.Path.iterdir = no_such_file
+prctl.adopt_orphans()
+own = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+orphan = int(subprocess.run([sys.executable, "-c", {ORPHAN!r}], stdout=subprocess.PIPE).stdout)
+assert psutil.Process(orphan).ppid() == psutil.Process().pid
+kill_strays([own.pid])
+assert own.poll() is None and not psutil.pid_exists(orphan)
+own.kill()
+"""
+
+
 def environment():
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -54,6 +71,15 @@ def node(script, *options):
     return subprocess.Popen(
         [*NODE, *options, "--", sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment()
     )
+
+
+@pytest.mark.parametrize("children", ["listed", "unlisted"])
+def test_what_was_adopted_is_ended_and_what_was_started_is_not(children):
+    """The kernel lists a process's children, or does not."""
+    done = subprocess.run(
+        [sys.executable, "-c", ADOPTER, children], env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -97,13 +97,23 @@ def kill_descendants() -> None:
 
 def kill_strays(known_pids: Iterable[int]) -> None:
     """Kill what this process has adopted: every direct child but `known_pids`, with its tree."""
-    known = set(known_pids)
-    for child in psutil.Process().children():
-        if child.pid in known:
-            continue
-        kill_tree(child.pid)
+    for pid in _children().difference(known_pids):
+        kill_tree(pid)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(child.pid, 0)
+            os.waitpid(pid, 0)
+
+
+def _children() -> set[int]:
+    """Return the pids of this process's children.
+
+    Source: proc(5), /proc/pid/task/tid/children; kernels without CONFIG_PROC_CHILDREN do not have it.
+    """
+    try:
+        # Ten times a second, this must not read every process of the machine.
+        lists = [(thread / "children").read_text() for thread in Path("/proc/self/task").iterdir()]
+    except FileNotFoundError:  # or a thread has just ended
+        return {child.pid for child in psutil.Process().children()}
+    return {int(pid) for pids in lists for pid in pids.split()}
 
 
 def kill_tree(pid: int) -> bool:
