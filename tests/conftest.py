@@ -1,7 +1,9 @@
 """Shared fixtures: a frozen context, and the pipeline up to the bundle."""
 
 import functools
+import shutil
 import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,23 @@ def needed_by(entry: Entry) -> list[str]:
     if entry.model_type == "custom":
         words += ["training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]
     return words
+
+
+@functools.cache
+def _empty_store() -> "tempfile.TemporaryDirectory[str]":
+    from mlflow import MlflowClient
+
+    folder = tempfile.TemporaryDirectory(prefix="recipes-tests-")
+    MlflowClient(tracking_uri=f"sqlite:///{folder.name}/mlflow.db").search_experiments()
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> None:
+    """Lay an MLflow store where jobs launched in `tmp_path` look for one: its tables take longer than most tests."""
+    results = tmp_path / "results"
+    results.mkdir()
+    shutil.copy(Path(_empty_store().name, "mlflow.db"), results)
 
 
 @pytest.fixture(scope="session")

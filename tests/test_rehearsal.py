@@ -24,6 +24,7 @@ from whole_jobs import (
 )
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+pytestmark = pytest.mark.usefixtures("store")
 
 NUM_SAMPLES, EPOCHS, STEPS = 400, 12, 150
 SAVE_STEPS, SAMPLES_PER_STEP = 10, 32

@@ -8,6 +8,7 @@ from whole_jobs import ARGS, bundle_of, curve, left_behind, losses_in_the_model,
 from launcher import contract
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+pytestmark = pytest.mark.usefixtures("store")
 
 STEPS, EVERY, LOST_AT, NAMESPACE = 50, 20, 27, "rehearsed-tiers"
 # Saves of a neighbour's replica keep pace with steps of 0.15 s.

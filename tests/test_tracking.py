@@ -46,8 +46,8 @@ def server(tmp_path_factory, unused_port):
 
 
 @pytest.fixture
-def tracked(context):
-    """Return a function from overrides to a tracked job and its written bundle."""
+def tracked_first(context):
+    """Return a function from overrides to a tracked job and its written bundle, where there is no store yet."""
 
     def track(*overrides):
         job = pipeline.track(pipeline.prepare(overrides, context), context)
@@ -56,6 +56,12 @@ def tracked(context):
         return job, bundle
 
     return track
+
+
+@pytest.fixture
+def tracked(tracked_first, store):
+    """Return the same, where there is a store."""
+    return tracked_first
 
 
 def run_of(job):
@@ -70,8 +76,8 @@ def artifacts(client, run, folder="bundle"):
     return {item.path for item in client.list_artifacts(run.info.run_id, folder)}
 
 
-def test_the_default_is_a_sqlite_file_beside_the_bundles(tracked, context):
-    job, bundle = tracked()
+def test_the_default_is_a_sqlite_file_beside_the_bundles(tracked_first, context):
+    job, bundle = tracked_first()
     settings = tracking.tracking(job)
     assert settings.tracking_uri == f"sqlite:///{context.cwd}/results/mlflow.db"
     client, run = run_of(job)
@@ -222,15 +228,15 @@ def test_more_events_than_a_tag_holds_are_cut(tracked):
     assert len(tag) == 5000 and tag.endswith("…")
 
 
-def test_off_means_off(tracked, context):
-    job, bundle = tracked(f"{MLFLOW}.enabled=false")
+def test_off_means_off(tracked_first, context):
+    job, bundle = tracked_first(f"{MLFLOW}.enabled=false")
     assert not (context.cwd / "results" / "mlflow.db").exists()
     assert tracking.run_of(bundle) is None
     assert "enabled" not in yamlio.load(bundle.files["configs/config.yaml"])["training_config"]["mlflow"]
 
 
-def test_a_cluster_job_without_a_store_is_not_tracked(tracked, context):
-    tracked(*LLAMA_K8S)
+def test_a_cluster_job_without_a_store_is_not_tracked(tracked_first, context):
+    tracked_first(*LLAMA_K8S)
     assert [p.name for p in (context.cwd / "results").iterdir()] == ["llama-3-1-8b-instruct-x068q"]
 
 
