@@ -1,13 +1,15 @@
-"""Every command in the pages that people read is run, as it is written there.
+"""Every command in the pages that people read is run, as it is written there; and what else they promise.
 
 Commands that train get `dry_run=true`: whole jobs have tests of their own. Those for a job in `results/` get one that
 trains.
 """
 
+import itertools
 import re
 import shlex
 import signal
 import subprocess
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from launcher.specs import JobState
 
 PAGES = ("README.md", "examples/README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 A_JOB = {"results/<job>", "<job>"}
+NAME = re.compile(r"[\w-]+")
 EXIT_CODE = re.compile(r"exit code (\d+)")
 
 
@@ -123,3 +126,13 @@ def test_what_the_pages_install_is_what_the_makefile_installs(command):
 @pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "torchrun"], ids=str)
 def test_an_example_in_the_pages_is_one_that_is_tested(command):
     assert (ROOT / command.words[-1]).name in (ROOT / "tests" / "test_examples.py").read_text(encoding="utf-8")
+
+
+def test_every_dependency_has_its_reason():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    installed = {NAME.match(each)[0] for each in itertools.chain(*lists)}
+    installed |= set(re.findall(r"([\w-]+)==", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    table = (ROOT / "docs/decisions.md").read_text(encoding="utf-8").partition("## Dependencies")[2]
+    reasoned = set(re.findall(r"[\w-]+", " ".join(row.split("|")[1] for row in table.splitlines() if row[:1] == "|")))
+    assert installed - reasoned == set()
