@@ -346,7 +346,8 @@ def _clusters_with(path: str) -> list[str]:
     section, _, key = path.partition(".")
     modules = {name: backend_module(name, "settings") for name in _BACKENDS} if section == "cluster" else {}
     found = [_SPELLINGS.get(n, n) for n, module in modules.items() if module and is_field(module.Settings, key)]
-    return [each for each in found if each.partition(" ")[0] not in found or each in modules]
+    # A setting beside a cluster's name is not needed where the name alone has the key too.
+    return [each for each in found if each in modules or each.partition(" ")[0] not in found]
 
 
 def backends() -> tuple[str, ...]:
