@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+import signal
 import socket
 import tempfile
 from pathlib import Path
@@ -127,6 +128,12 @@ def problems(context: LaunchContext):
         return caught.value.problems
 
     return found
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C, and let what tests start hear it: a shell that starts this in the background has it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
