@@ -4,7 +4,6 @@ import functools
 import shutil
 import signal
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +55,22 @@ def needed_by(entry: Entry) -> list[str]:
     return words
 
 
-@functools.cache
-def _empty_store() -> "tempfile.TemporaryDirectory[str]":
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an MLflow store without runs."""
     from mlflow import MlflowClient
 
-    folder = tempfile.TemporaryDirectory(prefix="recipes-tests-")
-    MlflowClient(tracking_uri=f"sqlite:///{folder.name}/mlflow.db").search_experiments()
-    return folder
+    path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> None:
+def store(tmp_path: Path, empty_store: Path) -> None:
     """Lay an MLflow store where jobs launched in `tmp_path` look for one: its tables take longer than most tests."""
     results = tmp_path / "results"
     results.mkdir()
-    shutil.copy(Path(_empty_store().name, "mlflow.db"), results)
+    shutil.copy(empty_store, results)
 
 
 @pytest.fixture(scope="session")

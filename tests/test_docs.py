@@ -134,5 +134,5 @@ def test_every_dependency_has_its_reason():
     installed = {NAME.match(each)[0] for each in itertools.chain(*lists)}
     installed |= set(re.findall(r"([\w-]+)==", (ROOT / "Makefile").read_text(encoding="utf-8")))
     table = (ROOT / "docs/decisions.md").read_text(encoding="utf-8").partition("## Dependencies")[2]
-    reasoned = set(re.findall(r"[\w-]+", " ".join(row.split("|")[1] for row in table.splitlines() if row[:1] == "|")))
+    reasoned = set(NAME.findall(" ".join(row.split("|")[1] for row in table.splitlines() if row[:1] == "|")))
     assert installed - reasoned == set()

@@ -212,7 +212,11 @@ def test_a_recipe_says_where_its_ranks_lie(recipes):
         (("--processes", "0"), "E801", "0"),
         ((*SCRIPT, "--hosts", "3"), "E801", "a recipe says where"),
         ((*SCRIPT[:-1],), "E801", "no distribution.mpi"),
-        ((f"{SCRIPT[0]}@5", *SCRIPT[1:]), "E803", "recipes.trainer.num_nodes=5"),
+        (
+            (f"{SCRIPT[0]}@5", *SCRIPT[1:]),
+            "E803",
+            "no such size\n     allowed: 2\n     remedy: recipes.trainer.num_nodes=5",
+        ),
         ((*SCRIPT, "++recipes.distribution.smdistributed.modelparallel.parameters.partitions=3"), "E243", "16 ranks"),
         ((*EXAMPLE, "--picture", "ranks.gif"), "E709", "no picture"),
     ],
