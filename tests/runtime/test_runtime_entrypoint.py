@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -96,24 +95,37 @@ def test_a_fault_prints_its_traceback_and_exits_nonzero(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("delay_s", "mode", "says"),
-    [(0.3, "distributed", "True True\n"), (1.0, "distributed", "True True\n"), (0.3, "disabled", "False False\n")],
-    ids=["early", "later", "coordination_disabled"],
+    ("when", "mode", "says"),
+    [
+        ("importing", "distributed", "True True\n"),
+        ("installed", "distributed", "True True\n"),
+        ("importing", "disabled", "False False\n"),
+    ],
+    ids=["during_the_import", "after_it", "coordination_disabled"],
 )
-def test_the_stop_signal_survives_the_import_of_its_handler(delay_s, mode, says):
+def test_the_stop_signal_survives_the_import_of_its_handler(when, mode, says):
     pytest.importorskip(agent.PACKAGE)
-    program = (
-        "from launcher.runtime import agent\n"
-        "agent.install_event_handler()\n"
-        "from hyperpod_elastic_agent.elastic_event_handler import elastic_event_detected\n"
-        "print(agent.event_pending(), elastic_event_detected())\n"
-    )
+    handler = f"{agent.PACKAGE}.elastic_event_handler"
+    program = f"""
+import os, signal, sys
+from launcher.runtime import agent
+
+class Stop:
+    def find_spec(name, path=None, target=None):
+        if name == {handler!r}:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+if {when!r} == "importing":
+    sys.meta_path.insert(0, Stop)
+agent.install_event_handler()
+if {when!r} == "installed":
+    os.kill(os.getpid(), signal.SIGUSR1)
+from {handler} import elastic_event_detected
+print(agent.event_pending(), elastic_event_detected())
+"""
     env = os.environ | {"HYPERPOD_SIGNAL_COORDINATION": mode, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True)
-    time.sleep(delay_s)
-    process.send_signal(signal.SIGUSR1)
-    assert process.communicate(timeout=60)[0] == says
-    assert process.returncode == 0
+    process = subprocess.run([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True)
+    assert (process.returncode, process.stdout) == (0, says)
 
 
 def test_without_the_agent_there_are_no_events(monkeypatch):
