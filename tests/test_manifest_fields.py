@@ -181,6 +181,8 @@ def test_torchrun_stands_where_the_agent_would(job):
     found = job(KUBEFLOW, STATIC, "recipes.trainer.num_nodes=2", base=TINY_K8S)
     words = only({tuple(template["spec"]["containers"][0]["command"]) for template in templates(found)})
     assert words == (
+        "/bin/bash",
+        "/config/start.sh",
         "torchrun",
         "--nnodes=2",
         "--nproc-per-node=2",
@@ -198,7 +200,7 @@ def test_torchrun_runs_a_script_with_its_own_arguments(job):
     args = "training_cfg.script_args=[{--configs: 'bundle:configs'}, {--lr: 0.1}]"
     found = job(KUBEFLOW, args, base=(*script, *TINY_K8S))
     words = templates(found)[0]["spec"]["containers"][0]["command"]
-    assert words[0] == "torchrun"
+    assert words[2] == "torchrun"
     assert words[-5:] == ["/app/train.py", "--configs", "/config", "--lr", "0.1"]
 
 
