@@ -15,6 +15,7 @@ from launcher.backends.kubernetes.settings import LabelSelector
 from launcher.contract import CHECKPOINT_LOG
 from launcher.environment import plain_variables, secret_variables
 from launcher.families import BUNDLE_CONFIGS, interface
+from launcher.instances import requested, table
 from launcher.problems import Problem
 from launcher.scales import get
 from launcher.specs import JobSpec
@@ -80,6 +81,7 @@ def values(job: JobSpec) -> dict[str, Any]:
         "tolerations": [each.model_dump(exclude_none=True) for each in job.settings.tolerations or ()],
         "run_policy": _kubeflow_policy(job) if is_kubeflow(job) else _run_policy(job),
         "limits": limits(job),
+        "requests": requests(job),
         "checkpoint_log": str(CHECKPOINT_LOG) if get(job.scales[0].config, "checkpointing.memory") else None,
         "security_context": container_context(job),
         "grace_period_s": stopping.grace_period_s(job),
@@ -212,8 +214,21 @@ def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "value": value}
 
 
+def requests(job: JobSpec) -> dict[str, Any]:
+    """Return what a pod asks for: its limits, and its part of the node's processors and memory.
+
+    These two are no limits: memory that nobody else uses is the pod's for its data and checkpoints, and a limit on
+    processors would only slow it. A pod without accelerators requests none: its part of a node is unknown.
+    """
+    asked = limits(job)
+    if not job.settings.request_node_share or not job.resources.accelerators:
+        return asked
+    part = requested(table()[job.resources.instance_type], job.resources.accelerators)
+    return asked | {name: text for name, text in part.items() if name not in asked}
+
+
 def limits(job: JobSpec) -> dict[str, Any]:
-    """Return what a pod asks for, which is also the most it gets."""
+    """Return what a pod asks for that is also the most it gets."""
     resources, extra = job.resources, get(job.config, "recipes.resources") or {}
     found: dict[str, Any] = {}
     if resources.accelerators:
