@@ -85,9 +85,92 @@ def test_every_kept_step_is_counted_once_whatever_was_lost_on_the_way(run_dir):
 def test_without_a_checkpoint_everything_is_lost(run_dir):
     job = first_attempt(run_dir, nodes=2, steps=5)
     lose(job, 1, "node 1 is lost", checkpoint=0)
+    job.end()
     line = timeline.read(run_dir)
     assert line.samples_lost == 5 * SAMPLES and line.samples_redone == SAMPLES
     assert [step.kept for step in line.steps] == [False] * 5 + [True]
+
+
+def test_waiting_for_data_is_no_goodput(run_dir):
+    job = first_attempt(run_dir, steps=1)
+    job.train(9, data_s=0.15)
+    job.end()
+    line = timeline.read(run_dir)
+    assert (line.useful_s, line.data_s) == pytest.approx((0.2 + 9 * 0.05, 9 * 0.15))
+    assert line.goodput == pytest.approx(line.useful_s / line.wall_s)
+    assert "0.7 s went into steps that count, 1.3 s into waiting for their data." in told(line)
+
+
+def told(line):
+    return " ".join(timeline.text(line).split())
+
+
+@pytest.mark.parametrize("ending", ["failed", "cancelled", "killed"])
+def test_work_after_the_last_checkpoint_of_a_job_that_did_not_succeed_is_lost(run_dir, ending):
+    job = first_attempt(run_dir, steps=10)
+    job.save()
+    job.train(18)
+    if ending != "killed":
+        job.end(ending)
+    line = timeline.read(run_dir)
+    assert [step.step for step in line.steps if step.kept] == list(range(1, 11))
+    assert (line.samples_lost, line.samples_lost_at_end, line.num_steps) == (18 * SAMPLES, 18 * SAMPLES, 10)
+    assert line.useful_s == pytest.approx(10 * 0.2)
+    assert "576 samples lost" in told(line)
+
+
+def test_a_relaunch_reports_the_same_loss_as_the_launch_that_failed(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    job.save()
+    job.train(18)
+    job.end("failed")
+    failed = timeline.read(run_dir)
+    again = Job(run_dir, launched=job.now + 1000)
+    again.step, again.cursor = 10, 10 * SAMPLES
+    again.start([0])
+    again.end("failed")  # it has saved nothing: its own step is lost too
+    line = timeline.read(run_dir)
+    assert line.transitions[0].samples_lost == failed.samples_lost == 18 * SAMPLES
+    assert (line.samples_lost_at_end, line.useful_s) == (SAMPLES, 0.0)
+
+
+def test_without_a_checkpoint_a_failed_job_has_no_goodput(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    job.end("failed")
+    line = timeline.read(run_dir)
+    assert (line.goodput, line.samples_lost) == (0.0, 10 * SAMPLES)
+
+
+def test_steps_of_a_running_job_count_until_it_fails(run_dir):
+    first_attempt(run_dir, steps=10)
+    with lock(run_dir):
+        assert timeline.read(run_dir).num_steps == 10
+    assert timeline.read(run_dir).num_steps == 0
+
+
+@pytest.mark.parametrize(("tier", "kept"), [("persistent", 28), ("memory", 20), ("replica", 20)])
+def test_a_checkpoint_in_the_memory_of_nodes_does_not_outlive_the_job(run_dir, tier, kept):
+    job = first_attempt(run_dir, nodes=2, steps=20)
+    job.save("persistent")
+    job.train(8)
+    job.save(tier)
+    lose(job, 1, "node 1 is lost", checkpoint=28, replaced_by=2)
+    load = {"time": job.now - 0.1, "event": "loaded", "step": 28, "tier": tier}
+    job.append("checkpoints.jsonl", **load)
+    job.end("failed")
+    line = timeline.read(run_dir)
+    assert [step.step for step in line.steps if step.kept] == list(range(1, kept + 1))
+    assert line.samples_lost == (29 - kept) * SAMPLES
+
+
+def test_a_resume_from_an_older_checkpoint_discards_the_newer_one(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    job.save()
+    job.train(10)
+    job.save()
+    lose(job, 0, "the newest checkpoint is damaged", checkpoint=10, replaced_by=1)
+    job.end("failed")
+    assert timeline.read(run_dir).last_step == 10
 
 
 def test_a_resume_from_amid_another_size_s_steps_counts_samples_not_steps(run_dir):
@@ -97,6 +180,7 @@ def test_a_resume_from_amid_another_size_s_steps_counts_samples_not_steps(run_di
     job.event("starting", attempt=1, nodes=[0], size=1)
     twice = dict(step=2, loss=1.0, nodes=1, world_size=2, samples=2 * SAMPLES, samples_per_s=100.0, attempt=1)
     job.append("metrics.jsonl", **twice, time=job.now + 1, cursor=3 * SAMPLES)
+    job.end(after_s=2)
     line = timeline.read(run_dir)
     assert (line.samples_lost, line.samples_redone, line.samples) == (SAMPLES, SAMPLES, 3 * SAMPLES)
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.backends.local.terms import Cause
+from launcher.specs import JobState
+from launcher.timeline.preserved import preserved
 from launcher.timeline.records import LAUNCHED, Launch, OperatorEvent, StartRecord, StepRecord
 from launcher.timeline.values import Attempt, Event, StartParts, Step, Timeline, Transition
 
@@ -61,12 +63,18 @@ def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
     traces = tuple(_traces(launch))
     transitions = tuple(_transitions(launch, traces))
     attempts = tuple(_attempts(launch, traces, transitions, last))
+    state = str(end.fields.get("state")) if end else None
+    is_running = end is None and is_alive
+    steps = tuple(_steps(launch, traces))
+    # Without events nothing is known of the end.
+    survives = is_running or state == JobState.SUCCEEDED or not launch.events
+    surviving = steps if survives else _capped(steps, preserved(launch))
     return Timeline(
         launched=launch.time,
         sizes=tuple(_opening(launch).get("sizes") or ()),
-        state=str(end.fields.get("state")) if end else None,
+        state=state,
         message=end.message if end else "",
-        is_running=end is None and is_alive,
+        is_running=is_running,
         wall_s=last - launch.time,
         restarts=max(0, len(attempts) - 1),
         transitions=transitions,
@@ -77,7 +85,8 @@ def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
             if event.kind in _HAPPENINGS
         ),
         unfired=tuple(event.message for event in launch.events if event.kind == "unfired"),
-        steps=tuple(_steps(launch, traces)),
+        steps=surviving,
+        samples_lost_at_end=_kept_samples(steps) - _kept_samples(surviving),
     )
 
 
@@ -99,6 +108,15 @@ def _traces(launch: Launch) -> Iterator[_Trace]:
         yield _Trace(number, starts.get(number), tuple(step for step in launch.steps if step.attempt == number))
 
 
+def _capped(steps: tuple[Step, ...], limit: int) -> tuple[Step, ...]:
+    """Return the steps, those after the first `limit` samples of training as lost."""
+    return tuple(replace(step, kept=step.kept and step.cursor <= limit) for step in steps)
+
+
+def _kept_samples(steps: tuple[Step, ...]) -> int:
+    return sum(step.samples for step in steps if step.kept)
+
+
 def _steps(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Step]:
     """Yield every step. It is kept unless a later attempt resumed from before it."""
     for index, trace in enumerate(traces):
@@ -107,11 +125,13 @@ def _steps(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Step]:
             yield Step(
                 time_s=record.time - launch.time,
                 duration_s=record.duration_s,
+                data_s=min(record.data_s, record.duration_s),
                 step=record.step,
                 loss=record.loss,
                 nodes=record.nodes,
                 world_size=record.world_size,
                 attempt=record.attempt,
+                cursor=record.cursor,
                 samples=record.samples,
                 samples_redone=redone,
                 kept=kept_until is None or record.cursor <= kept_until,
