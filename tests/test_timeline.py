@@ -233,6 +233,67 @@ def test_the_node_that_is_gone_is_the_cause_and_not_the_workers_that_miss_it(run
     assert (again.cause, again.came_s) == ("node 1: its agent ended", pytest.approx(job.now - 1.001 - LAUNCHED))
 
 
+def test_each_of_two_faults_at_one_moment_has_its_event_with_its_own_cause(run_dir):
+    job = first_attempt(run_dir, nodes=4)
+    crash = job.event("scenario", 0.001, message="worker 1 crashes", fault=True, node=0)
+    job.event("scenario", 0.001, message="node 2 is lost", fault=True, node=2)
+    job.event("fault", 0.5, node=2, cause="its agent ended", message="node 2: its agent ended", is_own=True)
+    killed = "node 0: a worker failed (local rank 1 was killed by SIGKILL)"
+    job.event("fault", 0.3, node=0, cause="a worker failed", message=killed, is_own=True)
+    job.event("fault", 0.3, node=1, cause="a worker failed", message="node 1: a worker failed", is_own=False)
+    job.event("fault", 0.1, node=3, cause="its agent ended", message="node 3: its agent ended", is_own=True)
+    job.decide("recover", 4, job.now - 0.5, 0.1)
+    (again,) = scaled(run_dir)
+    assert again.cause == "worker 1 crashes; node 2 is lost; node 3: its agent ended"
+    assert again.came_s == crash - LAUNCHED
+    events = timeline.read(run_dir).events
+    assert [(event.kind, event.message.partition(":")[0], event.cause) for event in events] == [
+        ("scenario", "worker 1 crashes", ""),
+        ("scenario", "node 2 is lost", ""),
+        ("fault", "node 2", "node 2 is lost"),
+        ("fault", "node 0", "worker 1 crashes"),
+        ("fault", "node 1", "node 2 is lost"),  # it missed that node
+        ("fault", "node 3", "its agent ended"),
+    ]
+
+
+def test_a_new_node_that_failed_is_no_cause_of_a_later_recovery_and_ends_no_attempt(run_dir):
+    job = first_attempt(run_dir, nodes=1)
+    job.decide("scale-up", 2, job.event("scenario", message="the cluster has 2 nodes"))
+    job.event("scenario", 0.5, message="node 1 is lost", fault=True, node=1)
+    lost = "node 1: its agent ended"
+    job.event("fault", 0.1, node=1, cause="its agent ended", message=lost, is_own=True, warming=True)
+    job.event("abandoned", message="a new node failed before it took part", nodes=[1])
+    job.train(5)
+    seen = job.event("fault", 0.1, node=0, cause="a worker failed", message="node 0: a worker failed", is_own=False)
+    job.decide("recover", 1, seen, 1.0)
+    job.stop(graceful=False, saved=False)
+    job.start([0], step=8)
+    up, again = scaled(run_dir)
+    assert (up.given_up, again.cause) == (True, "node 0: a worker failed")
+    first = timeline.read(run_dir).attempts[0]
+    assert first.ended_s == pytest.approx(seen - LAUNCHED)
+
+
+def test_rows_show_the_sizes_that_were_started(run_dir):
+    """4 -> 1 -> 3 within a second: the decision is overtaken before anything is started at 1."""
+    job = first_attempt(run_dir, nodes=4)
+    job.decide("scale-down", 1, job.event("scenario", message="the cluster has 1 node"))
+    job.event("scenario", message="the cluster has 3 nodes")
+    job.stop()
+    job.start(job.nodes[:3])
+    job.train(5)
+    job.nodes = job.nodes[:2]  # what the operator prepared last, and never started
+    job.decide("scale-down", 1, job.event("scenario", message="the cluster has 1 node again"))
+    job.stop()
+    job.start([0])
+    assert [(each.from_nodes, each.to_nodes) for each in timeline.read(run_dir).transitions] == [
+        (0, 4),
+        (4, 3),
+        (3, 1),
+    ]
+
+
 def test_a_fault_of_an_earlier_attempt_is_not_the_cause_of_the_next_recovery(run_dir):
     job = first_attempt(run_dir, nodes=2)
     lose(job, 1, "node 1 is lost", checkpoint=8, replaced_by=2)

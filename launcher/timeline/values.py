@@ -27,9 +27,9 @@ class Transition:
     """One change of the job's size or set of nodes.
 
     Args:
-        reason: start, scale-up, scale-down, recover, suspend or resume.
-        from_nodes: Nodes before; 0 while nothing ran.
-        to_nodes: Nodes after; 0 for a suspended job.
+        reason: start, scale-up, scale-down, restart (at the same size), recover, suspend or resume.
+        from_nodes: Nodes that ran before; 0 while nothing ran.
+        to_nodes: Nodes that were started; where none were, those that were decided; 0 for a suspended job.
         cause: What led to it, in words.
         came_s: When the cause came.
         decided_s: When the operator decided.
@@ -127,11 +127,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that came upon the job: a scenario's event, a request, a fault, the operator's restart."""
+    """Something that came upon the job: a scenario's event, a request, a fault, the operator's restart.
+
+    Args:
+        time_s: When.
+        kind: `scenario`, `request`, `fault` or `operator`.
+        message: What it was, in words.
+        cause: What led to a fault; "" for other events.
+    """
 
     time_s: float
     kind: str
     message: str
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
