@@ -18,6 +18,7 @@ from launcher.runtime.gradients import gradient_exchange, loss_weight
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Batch, StepSampler
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
+from launcher.runtime.waits import Fed
 
 DRAIN_TIMEOUT_S = 5.0
 """How long a job that is in no hurry waits for its metrics to be sent. The launcher sends the rest."""
@@ -68,6 +69,7 @@ class Job:
         self.save_every = save_every
         self.step = 0
         self._batch: Batch | None = None
+        self._fed: Fed[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
         self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
@@ -149,6 +151,8 @@ class Job:
             self._tiers.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
         else:
             self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler)
+            if self._reporter:
+                self._reporter.saved(self.step, self.sampler.cursor)
 
     def _is_due(self) -> bool:
         """Return whether a checkpoint is due after this step."""
@@ -172,7 +176,8 @@ class Job:
         self.restore()
         began = time.perf_counter()
         try:
-            for batch, data in zip(self.sampler.batches(), _begun(loader), strict=True):
+            self._fed = Fed(lambda: _begun(loader))
+            for batch, data in zip(self.sampler.batches(), self._fed, strict=True):
                 with self._passing(batch, began):
                     yield data
                 if not batch.completes_step:
@@ -236,6 +241,7 @@ class Job:
             time=time.time(),
             attempt=starts.attempt(),
             cursor=self.sampler.cursor,
+            data_s=self._fed.take_waited_s() if self._fed else 0.0,
         )
         if self._reporter:
             self._reporter.report(metrics)
