@@ -14,14 +14,12 @@ from typing import Any, Protocol
 
 import numpy
 import torch
-import xxhash
 from torch.distributed.checkpoint.metadata import Metadata
+
+from launcher.runtime.integrity import CHUNK, checksum, new_checksum
 
 MAGIC = b"rcptier1"
 """First bytes of a manifest; another format gets another number."""
-
-CHUNK = 512 << 10
-"""Bytes that are checked right after they were read, while they are in the processor's cache."""
 
 _HEAD = len(MAGIC) + 16
 """Bytes before a manifest's body: what it is, and the checksum."""
@@ -124,11 +122,6 @@ def check_seal(data: bytes) -> None:
         raise Broken("the manifest is cut short or changed")
 
 
-def checksum(data: Any) -> bytes:
-    """Return the xxh3_128 of a buffer, 16 bytes."""
-    return xxhash.xxh3_128(data).digest()
-
-
 class Shard(Protocol):
     """The bytes of a shard, wherever they lie."""
 
@@ -193,7 +186,7 @@ def read_checked(shard: Shard, target: torch.Tensor, piece: Piece) -> None:
     Raises:
         Broken: They differ; `target` then holds what was found.
     """
-    state, data = xxhash.xxh3_128(), target.numpy()
+    state, data = new_checksum(), target.numpy()
     for start in range(0, piece.length, CHUNK):
         part = data[start : start + CHUNK]
         shard.read(piece.offset + start, part)
