@@ -19,6 +19,7 @@ from launcher.runtime.gradients import gradient_exchange, gradient_scale
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Batch, Draw, SamplerMismatch, StepSampler
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
+from launcher.runtime.waits import Fed
 
 DRAIN_TIMEOUT_S = 5.0
 """How long a job that is in no hurry waits for its metrics to be sent. The launcher sends the rest."""
@@ -70,6 +71,7 @@ class Job:
         self.step = 0
         sampler.records_draws = True
         self._draw: Draw | None = None
+        self._fed: Fed[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
         self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
@@ -210,6 +212,8 @@ class Job:
             self._tiers.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
         else:
             self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler)
+            if self._reporter:
+                self._reporter.saved(self.step, self.sampler.cursor)
 
     def _is_due(self) -> bool:
         """Return whether a checkpoint is due after this step."""
@@ -240,7 +244,8 @@ class Job:
         self._scale = None
         began = time.perf_counter()
         try:
-            for draw, data in matched(self.sampler, _begun(loader)):
+            self._fed = Fed(lambda: _begun(loader))
+            for draw, data in matched(self.sampler, self._fed):
                 with self._passing(draw, began):
                     yield data
                 if not draw.batch.completes_step:
@@ -311,6 +316,7 @@ class Job:
             time=time.time(),
             attempt=starts.attempt(),
             cursor=self.sampler.cursor,
+            data_s=self._fed.take_waited_s() if self._fed else 0.0,
         )
         if self._reporter:
             self._reporter.report(metrics)
