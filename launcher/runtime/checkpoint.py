@@ -111,18 +111,36 @@ class Checkpoints:
         optimizer: torch.optim.Optimizer,
         progress: Progress,
         scheduler: Scheduler | None = None,
-    ) -> Path:
-        """Write and publish a checkpoint; return its folder once every rank can rely on it.
+        *,
+        is_last: bool = True,
+    ) -> None:
+        """Write and publish a checkpoint; return once every rank can rely on it.
 
-        A step that is published and intact is not written again.
+        A step that is published and intact is not written again. Where the file system fails on some rank, nothing
+        partial is left and all ranks know it: the failure is recorded, unless this is the last save.
 
         Raises:
-            CheckpointUnsaved: The file system failed on some rank; on all ranks alike. Nothing partial is left.
-            FolderInUse: Something that is not a checkpoint has the name of this one; likewise.
+            CheckpointUnsaved: The last save failed; on all ranks alike.
+            FolderInUse: Likewise: something that is not a checkpoint has the name of this one.
         """
+        began = time.perf_counter()
+        try:
+            self._save(model, optimizer, progress, scheduler)
+        except CheckpointUnsaved as error:
+            if is_last:
+                raise
+            self._tell_failed(progress.step, str(error), time.perf_counter() - began)
+
+    def _save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        scheduler: Scheduler | None,
+    ) -> None:
         path = self.folder / f"step-{progress.step:08d}"
         if process_group.share(_all_can(lambda: rank() == 0 and self._is_saved(path))):
-            return path
+            return
         state = model_state(model, optimizer) | {"random": {random_key(): pickle.dumps(randomness.state())}}
         if scheduler:
             state["scheduler"] = pickle.dumps(scheduler.state_dict())
@@ -139,7 +157,6 @@ class Checkpoints:
             raise
         self._intact = path
         agent.report_checkpoint(path, progress.step)
-        return path
 
     def load(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Scheduler | None = None
@@ -282,6 +299,11 @@ class Checkpoints:
         if self._journal is None:
             self._journal = Journal(self.folder.name, rank())
         return self._journal
+
+    def _tell_failed(self, step: int, reason: str, seconds: float) -> None:
+        if rank() == 0:
+            self._told.failed(step, TIER, f"{reason}; training continues, and saves again when the next one is due")
+            self._told.record(Record(time.time(), "failed", step, TIER, 0, seconds, seconds, reason))
 
     def _tell_passed_over(self, step: int, passed_over: list[str], seconds: float) -> None:
         if not passed_over or rank():

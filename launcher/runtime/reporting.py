@@ -350,6 +350,11 @@ class Reporter:
         self._new_shipper = (lambda: Shipper(run_dir, tracking_uri, run_id)) if run_id else None
         self._shipper: Shipper | None = None
 
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the files."""
+        return self._run_dir
+
     def begin_anew(self) -> None:
         """Give the steps from the next one on curves of their own at the tracking server; before any `report`."""
         if self._new_shipper and self._file and self._file.size:
