@@ -18,6 +18,7 @@ from launcher.runtime.feed import LoaderMismatch, matched
 from launcher.runtime.gradients import gradient_exchange, gradient_scale
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Batch, Draw, SamplerMismatch, StepSampler
+from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
 from launcher.runtime.waits import Fed
 
@@ -65,7 +66,9 @@ class Job:
     ):
         self.model, self.optimizer, self.scheduler, self.sampler = model, optimizer, scheduler, sampler
         self._tiers = _tiers(tiers or tier_settings_from_env())
-        own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep)
+        self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
+        journal = Journal("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
+        own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep, journal)
         self.checkpoints = self._tiers or own
         self.save_every = save_every
         self.step = 0
@@ -74,7 +77,6 @@ class Job:
         self._fed: Fed[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
-        self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
         self._on_step = on_step
         self._event_pending = event_pending
         self._agreement = StepAgreement()
@@ -190,7 +192,8 @@ class Job:
         """Load the newest checkpoint if there is one; `steps` does so where it is not done yet.
 
         Raises:
-            CheckpointBroken: It is not there, or not whole.
+            CheckpointBroken: There are checkpoints, and all of them are damaged.
+            CheckpointUnavailable: The newest one could not be read in time.
             SamplerMismatch: It was saved by training on another number of samples, or with another seed.
         """
         if self._restored_at is None:
@@ -201,19 +204,19 @@ class Job:
         return self._resumed
 
     def save(self) -> None:
-        """Publish a checkpoint of the steps done; one that is published already is left as it is."""
+        """Publish a checkpoint of the steps done; one that is published already is left as it is.
+
+        Raises:
+            CheckpointUnsaved: It could not be saved. Saves that `steps` makes while training continues do not raise:
+                they are recorded as failed, and repeated when the next one is due.
+        """
         self._save(is_last=True)
 
     def _save(self, *, is_last: bool) -> None:
         if not self.step:
             return
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        if self._tiers:
-            self._tiers.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
-        else:
-            self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler)
-            if self._reporter:
-                self._reporter.saved(self.step, self.sampler.cursor)
+        self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
 
     def _is_due(self) -> bool:
         """Return whether a checkpoint is due after this step."""

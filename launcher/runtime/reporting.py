@@ -107,6 +107,11 @@ class Reporter:
         self._new_shipper = (lambda: Shipper(run_dir, tracking_uri, run_id)) if run_id else None
         self._shipper: Shipper | None = None
 
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the files."""
+        return self._run_dir
+
     def begin_anew(self) -> None:
         """Give the steps from the next one on curves of their own at the tracking server; before any `report`."""
         if self._new_shipper and self._file and self._file.size:
@@ -140,17 +145,6 @@ class Reporter:
         # After the first step: importing MLflow in a thread still takes this process's time.
         if self._new_shipper and self._shipper is None:
             self._shipper = self._new_shipper()
-
-    def saved(self, step: int, cursor: int) -> None:
-        """Record a published checkpoint: what a failed job has done after its last one is lost.
-
-        Args:
-            step: Last optimizer step in it.
-            cursor: Samples consumed by then.
-        """
-        record = {"time": time.time(), "event": "saved", "step": step, "cursor": cursor, "tier": "training_dir"}
-        with (self._run_dir / contract.CHECKPOINTS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
 
     def close(self, timeout_s: float) -> None:
         """Stop, giving the shipper at most `timeout_s` seconds for what it has not sent."""
