@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from launcher.backends.kubernetes import objects, status
+from launcher.backends.kubernetes import lenient, objects, status
 from launcher.backends.kubernetes.client import (
     ApiError,
     Connection,
@@ -253,7 +253,7 @@ def current_status(connection: Connection, target: Target, job: Any, pods: Any) 
     """Return a job's status; Kueue is asked only for one that waits in a queue."""
     view = status.View(job, pods)
     seen = status.read(view)
-    is_queued = job is not None and status.QUEUE_LABEL in (job["metadata"].get("labels") or {})
+    is_queued = job is not None and status.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
     if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):
         return seen
     aside = replace(connection, patience_s=min(connection.patience_s, _ASIDE_PATIENCE_S))
@@ -267,7 +267,8 @@ def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any
         return ()
     where = objects.path("Workload", target.namespace, version=version)
     try:
-        return tuple(connection.get(where, labelSelector=f"kueue.x-k8s.io/job-uid={target.uid}")["items"])
+        found = connection.get(where, labelSelector=f"kueue.x-k8s.io/job-uid={target.uid}")
+        return tuple(lenient.mappings(found.get("items")))
     except (ApiError, Unreachable):
         return ()  # a user of the namespace need not be allowed to read them
 
