@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -146,6 +146,10 @@ class Job:
     def _save(self, *, is_last: bool) -> None:
         if not self.step:
             return
+        with self._reporter.busy("checkpoint") if self._reporter else nullcontext():
+            self._publish(is_last=is_last)
+
+    def _publish(self, *, is_last: bool) -> None:
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
         if self._tiers:
             self._tiers.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
@@ -174,6 +178,8 @@ class Job:
             loader: Gives this rank's batches in the order of the sampler.
         """
         self.restore()
+        if self._reporter:
+            self._reporter.announce(contract.STEPS)
         began = time.perf_counter()
         try:
             self._fed = Fed(lambda: _begun(loader))
@@ -277,6 +283,7 @@ class Job:
         self._batch = self._loss = None
         if self._reporter:
             self._tell_start(None)
+            self._reporter.announce("after the steps")
             self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
 
 

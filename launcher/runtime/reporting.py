@@ -14,6 +14,8 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -370,6 +372,22 @@ class Reporter:
         # After the first step: importing MLflow in a thread still takes this process's time.
         if self._new_shipper and self._shipper is None:
             self._shipper = self._new_shipper()
+
+    @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Announce work outside of the steps while it lasts: a checkpoint, an evaluation, an export."""
+        self.announce(what)
+        try:
+            yield
+        finally:
+            self.announce(contract.STEPS)
+
+    def announce(self, what: str) -> None:
+        """Publish what this rank does from now on; a watch allows anything but steps more time."""
+        text = json.dumps({"time": time.time(), "what": what})
+        partial = self._run_dir / f".{contract.ACTIVITY_FILE}.partial"
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(self._run_dir / contract.ACTIVITY_FILE)
 
     def saved(self, step: int, cursor: int) -> None:
         """Record a published checkpoint: what a failed job has done after its last one is lost.
