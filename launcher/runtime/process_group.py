@@ -9,6 +9,7 @@ import traceback
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,8 @@ Source: torch.distributed documentation, init_process_group, timeout.
 
 class BadTimeout(ValueError):
     """The environment gives a timeout that is not a positive number of seconds."""
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,23 @@ def barrier() -> None:
     """Wait for all ranks."""
     if dist.is_initialized():
         dist.barrier()
+
+
+def gather(value: _Value) -> list[_Value]:
+    """Return every rank's value, in the order of ranks."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def share(value: _Value) -> _Value:
+    """Return the first rank's value."""
+    values = [value]
+    if dist.is_initialized():
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def leave(exit_code: int = 0) -> None:
