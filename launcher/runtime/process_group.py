@@ -30,6 +30,7 @@ Source: torch.distributed documentation, init_process_group, timeout.
 class BadTimeout(ValueError):
     """The environment gives a timeout that is not a positive number of seconds."""
 
+
 _Value = TypeVar("_Value")
 
 
