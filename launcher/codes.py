@@ -207,6 +207,12 @@ _ELSEWHERE = (
         _JOBS,
         "local",
     ),
+    Code(
+        "E417",
+        "The line that ends the watch for hangs is found by a regular expression.",
+        "Python, re",
+        "local",
+    ),
     Code("E420", "A job whose data or results are not where it is told cannot begin, or go on.", _CONTRACT, "local"),
     Code("E421", "A store that cannot be read or written gives no data and takes no results.", _CONTRACT, "local"),
     Code(

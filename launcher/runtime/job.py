@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -215,6 +215,10 @@ class Job:
     def _save(self, *, is_last: bool) -> None:
         if not self.step:
             return
+        with self._reporter.busy("checkpoint") if self._reporter else nullcontext():
+            self._publish(is_last=is_last)
+
+    def _publish(self, *, is_last: bool) -> None:
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
         self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
 
@@ -245,6 +249,8 @@ class Job:
         self._check_ranks()
         self.restore()
         self._scale = None
+        if self._reporter:
+            self._reporter.announce(contract.STEPS)
         began = time.perf_counter()
         try:
             self._fed = Fed(lambda: _begun(loader))
@@ -355,6 +361,7 @@ class Job:
         self._draw = self._loss = None
         if self._reporter:
             self._tell_start(None)
+            self._reporter.announce("after the steps")
             self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
 
 

@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -145,6 +146,23 @@ class Reporter:
         # After the first step: importing MLflow in a thread still takes this process's time.
         if self._new_shipper and self._shipper is None:
             self._shipper = self._new_shipper()
+
+    @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Announce work outside of the steps while it lasts: a checkpoint, an evaluation, an export."""
+        self.announce(what)
+        try:
+            yield
+        finally:
+            self.announce(contract.STEPS)
+
+    def announce(self, what: str) -> None:
+        """Publish what this rank does from now on; a watch allows anything but steps more time."""
+        text = json.dumps({"time": time.time(), "what": what})
+        partial = self._run_dir / f".{contract.ACTIVITY_FILE}.partial"
+        with suppress(OSError):  # a full disk must not end training; the watch then waits as for the last activity
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(self._run_dir / contract.ACTIVITY_FILE)
 
     def close(self, timeout_s: float) -> None:
         """Stop, giving the shipper at most `timeout_s` seconds for what it has not sent."""
