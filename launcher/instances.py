@@ -48,6 +48,12 @@ class Instance:
         """Main memory that a node counts in a quota, in GiB."""
         return COUNTED_MEMORY_GIB.get(self.name, self.memory_gib)
 
+    def efa_of(self, accelerators: int) -> int:
+        """Return the EFA devices of a pod with so many of the accelerators: its part of the node's, at least one."""
+        if not self.efa or not self.accelerators:
+            return self.efa
+        return max(1, self.efa * accelerators // self.accelerators)
+
 
 def requested(instance: Instance, accelerators: int, memory_gib: int | None = None) -> dict[str, str]:
     """Return the cpu and memory that a pod requests, so that it leaves the others of its node theirs.
