@@ -60,7 +60,7 @@ def requested(instance: Instance, accelerators: int, memory_gib: int | None = No
 
     Args:
         instance: What the node is.
-        accelerators: How many of the node's accelerators the pod takes; all of none is the whole node.
+        accelerators: How many of the node's accelerators the pod takes. On a node without any it is the full node.
         memory_gib: Main memory that the node counts in a quota; None takes the usual.
 
     Returns:
