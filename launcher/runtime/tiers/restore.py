@@ -12,8 +12,8 @@ from launcher.runtime.tiers.reading import Nodes, Reading, Shards, ShardsBroken,
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, check_seal, unseal
 from launcher.runtime.tiers.stores import Store, TierFailure
 
-Form = Callable[[int], dict[str, Any]]
-"""Makes the state that a checkpoint of so many ranks is loaded into, as for `torch.distributed.checkpoint.load`."""
+Form = Callable[[Manifest], dict[str, Any]]
+"""Makes the state that a checkpoint is loaded into, as for `torch.distributed.checkpoint.load`."""
 
 
 class CheckpointUnavailable(RuntimeError):
@@ -145,7 +145,7 @@ class Restoration:
         if manifest is None:
             self._note(f"step {key.step} from {name}: {reason}")
             return None
-        state = form(manifest.world_size)
+        state = form(manifest)
         for tier, shards, copies in self._sources(manifest, place):
             try:
                 reading = read_state(state, manifest, shards, self.ranks)
