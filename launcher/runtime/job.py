@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,14 +12,14 @@ from torch import nn
 
 from launcher import contract
 from launcher.runtime import agent, process_group, starts
-from launcher.runtime.agreement import StepAgreement
 from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler
-from launcher.runtime.feed import LoaderMismatch, matched
-from launcher.runtime.gradients import gradient_exchange, gradient_scale
+from launcher.runtime.feed import begun, matched
+from launcher.runtime.gradients import gradient_exchange
 from launcher.runtime.reporting import Reporter, StepMetrics
-from launcher.runtime.sampler import Batch, Draw, SamplerMismatch, StepSampler
+from launcher.runtime.sampler import Draw, SamplerMismatch, StepSampler
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
 from launcher.runtime.waits import Fed
+from launcher.runtime.weighing import Weighing
 
 DRAIN_TIMEOUT_S = 5.0
 """How long a job that is in no hurry waits for its metrics to be sent. The launcher sends the rest."""
@@ -27,11 +27,7 @@ DRAIN_TIMEOUT_S = 5.0
 Data = TypeVar("Data")
 
 
-class OutsideOfSteps(RuntimeError):
-    """The script asked for the current batch where there is none."""
-
-
-class Job:
+class Job(Weighing):
     """One training run, through any number of restarts at any number of ranks. All ranks make one.
 
     Args:
@@ -63,24 +59,19 @@ class Job:
         on_step: Callable[[StepMetrics], None] | None = None,
         event_pending: Callable[[], bool] = agent.event_pending,
     ):
-        self.model, self.optimizer, self.scheduler, self.sampler = model, optimizer, scheduler, sampler
+        super().__init__(model, sampler, event_pending)
+        self.optimizer, self.scheduler = optimizer, scheduler
         self._tiers = _tiers(tiers or tier_settings_from_env())
         own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep)
         self.checkpoints = self._tiers or own
         self.save_every = save_every
         self.step = 0
         sampler.records_draws = True
-        self._draw: Draw | None = None
         self._fed: Fed[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
         self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
         self._on_step = on_step
-        self._event_pending = event_pending
-        self._agreement = StepAgreement()
-        self._loss: torch.Tensor | None = None
-        self._tells_loss = False
-        self._scale: float | None = None
         self._rate: float | None = None
         self._has_stepped = False
         self._is_left = False
@@ -93,98 +84,6 @@ class Job:
     def finished(self) -> bool:
         """Whether every sample of every epoch is consumed."""
         return self.sampler.cursor >= self.sampler.total_samples
-
-    @property
-    def batch(self) -> Batch:
-        """The current batch: where it lies in the stream and in its step."""
-        return self.draw.batch
-
-    @property
-    def draw(self) -> Draw:
-        """The current batch with the dataset indices that the loader drew for it."""
-        if self._draw is None:
-            raise OutsideOfSteps("there is a batch only while `steps` is being iterated")
-        return self._draw
-
-    @property
-    def completes_step(self) -> bool:
-        """Whether the optimizer steps after the current batch; always, without micro batches."""
-        return self.batch.completes_step
-
-    @property
-    def weight(self) -> float:
-        """The factor of a loss that is a mean over the samples of the current batch, as `weigh` applies it."""
-        return self._sample_share * self._gradient_scale
-
-    def weigh(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to run backward from, and note it for the metrics: the mean over samples.
-
-        The gradient is that of the mean over all samples of the optimizer step, each counted the same, if `loss`
-        is a mean over samples. The mean over the tokens of a batch is not: where samples differ in length, the
-        result depends on how they are grouped, and so on the number of ranks. Use `weigh_sum` for it.
-
-        A script that calls this or `weigh_sum` does so on all ranks; one that reports no loss multiplies by
-        `weight` itself.
-
-        Args:
-            loss: Mean over the samples of the current batch, shape `()`.
-        """
-        return self._note_part(loss, self._sample_share)
-
-    def weigh_sum(self, total: torch.Tensor, step_total: float) -> torch.Tensor:
-        """Return the loss to run backward from, and note it for the metrics: the mean over tokens.
-
-        The gradient is that of the sum over the optimizer step divided by `step_total`: the mean over trained
-        tokens where `step_total` counts those, or over anything else that it counts. It depends neither on how
-        samples are grouped nor on the number of ranks.
-
-            job.weigh_sum(cross_entropy(..., reduction="sum"), job.step_sum(trained_tokens)).backward()
-
-        Args:
-            total: Sum over the current batch, shape `()`.
-            step_total: What the sums of all ranks and batches of the optimizer step are divided by; the same
-                number on all ranks, more than 0.
-        """
-        if not step_total > 0:
-            raise ValueError(f"step_total={step_total}: a step needs something to train on; leave such samples out")
-        return self._note_part(total, 1 / step_total if self.batch.positions else 0.0)
-
-    def step_sum(self, per_sample: Sequence[float] | torch.Tensor) -> float:
-        """Return the sum of `per_sample` over the samples of the current optimizer step, those of all ranks.
-
-        Every rank knows the samples of all others: nothing is exchanged.
-
-        Args:
-            per_sample: One number per sample of the dataset, in the memory of the CPU, as the number of its trained
-                tokens; shape `(num_samples,)`. A tensor or an array is not copied.
-        """
-        batch, stream = self.batch, self.sampler.stream
-        numbers = torch.as_tensor(per_sample)
-        if numbers.shape != (stream.num_samples,):
-            raise ValueError(
-                f"per_sample has shape {tuple(numbers.shape)}; the dataset has {stream.num_samples} samples"
-            )
-        return numbers[stream.indices(range(batch.step_start, batch.step_stop))].sum().item()
-
-    @property
-    def _sample_share(self) -> float:
-        return len(self.batch.positions) / self.batch.step_samples
-
-    @property
-    def _gradient_scale(self) -> float:
-        if self._scale is None:
-            self._scale = gradient_scale(self.model, self.sampler.world_size)
-        return self._scale
-
-    def _note_part(self, loss: torch.Tensor, share: float) -> torch.Tensor:
-        """Return `loss` as its `share` of the step's loss, scaled for the exchange of gradients."""
-        # Each part is there once for every rank that trains on it.
-        own = loss.detach() * (share * self.sampler.world_size / process_group.world_size())
-        self._loss = own if self._loss is None else self._loss + own
-        self._tells_loss = True
-        if self.completes_step:
-            self._agreement.begin(self._loss, self._event_pending())
-        return loss * (share * self._gradient_scale)
 
     def restore(self) -> Progress | None:
         """Load the newest checkpoint if there is one; `steps` does so where it is not done yet.
@@ -244,7 +143,7 @@ class Job:
         self._scale = None
         began = time.perf_counter()
         try:
-            self._fed = Fed(lambda: _begun(loader))
+            self._fed = Fed(lambda: begun(loader))
             for draw, data in matched(self.sampler, self._fed):
                 with self._passing(draw, began):
                     yield data
@@ -365,16 +264,3 @@ def _tiers(settings: TierSettings | None) -> Any:
 
 def _default_reporter() -> Reporter | None:
     return Reporter(contract.run_dir()) if contract.ENV_RUN_DIR in os.environ else None
-
-
-def _begun(loader: Iterable[Data]) -> Iterator[Data]:
-    """Return the loader's iterator, its workers begun.
-
-    The workers are spared the stop signal, which goes to a whole process group: without a handler, as in
-    spawned workers, it would end them. The seed that is drawn for them is put back, so that a resumed run
-    draws the numbers of one that was not interrupted.
-    """
-    if getattr(loader, "in_order", True) is False:
-        raise LoaderMismatch("the loader has in_order=False: its batches must come in the order of the sampler")
-    with agent.stop_signal_held(), torch.random.fork_rng(devices=[]):
-        return iter(loader)
