@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,9 +12,12 @@ from torch import nn
 
 from launcher import contract
 from launcher.runtime import agent, process_group, starts
+from launcher.runtime.agreement import any_rank
 from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler
 from launcher.runtime.feed import begun, matched
+from launcher.runtime.further import FurtherMetrics
 from launcher.runtime.gradients import gradient_exchange
+from launcher.runtime.hooks import EXPORTED, HOOKED, Hooks, Marks, epochs_ended, untouched_randomness
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Draw, SamplerMismatch, StepSampler
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
@@ -42,6 +45,7 @@ class Job(Weighing):
         reporter: Rank 0's; None writes the files of the run folder where the launcher named one.
         on_step: Called on rank 0 with the metrics of each step.
         event_pending: Whether this rank was told to save and stop.
+        hooks: What the script does between steps: evaluation, an epoch's end, the final export.
     """
 
     def __init__(
@@ -58,12 +62,19 @@ class Job(Weighing):
         reporter: Reporter | None = None,
         on_step: Callable[[StepMetrics], None] | None = None,
         event_pending: Callable[[], bool] = agent.event_pending,
+        hooks: Hooks | None = None,
     ):
         super().__init__(model, sampler, event_pending)
         self.optimizer, self.scheduler = optimizer, scheduler
-        self._tiers = _tiers(tiers or tier_settings_from_env())
+        self._hooks = hooks or Hooks()
+        settings = tiers or tier_settings_from_env()
+        self._tiers = _tiers(settings)
         own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep)
         self.checkpoints = self._tiers or own
+        marks = contract.run_dir() / f"{settings.namespace}-hooks" if settings else own.folder
+        self._marks = Marks(marks, is_used=self._hooks.are_given)
+        self._further = FurtherMetrics()
+        self._saw_stop = False
         self.save_every = save_every
         self.step = 0
         sampler.records_draws = True
@@ -96,8 +107,36 @@ class Job(Weighing):
             self._resumed = self.checkpoints.load(self.model, self.optimizer, self.scheduler)
             if self._resumed:
                 self._go_to(self._resumed)
+            self._marks.read(is_new=self._resumed is None)
             self._restored_at = time.time()
         return self._resumed
+
+    def report(self, metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Report further metrics of the current step, or in a hook of the step before: the gradient's norm, rewards.
+
+        They go to the metrics file and to MLflow, under the step's number. Every rank calls this with the same
+        names; the first rank's values count, none is reduced over the ranks, and the last value for a name counts.
+
+            job.report(grad_norm=clip_grad_norm_(model.parameters(), 1.0))
+
+        Args:
+            metrics: By name, for names with slashes; a number or a tensor of one each.
+            more: Likewise.
+
+        Raises:
+            MetricInvalid: A name or a value cannot be reported.
+        """
+        self._further.note({**(metrics or {}), **more})
+
+    def stopping(self) -> bool:
+        """Return whether any rank was told to stop, for an evaluation that takes long. Collective.
+
+        An evaluation that is told so returns at once; what it returns is dropped, training stops with a checkpoint,
+        and the evaluation is repeated after the restart. False once training is finished: an export is completed.
+        """
+        if not self.finished and not self._saw_stop:
+            self._saw_stop = any_rank(self._event_pending())
+        return not self.finished and self._saw_stop
 
     def save(self) -> None:
         """Publish a checkpoint of the steps done; one that is published already is left as it is."""
@@ -125,7 +164,8 @@ class Job(Weighing):
 
         It ends with the last sample, or soon after any rank was told to stop: after the step, or where
         steps are short and the script tells no loss, after some. All ranks end at the same step, and the
-        work done is then in a published checkpoint.
+        work done is then in a published checkpoint. Hooks that a stop or a crash left undone are called first;
+        those of the last step and the export are called even if a stop is pending, for there may be no restart.
 
         A script that leaves the loop itself (`break`) does so on all ranks in the same pass. Nothing is saved
         then: `save`, called on all ranks, does it. A new loop goes on after the last step that was done.
@@ -140,9 +180,12 @@ class Job(Weighing):
         """
         self._check_ranks()
         self.restore()
-        self._scale = None
-        began = time.perf_counter()
+        self._scale, self._saw_stop = None, False
         try:
+            if not self.finished and self._call_hooks(self._step_start(), is_repeat=True):
+                self.save()
+                return
+            began = time.perf_counter()
             self._fed = Fed(lambda: begun(loader))
             for draw, data in matched(self.sampler, self._fed):
                 with self._passing(draw, began):
@@ -150,14 +193,57 @@ class Job(Weighing):
                 if not draw.batch.completes_step:
                     continue
                 is_event = self._end_step(began)
-                if is_event or self._is_due():
-                    self._save(is_last=is_event)
-                if is_event:
+                if not is_event and self._is_due():
+                    self._save(is_last=False)
+                if not self.finished and (is_event or self._call_hooks(draw.batch.step_start)):
                     break
                 began = time.perf_counter()
             self.save()
+            if self.finished:
+                self._finish()
         finally:
             self._close()
+
+    def _step_start(self) -> int:
+        """Return the cursor at the start of the last step; steps begin at multiples of their samples."""
+        per_step = self.sampler.samples_per_step
+        return max(self.sampler.cursor - 1, 0) // per_step * per_step
+
+    def _call_hooks(self, step_start: int, *, is_repeat: bool = False) -> bool:
+        """Call the hooks that are due after the last step; return whether they were left for a stop.
+
+        Args:
+            step_start: Cursor at the start of that step.
+            is_repeat: Whether they were called before, unless a stop or a crash came between.
+        """
+        epochs = epochs_ended(step_start, self.sampler.cursor, self.sampler.stream.num_samples)
+        calls = self._hooks.calls_after(self.step, epochs)
+        if not calls or (is_repeat and self._marks.reached(HOOKED) >= self.step):
+            return False
+        self._draw = None
+        for call in calls:
+            with untouched_randomness():
+                self._further.note(call() or {})
+            if self._saw_stop:
+                self._further.forget()
+                return True
+        self._report_further()
+        self._marks.put(HOOKED, self.step)
+        return False
+
+    def _finish(self) -> None:
+        """Call the hooks of the last step and the export, unless they have succeeded already."""
+        self._call_hooks(self._step_start(), is_repeat=True)
+        if self._hooks.export and self._marks.reached(EXPORTED) != self.step:
+            self._draw = None
+            self._hooks.export()
+            self._report_further()
+            self._marks.put(EXPORTED, self.step)
+
+    def _report_further(self) -> None:
+        if self._reporter and (further := self._further.take()):
+            self._reporter.report_further(self.step, starts.attempt(), further)
+        self._further.forget()
 
     def _check_ranks(self) -> None:
         dp_size, world_size = self.sampler.world_size, process_group.world_size()
@@ -200,6 +286,7 @@ class Job(Weighing):
         self.sampler.cursor = self.batch.step_stop
         if process_group.rank() == 0:
             self._report(loss, elapsed_s)
+        self._further.forget()
         self._loss = None
         return is_event
 
@@ -216,6 +303,7 @@ class Job(Weighing):
             attempt=starts.attempt(),
             cursor=self.sampler.cursor,
             data_s=self._fed.take_waited_s() if self._fed else 0.0,
+            further=self._further.take(),
         )
         if self._reporter:
             self._reporter.report(metrics)
@@ -249,6 +337,7 @@ class Job(Weighing):
 
     def _close(self) -> None:
         self._draw = self._loss = None
+        self._further.forget()
         if self._reporter:
             self._tell_start(None)
             self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
