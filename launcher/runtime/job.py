@@ -75,6 +75,7 @@ class Job(Weighing):
         self._marks = Marks(marks, is_used=self._hooks.are_given)
         self._further = FurtherMetrics()
         self._saw_stop = False
+        self._step_start = 0
         self.save_every = save_every
         self.step = 0
         sampler.records_draws = True
@@ -108,6 +109,9 @@ class Job(Weighing):
             if self._resumed:
                 self._go_to(self._resumed)
             self._marks.read(is_new=self._resumed is None)
+            # Steps begin at multiples of their samples, but for those of a training that has got more epochs since.
+            per_step = self.sampler.samples_per_step
+            self._step_start = max(self.sampler.cursor - 1, 0) // per_step * per_step
             self._restored_at = time.time()
         return self._resumed
 
@@ -182,7 +186,7 @@ class Job(Weighing):
         self.restore()
         self._scale, self._saw_stop = None, False
         try:
-            if not self.finished and self._call_hooks(self._step_start(), is_repeat=True):
+            if not self.finished and self._call_hooks(is_repeat=True):
                 self.save()
                 return
             began = time.perf_counter()
@@ -195,7 +199,7 @@ class Job(Weighing):
                 is_event = self._end_step(began)
                 if not is_event and self._is_due():
                     self._save(is_last=False)
-                if not self.finished and (is_event or self._call_hooks(draw.batch.step_start)):
+                if not self.finished and (is_event or self._call_hooks()):
                     break
                 began = time.perf_counter()
             self.save()
@@ -204,19 +208,13 @@ class Job(Weighing):
         finally:
             self._close()
 
-    def _step_start(self) -> int:
-        """Return the cursor at the start of the last step; steps begin at multiples of their samples."""
-        per_step = self.sampler.samples_per_step
-        return max(self.sampler.cursor - 1, 0) // per_step * per_step
-
-    def _call_hooks(self, step_start: int, *, is_repeat: bool = False) -> bool:
+    def _call_hooks(self, *, is_repeat: bool = False) -> bool:
         """Call the hooks that are due after the last step; return whether they were left for a stop.
 
         Args:
-            step_start: Cursor at the start of that step.
             is_repeat: Whether they were called before, unless a stop or a crash came between.
         """
-        epochs = epochs_ended(step_start, self.sampler.cursor, self.sampler.stream.num_samples)
+        epochs = epochs_ended(self._step_start, self.sampler.cursor, self.sampler.stream.num_samples)
         calls = self._hooks.calls_after(self.step, epochs)
         if not calls or (is_repeat and self._marks.reached(HOOKED) >= self.step):
             return False
@@ -233,7 +231,7 @@ class Job(Weighing):
 
     def _finish(self) -> None:
         """Call the hooks of the last step and the export, unless they have succeeded already."""
-        self._call_hooks(self._step_start(), is_repeat=True)
+        self._call_hooks(is_repeat=True)
         if self._hooks.export and self._marks.reached(EXPORTED) != self.step:
             self._draw = None
             self._hooks.export()
@@ -283,7 +281,7 @@ class Job(Weighing):
         loss, is_event = self._agreement.end_step()
         elapsed_s = time.perf_counter() - began
         self.step += 1
-        self.sampler.cursor = self.batch.step_stop
+        self._step_start, self.sampler.cursor = self.batch.step_start, self.batch.step_stop
         if process_group.rank() == 0:
             self._report(loss, elapsed_s)
         self._further.forget()
