@@ -23,8 +23,9 @@ from launcher.runtime import agent
 with agent.stop_signal_held():
     agent.install_event_handler()
 
+    from launcher.runtime.hooks import Hooks
     from launcher.runtime.job import Job
     from launcher.runtime.process_group import join, leave
     from launcher.runtime.sampler import StepSampler
 
-__all__ = ["Job", "StepSampler", "join", "leave"]
+__all__ = ["Hooks", "Job", "StepSampler", "join", "leave"]
