@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,13 +13,15 @@ from torch import nn
 from launcher import contract
 from launcher.runtime import agent, process_group, starts
 from launcher.runtime.agreement import any_rank
-from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler
+from launcher.runtime.checkpoint import Checkpoints, Progress
+from launcher.runtime.content import Content, Stateful
 from launcher.runtime.feed import begun, matched
 from launcher.runtime.further import FurtherMetrics
 from launcher.runtime.gradients import gradient_exchange
 from launcher.runtime.hooks import EXPORTED, HOOKED, Hooks, Marks, epochs_ended, untouched_randomness
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Draw, SamplerMismatch, StepSampler
+from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
 from launcher.runtime.waits import Fed
 from launcher.runtime.weighing import Weighing
@@ -45,14 +47,24 @@ class Job(Weighing):
         reporter: Rank 0's; None writes the files of the run folder where the launcher named one.
         on_step: Called on rank 0 with the metrics of each step.
         event_pending: Whether this rank was told to save and stop.
+        user_content: Further objects to save and restore, by name: a gradient scaler, averaged weights, counters of
+            the script. Each is replicated: its sharded tensors (DTensor) are saved by all ranks, its other tensors
+            must be the same on all ranks, and of everything else the first rank's is saved. One that a checkpoint
+            does not hold keeps its initial values, with a warning.
+        save_frozen: Whether checkpoints hold frozen parameters too, for a model that changes them by other means than
+            the optimizer. Otherwise the script gives them their values, from the base model.
         hooks: What the script does between steps: evaluation, an epoch's end, the final export.
+
+    Raises:
+        ValueError: A name in `user_content` is taken or malformed.
+        TypeError: An object in `user_content` lacks `state_dict` or `load_state_dict`.
     """
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        scheduler: Scheduler | None = None,
+        scheduler: Stateful | None = None,
         *,
         sampler: StepSampler,
         folder: Path | str | None = None,
@@ -62,14 +74,19 @@ class Job(Weighing):
         reporter: Reporter | None = None,
         on_step: Callable[[StepMetrics], None] | None = None,
         event_pending: Callable[[], bool] = agent.event_pending,
+        user_content: Mapping[str, Stateful] | None = None,
+        save_frozen: bool = False,
         hooks: Hooks | None = None,
     ):
         super().__init__(model, sampler, event_pending)
         self.optimizer, self.scheduler = optimizer, scheduler
+        self._content = Content(model, optimizer, scheduler, dict(user_content or {}), save_frozen)
         self._hooks = hooks or Hooks()
         settings = tiers or tier_settings_from_env()
         self._tiers = _tiers(settings)
-        own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep)
+        self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
+        journal = Journal("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
+        own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep, journal)
         self.checkpoints = self._tiers or own
         marks = contract.run_dir() / f"{settings.namespace}-hooks" if settings else own.folder
         self._marks = Marks(marks, is_used=self._hooks.are_given)
@@ -82,7 +99,6 @@ class Job(Weighing):
         self._fed: Fed[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
-        self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
         self._on_step = on_step
         self._rate: float | None = None
         self._has_stepped = False
@@ -101,11 +117,12 @@ class Job(Weighing):
         """Load the newest checkpoint if there is one; `steps` does so where it is not done yet.
 
         Raises:
-            CheckpointBroken: It is not there, or not whole.
+            CheckpointBroken: There are checkpoints, and all of them are damaged.
+            CheckpointUnavailable: The newest one could not be read in time.
             SamplerMismatch: It was saved by training on another number of samples, or with another seed.
         """
         if self._restored_at is None:
-            self._resumed = self.checkpoints.load(self.model, self.optimizer, self.scheduler)
+            self._resumed = self.checkpoints.load(self._content)
             if self._resumed:
                 self._go_to(self._resumed)
             self._marks.read(is_new=self._resumed is None)
@@ -143,19 +160,26 @@ class Job(Weighing):
         return not self.finished and self._saw_stop
 
     def save(self) -> None:
-        """Publish a checkpoint of the steps done; one that is published already is left as it is."""
+        """Publish a checkpoint of the steps done; one that is published already is left as it is.
+
+        Raises:
+            CheckpointUnsaved: It could not be saved. Saves that `steps` makes while training continues do not raise:
+                they are recorded as failed, and repeated when the next one is due.
+        """
         self._save(is_last=True)
 
     def _save(self, *, is_last: bool) -> None:
         if not self.step:
             return
+        with self._busy("checkpoint"):
+            self._publish(is_last=is_last)
+
+    def _publish(self, *, is_last: bool) -> None:
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        if self._tiers:
-            self._tiers.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
-        else:
-            self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler)
-            if self._reporter:
-                self._reporter.saved(self.step, self.sampler.cursor)
+        self.checkpoints.save(self._content, progress, is_last=is_last)
+
+    def _busy(self, what: str) -> AbstractContextManager[None]:
+        return self._reporter.busy(what) if self._reporter else nullcontext()
 
     def _is_due(self) -> bool:
         """Return whether a checkpoint is due after this step."""
@@ -185,6 +209,8 @@ class Job(Weighing):
         self._check_ranks()
         self.restore()
         self._scale, self._saw_stop = None, False
+        if self._reporter:
+            self._reporter.announce(contract.STEPS)
         try:
             if not self.finished and self._call_hooks(is_repeat=True):
                 self.save()
@@ -220,7 +246,7 @@ class Job(Weighing):
             return False
         self._draw = None
         for call in calls:
-            with untouched_randomness():
+            with untouched_randomness(), self._busy("evaluation"):
                 self._further.note(call() or {})
             if self._saw_stop:
                 self._further.forget()
@@ -234,7 +260,8 @@ class Job(Weighing):
         self._call_hooks(is_repeat=True)
         if self._hooks.export and self._marks.reached(EXPORTED) != self.step:
             self._draw = None
-            self._hooks.export()
+            with self._busy("export"):
+                self._hooks.export()
             self._report_further()
             self._marks.put(EXPORTED, self.step)
 
@@ -338,6 +365,7 @@ class Job(Weighing):
         self._further.forget()
         if self._reporter:
             self._tell_start(None)
+            self._reporter.announce("after the steps")
             self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from launcher import container
 from launcher.backends.kubernetes import stopping
+from launcher.backends.kubernetes.objects import JOB_LABEL
 from launcher.backends.kubernetes.security import container_context
 from launcher.backends.kubernetes.settings import LabelSelector
 from launcher.contract import CHECKPOINT_LOG
@@ -119,7 +120,8 @@ def labels(job: JobSpec) -> dict[str, str]:
         "kueue.x-k8s.io/queue-name": settings.queue_name,
         "kueue.x-k8s.io/priority-class": settings.workload_priority_class,
     }
-    return {"app": job.name, **(settings.custom_labels or {}), **{k: v for k, v in queue.items() if v}}
+    own = {JOB_LABEL: job.name}
+    return {"app": job.name, **(settings.custom_labels or {}), **{k: v for k, v in queue.items() if v}, **own}
 
 
 def annotations(job: JobSpec) -> dict[str, str]:
@@ -217,8 +219,8 @@ def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
 def requests(job: JobSpec) -> dict[str, Any]:
     """Return what a pod asks for: its limits, and its part of the node's processors and memory.
 
-    These two are no limits: memory that nobody else uses is the pod's for its data and checkpoints, and a limit on
-    processors would only slow it. A pod without accelerators requests none: its part of a node is unknown.
+    These two have no limits: a pod may use free memory for its data and checkpoints, and a limit on processors
+    would only slow it. A pod without accelerators requests none: its part of a node is unknown.
     """
     asked = limits(job)
     if not job.settings.request_node_share or not job.resources.accelerators:
