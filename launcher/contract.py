@@ -48,7 +48,8 @@ JOB_FILE = "job.json"
 
 METRICS_FILE = "metrics.jsonl"
 """Under the run folder: one JSON object per optimizer step as it happened, written by rank 0. A step that is
-done again after a fault is there again, with a higher attempt."""
+done again after a fault is there again, with a higher attempt. Metrics of an evaluation or another hook are lines of
+their own, with `step` and `further`, and without `cursor`."""
 
 STARTS_FILE = "starts.jsonl"
 """Under the run folder: one JSON object per start of the workers, written by rank 0 after its first step."""

@@ -11,6 +11,9 @@
         ...
     elastic.leave()
 
+`weigh` takes a mean over samples. A language model, whose samples differ in length, uses `weigh_sum`. `Hooks` are
+evaluation, an epoch's end and the final export.
+
 Import this before torch, and at the top level of the script: until the handler of the agent's stop signal
 is installed, the signal kills the process, and importing torch takes seconds.
 

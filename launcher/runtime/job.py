@@ -171,12 +171,14 @@ class Job(Weighing):
     def _save(self, *, is_last: bool) -> None:
         if not self.step:
             return
-        progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
         with self._busy("checkpoint"):
-            self.checkpoints.save(self._content, progress, is_last=is_last)
+            self._publish(is_last=is_last)
+
+    def _publish(self, *, is_last: bool) -> None:
+        progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
+        self.checkpoints.save(self._content, progress, is_last=is_last)
 
     def _busy(self, what: str) -> AbstractContextManager[None]:
-        """Announce work outside of the steps while it lasts."""
         return self._reporter.busy(what) if self._reporter else nullcontext()
 
     def _is_due(self) -> bool:
@@ -207,12 +209,12 @@ class Job(Weighing):
         self._check_ranks()
         self.restore()
         self._scale, self._saw_stop = None, False
+        if self._reporter:
+            self._reporter.announce(contract.STEPS)
         try:
             if not self.finished and self._call_hooks(is_repeat=True):
                 self.save()
                 return
-            if self._reporter:
-                self._reporter.announce(contract.STEPS)
             began = time.perf_counter()
             self._fed = Fed(lambda: begun(loader))
             for draw, data in matched(self.sampler, self._fed):
@@ -244,7 +246,7 @@ class Job(Weighing):
             return False
         self._draw = None
         for call in calls:
-            with untouched_randomness(), self._busy("hook"):
+            with untouched_randomness(), self._busy("evaluation"):
                 self._further.note(call() or {})
             if self._saw_stop:
                 self._further.forget()

@@ -135,6 +135,10 @@ def marks(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in paths if path.exists()}
 
 
+def newest_step(folder: Path) -> int:
+    return int((folder / "checkpoints/latest").read_text().split()[0].removeprefix("step-"))
+
+
 def steps_of(folder: Path) -> list[int]:
     return [line["step"] for line in metrics(folder) if "cursor" in line]
 
@@ -234,7 +238,7 @@ def test_what_a_kill_ended_is_repeated_until_it_succeeds(tmp_path, world_size, k
     for _ in range(2):
         run_and_die(world_size, tmp_path, killed_in=killed_in)
         assert "exported" not in marks(tmp_path)
-        assert (tmp_path / "checkpoints/latest").read_text() == f"step-{after:08d}\n"
+        assert newest_step(tmp_path) == after
     run_on(world_size, tmp_path)
     done = calls(tmp_path)
     assert list(dict.fromkeys(done)) == ALL_CALLS
@@ -248,7 +252,7 @@ def test_hooks_that_a_stop_left_out_are_called_after_the_restart(tmp_path):
     """Stopped in steps 3, 4 and 7, where evaluations are due, and resumed at other sizes."""
     for world_size, stop_at in ((2, 3), (1, 4), (3, 7)):
         run_on(world_size, tmp_path, stop_at=stop_at)
-        assert (tmp_path / "checkpoints/latest").read_text() == f"step-{stop_at:08d}\n"
+        assert newest_step(tmp_path) == stop_at
         assert f"evaluate {stop_at}" not in calls(tmp_path)
     run_on(2, tmp_path)
     assert calls(tmp_path) == ALL_CALLS
@@ -259,7 +263,7 @@ def test_hooks_that_a_stop_left_out_are_called_after_the_restart(tmp_path):
 def test_an_evaluation_may_be_left_for_a_stop_and_is_repeated(tmp_path, world_size):
     """What it returned is not reported, and training stops before its next step, with a checkpoint."""
     run_on(world_size, tmp_path, watches=True, stop_at=4)
-    assert (tmp_path / "checkpoints/latest").read_text() == "step-00000004\n"
+    assert newest_step(tmp_path) == 4
     assert steps_of(tmp_path) == [1, 2, 3, 4] and further_of(tmp_path) == [(3, {"eval/loss": 3.0})]
     run_on(world_size, tmp_path)
     again = ["evaluate 3", "epoch_end 1", *ALL_CALLS[1:]]
