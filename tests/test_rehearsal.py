@@ -170,6 +170,21 @@ def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_
         job.kill()
 
 
+@pytest.mark.parametrize("removed", ["run", "bundle", "results"])
+def test_a_job_whose_folder_is_removed_ends_with_a_problem_after_its_processes(tmp_path, removed):
+    job = start(f"{ARGS}.max_epochs=400", cwd=tmp_path)
+    try:
+        wait_for(lambda: began(tmp_path), "the first step")
+        folder = {"run": bundle_of(tmp_path) / "run", "bundle": bundle_of(tmp_path), "results": tmp_path / "results"}
+        folder[removed].rename(tmp_path / "aside")
+        code, _, err = finish(job)
+        assert left_behind(tmp_path) == []
+        assert (code, "Traceback" in err) == (3, False), err
+        assert "E418" in err and "was removed while the job ran" in err and "remedy: " in err
+    finally:
+        job.kill()
+
+
 def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path):
     nothing = events("{at:{step:2},capacity:0}", "{at:{seconds:600},capacity:1}")
     job = start(f"{ARGS}.max_epochs=400", nothing, cwd=tmp_path)

@@ -1,7 +1,5 @@
 """Faults that a scenario injects into a real job, and what the timeline reports of them."""
 
-import json
-
 import pytest
 from test_rehearsal import (
     PACED,
@@ -59,4 +57,3 @@ def test_rows_and_attempts_name_the_same_sizes_when_the_capacity_overtakes_a_sto
         if event["kind"] == "starting"
     ]
     assert [row["from_nodes"] for row in started] == [0, *ordered[:-1]]
-    assert json.dumps(timeline)

@@ -18,9 +18,10 @@ import psutil
 import pytest
 
 from launcher.backends.local.backend import LocalBackend
-from launcher.backends.local.processes import node_folder
+from launcher.backends.local.node_folders import node_folder
+from launcher.backends.local.settings import Settings
 from launcher.backends.local.state import Snapshot, is_alive, read_snapshot
-from launcher.contract import ENV_RUN_DIR
+from launcher.contract import ENV_RUN_DIR, SHARED_MEMORY
 from launcher.problems import ProblemsFound
 from launcher.specs import Bundle, ElasticPolicy, JobHandle, JobSpec, JobState, Resources
 
@@ -134,7 +135,7 @@ def write_bundle(directory, worker, num_nodes=1, env=None):
         resources=Resources(None, 0, None, 0),
         image=None,
         base_results_dir=directory.parent,
-        settings=SimpleNamespace(command=["bundle:worker.py"], scenario=None, events=None),
+        settings=Settings(command=["bundle:worker.py"], container_mounts=None),
         config={"env_vars": env or {}},
     )
     for name, text in LocalBackend().render(job, {}).items():
@@ -309,6 +310,37 @@ def test_a_job_ends_with_the_launcher_that_submitted_it(jobs):
     jobs.launcher.wait()
     assert_nothing_left(jobs.launcher_killed, 15)
     assert jobs.launcher_killed.snapshot.state is JobState.CANCELLED
+
+
+def test_what_a_job_leaves_that_is_killed_all_at_once_goes_with_the_next_launch(tmp_path):
+    launcher, job = submit_from_another_process(tmp_path / "killed")
+    living = submit(tmp_path / "living", SLEEPER)
+    try:
+        for each in (job, living):
+            wait_for(
+                lambda each=each: "asleep" in each.backend.logs(each.handle, follow=False), START_TIMEOUT_S, "workers"
+            )
+            each.take_stock()
+        (folder,) = job.folders
+        memory = SHARED_MEMORY / folder.name
+        everything = [psutil.Process(launcher.pid), *job.processes()]
+        for process in everything:  # none may see the end of another and clean up after it
+            process.suspend()
+        for process in everything:
+            process.kill()
+        launcher.wait()
+        wait_for(lambda: not job.processes(), START_TIMEOUT_S, f"the end of {job.processes()}")
+        assert folder.is_dir() and memory.is_dir()
+        (own,) = living.folders
+        assert own.is_dir()
+        next_launch = submit(tmp_path / "next", SLEEPER)
+        wait_for(lambda: not folder.exists() and not memory.exists(), START_TIMEOUT_S, "the next launch to clean up")
+        assert own.is_dir() and (SHARED_MEMORY / own.name).is_dir()
+        next_launch.backend.cancel(next_launch.handle)
+    finally:
+        launcher.kill()
+        launcher.wait()
+        living.backend.cancel(living.handle)
 
 
 def test_an_agent_that_cannot_start_fails_the_job_with_its_log(tmp_path):

@@ -167,19 +167,37 @@ class LocalBackend:
         return replace(handle, native_id=str(operator.pid), kind="process")
 
     def status(self, handle: JobHandle) -> JobStatus:
-        """Return the job as it is now; failed when its operator ended without a last word."""
+        """Return the job as it is now; failed when its operator ended without a last word.
+
+        Raises:
+            ProblemsFound: The folder of a job that this process submitted was removed; the job has ended (E418).
+        """
         if operator := self._operators.get(handle.bundle_dir):
             operator.poll()
         run_dir = handle.bundle_dir / RUN_DIR
         # First the lock, then the file: what a dead operator has said is its last word.
         alive = is_alive(run_dir)
         snapshot = read_snapshot(run_dir)
+        if snapshot is None and handle.bundle_dir in self._operators:
+            self._await_end(handle)
+            message = "was removed while the job ran; the job was ended, and its checkpoints there are lost"
+            raise fail("E418", "job", message, value=str(run_dir), remedy="launch the recipe again")
         if snapshot is None:
             return JobStatus(JobState.PENDING, 0, "not submitted")
         if alive or snapshot.state.is_final:
             return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
         message = f"the job's operator died; see {run_dir / OPERATOR_LOG}"
         return JobStatus(JobState.FAILED, 0, message, restarts=snapshot.attempt)
+
+    def _await_end(self, handle: JobHandle) -> None:
+        """Return when the operator of a job without a folder has ended, and its nodes with it."""
+        operator = self._operators[handle.bundle_dir]
+        for signum in (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+            if signum is not None:
+                operator.send_signal(signum)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                operator.wait(STOP_MARGIN_S)
+                return
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job as it is now, then after each change, until it has ended or the time is over."""
