@@ -14,7 +14,7 @@ from launcher.render import render_yaml
 from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:
-    from launcher.backends.kubernetes.follow import Target
+    from launcher.backends.kubernetes.target import Target
 
 CONFIG_MAP_LIMIT = 1 << 20
 """Bytes a ConfigMap may hold. Source: Kubernetes, ConfigMaps, Motivation."""
@@ -169,10 +169,11 @@ def _target(handle: JobHandle) -> "Target":
     Raises:
         ProblemsFound: The bundle is damaged.
     """
-    from launcher.backends.kubernetes.follow import Target
+    from launcher.backends.kubernetes.target import Target
 
     job = objects.job_manifest(_bundle(handle))
-    return Target(job.kind, job.namespace, job.name, handle.uid or "", objects.selector(job.body))
+    selector, parts = objects.selector(job.body), objects.part_names(job.body)
+    return Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts)
 
 
 BACKEND = KubernetesBackend()
