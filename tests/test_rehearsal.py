@@ -128,7 +128,7 @@ def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_aw
     (late,) = [event for event in happened if event["kind"] == "stopping" and event["graceful"]]
     ended = next(event for event in happened if event["kind"] == "stopped" and event["attempt"] == late["attempt"])
     assert ended["saved"] is False
-    assert 3 <= ended["time"] - late["time"] < 12
+    assert 3 <= ended["time"] - late["time"] < 60  # it is killed, not waited for
 
 
 def running_on(folder, num_nodes):
@@ -159,11 +159,11 @@ def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_
         wait_for(lambda: running_on(tmp_path, 2), "two nodes")
         assert listening_addresses(tmp_path) == {"127.0.0.1"}
         run("scale", name, "--nodes", "1", cwd=tmp_path, module=True)
-        wait_for(lambda: "scaling" in (bundle_of(tmp_path) / "run" / "state.json").read_text(), "a scale event", 30.0)
+        wait_for(lambda: "scaling" in (bundle_of(tmp_path) / "run" / "state.json").read_text(), "a scale event")
         os.kill(operator_pid(tmp_path), signal.SIGKILL)
         code, _, err = finish(job)
         assert code == 3 and "operator died" in err and "Traceback" not in err
-        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process", 15.0)
+        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process")
         code, _, err = run("scale", name, "--nodes", "2", cwd=tmp_path, module=True)
         assert code == 2 and "E412" in err
     finally:
@@ -195,7 +195,7 @@ def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path):
         job.send_signal(signal.SIGINT)
         code, _, err = finish(job)
         assert code == 130 and "Traceback" not in err
-        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process", 15.0)
+        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process")
         assert mlflow_run(tmp_path)[1].info.status == "KILLED"
     finally:
         job.kill()

@@ -77,6 +77,9 @@ _NEEDED_MODULES = ("torch", "hyperpod_elastic_agent", "httpx", "psutil")
 _INSTALL = "pip install '.[local]'\n     pip install --no-deps hyperpod-elastic-agent==1.1.3"
 
 
+_NOT_SUBMITTED = JobStatus(JobState.PENDING, 0, "not submitted")
+
+
 class LocalBackend:
     """Runs jobs on this machine. Jobs end with the process that submitted them."""
 
@@ -180,10 +183,9 @@ class LocalBackend:
         snapshot = read_snapshot(run_dir)
         if snapshot is None and handle.bundle_dir in self._operators:
             self._await_end(handle)
-            message = "was removed while the job ran; the job was ended, and its checkpoints there are lost"
-            raise fail("E418", "job", message, value=str(run_dir), remedy="launch the recipe again")
+            raise _folder_removed(run_dir)
         if snapshot is None:
-            return JobStatus(JobState.PENDING, 0, "not submitted")
+            return _NOT_SUBMITTED
         if alive or snapshot.state.is_final:
             return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
         message = f"the job's operator died; see {run_dir / OPERATOR_LOG}"
@@ -200,11 +202,17 @@ class LocalBackend:
                 return
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
-        """Yield the job as it is now, then after each change, until it has ended or the time is over."""
+        """Yield the job as it is now, then after each change, until it has ended or the time is over.
+
+        Raises:
+            ProblemsFound: The job's folder was removed meanwhile (E418).
+        """
         deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
         told = None
         while told is None or not told.state.is_final:
             status = self.status(handle)
+            if told and status == _NOT_SUBMITTED != told:
+                raise _folder_removed(handle.bundle_dir / RUN_DIR)
             if status != told:
                 yield status
             told = status
@@ -360,9 +368,16 @@ def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
     """Wait until the operator has published its state; publish its failure when it ends before."""
     while not (run_dir / STATE_FILE).exists():
         if (code := operator.poll()) is not None and not (run_dir / STATE_FILE).exists():
+            if not run_dir.exists():
+                raise _folder_removed(run_dir)
             message = f"the operator ended with status {code}:\n{tail(run_dir / OPERATOR_LOG)}"
             publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
         time.sleep(POLL_S / 4)
+
+
+def _folder_removed(run_dir: Path) -> ProblemsFound:
+    message = "was removed while the job ran; the job was ended, and its checkpoints there are lost"
+    return fail("E418", "job", message, value=str(run_dir), remedy="launch the recipe again")
 
 
 def _is_gone(run_dir: Path, timeout_s: float) -> bool:
