@@ -52,12 +52,11 @@ def hold_node_folders(pid: int) -> None:
 
 def _hold(folder: Path) -> None:
     remove_dead(folder.parent)
-    draft = folder.with_name(f"{_DRAFT}{folder.name.removeprefix(_PREFIX)}")
     while True:
-        draft.mkdir(mode=0o700, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f"{_DRAFT}{os.getpid()}-", dir=folder.parent))
         with contextlib.suppress(FileNotFoundError):  # another node took the draft for a dead one's
             descriptor = os.open(draft, os.O_RDONLY)  # stays open as long as this process lives
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(OSError):  # where there are no locks, nobody else removes anything either
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             draft.rename(folder)  # nobody sees it before it is locked
             return
