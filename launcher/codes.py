@@ -217,6 +217,7 @@ _ELSEWHERE = (
         "Python, re",
         "local",
     ),
+    Code("E418", "A job without its folder can neither save nor report, so it is ended.", _LOCAL, "local"),
     Code("E420", "A job whose data or results are not where it is told cannot begin, or go on.", _CONTRACT, "local"),
     Code("E421", "A store that cannot be read or written gives no data and takes no results.", _CONTRACT, "local"),
     Code(
