@@ -112,7 +112,8 @@ def _standing(connection: Connection, wanted: Sequence[Manifest]) -> list[Mappin
     Raises:
         ProblemsFound: The cluster does not say.
     """
-    found = [find(connection, manifest) for manifest in wanted]
+    # A job that is wrongly taken for absent would be removed by the rollback of a launch that fails.
+    found = [find(connection, manifest, is_sure=manifest is wanted[-1]) for manifest in wanted]
     if problems := tuple(dict.fromkeys(each for each in found if isinstance(each, Problem))):
         raise ProblemsFound(problems)
     return [each for each in found if not isinstance(each, Problem)]
