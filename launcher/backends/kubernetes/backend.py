@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from launcher import bundle as bundles
 from launcher import console, container, yamlio
 from launcher.backends.base import RANK_0
-from launcher.backends.kubernetes import manifest, objects
+from launcher.backends.kubernetes import manifest, objects, stopping
 from launcher.backends.kubernetes.client import Connection, connect
 from launcher.backends.kubernetes.errors import told
 from launcher.families import interface
@@ -52,6 +52,7 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: The configurations are larger than a ConfigMap may be.
         """
+        configs = {**configs, stopping.SCRIPT: manifest.start_script(job)}
         size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
         if size > CONFIG_MAP_LIMIT:
             raise fail(
