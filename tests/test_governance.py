@@ -479,6 +479,14 @@ def test_what_a_queue_does_not_cover_is_never_admitted(job):
     assert exceeds(huge, quotas(8, "hugepages_mib_per_node=5120")[-1]) == ()
 
 
+def test_a_request_above_the_limit_that_the_namespace_gives_is_a_problem(job):
+    compute, *_ = quotas(8, "memory_gib_per_node=500")
+    (problem,) = exceeds(job(), compute)
+    assert (problem.code, problem.path) == ("E365", "recipes.resources.memory")
+    assert problem.remedy == "recipes.resources.memory=500Gi"
+    assert exceeds(job("++recipes.resources.memory=500Gi"), compute) == ()
+
+
 def test_a_queue_of_accelerators_alone_takes_jobs_that_request_no_part_of_a_node(job):
     queue = quotas(8)[-1]
     only_gpus = Quota(queue.name, {"requests.nvidia.com/gpu": "64"}, is_queue=True)
