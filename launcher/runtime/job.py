@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,11 +13,13 @@ from torch import nn
 from launcher import contract
 from launcher.runtime import agent, process_group, starts
 from launcher.runtime.agreement import StepAgreement
-from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler
+from launcher.runtime.checkpoint import Checkpoints, Progress
+from launcher.runtime.content import Content, Stateful
 from launcher.runtime.feed import LoaderMismatch, matched
 from launcher.runtime.gradients import gradient_exchange, gradient_scale
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Batch, Draw, SamplerMismatch, StepSampler
+from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
 from launcher.runtime.waits import Fed
 
@@ -46,13 +48,23 @@ class Job:
         reporter: Rank 0's; None writes the files of the run folder where the launcher named one.
         on_step: Called on rank 0 with the metrics of each step.
         event_pending: Whether this rank was told to save and stop.
+        user_content: Further objects to save and restore, by name: a gradient scaler, averaged weights, counters of
+            the script. Each is replicated: its sharded tensors (DTensor) are saved by all ranks, its other tensors
+            must be the same on all ranks, and of everything else the first rank's is saved. One that a checkpoint
+            does not hold keeps its initial values, with a warning.
+        save_frozen: Whether checkpoints hold frozen parameters too, for a model that changes them by other means than
+            the optimizer. Otherwise the script gives them their values, from the base model.
+
+    Raises:
+        ValueError: A name in `user_content` is taken or malformed.
+        TypeError: An object in `user_content` lacks `state_dict` or `load_state_dict`.
     """
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        scheduler: Scheduler | None = None,
+        scheduler: Stateful | None = None,
         *,
         sampler: StepSampler,
         folder: Path | str | None = None,
@@ -62,10 +74,15 @@ class Job:
         reporter: Reporter | None = None,
         on_step: Callable[[StepMetrics], None] | None = None,
         event_pending: Callable[[], bool] = agent.event_pending,
+        user_content: Mapping[str, Stateful] | None = None,
+        save_frozen: bool = False,
     ):
         self.model, self.optimizer, self.scheduler, self.sampler = model, optimizer, scheduler, sampler
+        self._content = Content(model, optimizer, scheduler, dict(user_content or {}), save_frozen)
         self._tiers = _tiers(tiers or tier_settings_from_env())
-        own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep)
+        self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
+        journal = Journal("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
+        own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep, journal)
         self.checkpoints = self._tiers or own
         self.save_every = save_every
         self.step = 0
@@ -74,7 +91,6 @@ class Job:
         self._fed: Fed[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
-        self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
         self._on_step = on_step
         self._event_pending = event_pending
         self._agreement = StepAgreement()
@@ -190,30 +206,35 @@ class Job:
         """Load the newest checkpoint if there is one; `steps` does so where it is not done yet.
 
         Raises:
-            CheckpointBroken: It is not there, or not whole.
+            CheckpointBroken: There are checkpoints, and all of them are damaged.
+            CheckpointUnavailable: The newest one could not be read in time.
             SamplerMismatch: It was saved by training on another number of samples, or with another seed.
         """
         if self._restored_at is None:
-            self._resumed = self.checkpoints.load(self.model, self.optimizer, self.scheduler)
+            self._resumed = self.checkpoints.load(self._content)
             if self._resumed:
                 self._go_to(self._resumed)
             self._restored_at = time.time()
         return self._resumed
 
     def save(self) -> None:
-        """Publish a checkpoint of the steps done; one that is published already is left as it is."""
+        """Publish a checkpoint of the steps done; one that is published already is left as it is.
+
+        Raises:
+            CheckpointUnsaved: It could not be saved. Saves that `steps` makes while training continues do not raise:
+                they are recorded as failed, and repeated when the next one is due.
+        """
         self._save(is_last=True)
 
     def _save(self, *, is_last: bool) -> None:
         if not self.step:
             return
+        with self._reporter.busy("checkpoint") if self._reporter else nullcontext():
+            self._publish(is_last=is_last)
+
+    def _publish(self, *, is_last: bool) -> None:
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        if self._tiers:
-            self._tiers.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
-        else:
-            self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler)
-            if self._reporter:
-                self._reporter.saved(self.step, self.sampler.cursor)
+        self.checkpoints.save(self._content, progress, is_last=is_last)
 
     def _is_due(self) -> bool:
         """Return whether a checkpoint is due after this step."""
@@ -242,6 +263,8 @@ class Job:
         self._check_ranks()
         self.restore()
         self._scale = None
+        if self._reporter:
+            self._reporter.announce(contract.STEPS)
         began = time.perf_counter()
         try:
             self._fed = Fed(lambda: _begun(loader))
@@ -352,6 +375,7 @@ class Job:
         self._draw = self._loss = None
         if self._reporter:
             self._tell_start(None)
+            self._reporter.announce("after the steps")
             self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
 
 

@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -107,6 +108,11 @@ class Reporter:
         self._new_shipper = (lambda: Shipper(run_dir, tracking_uri, run_id)) if run_id else None
         self._shipper: Shipper | None = None
 
+    @property
+    def run_dir(self) -> Path:
+        """Folder of the files."""
+        return self._run_dir
+
     def begin_anew(self) -> None:
         """Give the steps from the next one on curves of their own at the tracking server; before any `report`."""
         if self._new_shipper and self._file and self._file.size:
@@ -141,16 +147,22 @@ class Reporter:
         if self._new_shipper and self._shipper is None:
             self._shipper = self._new_shipper()
 
-    def saved(self, step: int, cursor: int) -> None:
-        """Record a published checkpoint: what a failed job has done after its last one is lost.
+    @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Announce work outside of the steps while it lasts: a checkpoint, an evaluation, an export."""
+        self.announce(what)
+        try:
+            yield
+        finally:
+            self.announce(contract.STEPS)
 
-        Args:
-            step: Last optimizer step in it.
-            cursor: Samples consumed by then.
-        """
-        record = {"time": time.time(), "event": "saved", "step": step, "cursor": cursor, "tier": "training_dir"}
-        with (self._run_dir / contract.CHECKPOINTS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+    def announce(self, what: str) -> None:
+        """Publish what this rank does from now on; a watch allows anything but steps more time."""
+        text = json.dumps({"time": time.time(), "what": what})
+        partial = self._run_dir / f".{contract.ACTIVITY_FILE}.partial"
+        with suppress(OSError):  # a full disk must not end training; the watch then waits as for the last activity
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(self._run_dir / contract.ACTIVITY_FILE)
 
     def close(self, timeout_s: float) -> None:
         """Stop, giving the shipper at most `timeout_s` seconds for what it has not sent."""

@@ -12,16 +12,12 @@ import torch
 from runtime_ranks import RANDOM_KILLS, fork_ranks, run_ranks
 
 from launcher.runtime import agent, randomness
-from launcher.runtime.checkpoint import (
-    LATEST,
-    PROGRESS,
-    CheckpointBroken,
-    Checkpoints,
-    FolderInUse,
-    Progress,
-    latest_progress,
-)
+from launcher.runtime.checkpoint import Checkpoints, FolderInUse, latest_progress
+from launcher.runtime.checkpoint_folder import LATEST
+from launcher.runtime.content import Content
+from launcher.runtime.newest import CheckpointBroken
 from launcher.runtime.process_group import Place
+from launcher.runtime.progress import PROGRESS, Progress
 
 
 def new_model(value: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -34,12 +30,12 @@ def new_model(value: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def save(folder: Path, step: int, keep: int = 2) -> None:
-    Checkpoints(folder, keep).save(*new_model(float(step)), Progress(step, step * 10, 1))
+    Checkpoints(folder, keep).save(Content(*new_model(float(step))), Progress(step, step * 10, 1))
 
 
 def load(folder: Path) -> tuple[Progress | None, float]:
     model, optimizer = new_model(-1.0)
-    progress = Checkpoints(folder).load(model, optimizer)
+    progress = Checkpoints(folder).load(Content(model, optimizer))
     return progress, model.weight.mean().item()
 
 
@@ -107,10 +103,10 @@ def test_killed_at_random_moments_of_a_save_the_latest_always_loads(tmp_path):
     def save_on(place: Place) -> None:
         model, optimizer = new_model(0.0)
         checkpoints = Checkpoints(tmp_path, keep=2)
-        progress = checkpoints.load(model, optimizer) or Progress()
+        progress = checkpoints.load(Content(model, optimizer)) or Progress()
         for step in range(progress.step + 1, 10_000):
             torch.nn.init.constant_(model.weight, step)
-            checkpoints.save(model, optimizer, Progress(step, step * 10, place.world_size))
+            checkpoints.save(Content(model, optimizer), Progress(step, step * 10, place.world_size))
 
     for _ in range(RANDOM_KILLS):
         ranks = fork_ranks(2, save_on, tmp_path)
@@ -158,7 +154,7 @@ def test_every_file_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, wor
             return rename(self, target)
 
         os.fsync, Path.rename = noting_fsync, noting_rename
-        Checkpoints(tmp_path / "kept").save(*new_model(1.0), Progress(1, 10, world_size))
+        Checkpoints(tmp_path / "kept").save(Content(*new_model(1.0)), Progress(1, 10, world_size))
         return published if place.rank == 0 else synced
 
     sizes = {}
@@ -235,12 +231,17 @@ def test_to_load_changes_nothing_in_the_folder(tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_whoever_saves_removes_what_was_never_published(tmp_path):
+def test_a_save_removes_what_a_killed_one_left(tmp_path):
+    """And leaves a later step alone, which is not proven damaged, until that step is saved again."""
     save(tmp_path, 1)
     for name in ("step-00000008", ".partial-step-00000009", ".removed-step-00000000"):
         shutil.copytree(tmp_path / "step-00000001", tmp_path / name)
     save(tmp_path, 2)
-    assert {path.name for path in tmp_path.iterdir()} == {LATEST, "step-00000001", "step-00000002"}
+    names = {"step-00000001", "step-00000002", "step-00000008"}
+    assert {path.name for path in tmp_path.iterdir()} == {LATEST, *names}
+    assert load(tmp_path) == (Progress(2, 20, 1), 2.0)
+    save(tmp_path, 8)
+    assert load(tmp_path) == (Progress(8, 80, 1), 8.0)
 
 
 def test_without_the_pointer_the_newest_whole_checkpoint_counts(tmp_path):
@@ -252,7 +253,7 @@ def test_without_the_pointer_the_newest_whole_checkpoint_counts(tmp_path):
     assert load(tmp_path) == (Progress(2, 20, 1), 2.0)
     for step in (1, 2):
         cut(tmp_path / f"step-0000000{step}" / "__0_0.distcp")
-    with pytest.raises(CheckpointBroken, match="none of its checkpoints is whole"):
+    with pytest.raises(CheckpointBroken, match="no checkpoint is intact: step 3 .*; step 2 .*; step 1 "):
         load(tmp_path)
 
 
@@ -266,7 +267,7 @@ def test_progress_written_before_it_named_its_stream_still_loads(tmp_path):
 
 def test_a_pointer_to_nothing_is_an_error(tmp_path):
     (tmp_path / LATEST).write_text("step-00000009\n")
-    with pytest.raises(CheckpointBroken, match="step-00000009"):
+    with pytest.raises(CheckpointBroken, match=r"step 9 .* progress\.json is missing"):
         load(tmp_path)
 
 
@@ -276,26 +277,26 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", "__1_0.distcp", ".metadata"])
 @pytest.mark.parametrize("harm", [Path.unlink, cut], ids=["missing", "cut_short"])
-def test_a_checkpoint_that_is_not_whole_is_refused_on_all_ranks(tmp_path, name, harm):
+def test_an_incomplete_checkpoint_is_refused_on_all_ranks(tmp_path, name, harm):
     def save_harm_load(place: Place) -> str:
         folder = tmp_path / "kept"
-        Checkpoints(folder).save(*new_model(1.0), Progress(1, 10, 2))
+        Checkpoints(folder).save(Content(*new_model(1.0)), Progress(1, 10, 2))
         if place.rank == 0:
             harm(folder / "step-00000001" / name)
         with pytest.raises(CheckpointBroken) as caught:
-            Checkpoints(folder).load(*new_model(2.0))
-        Checkpoints(folder).save(*new_model(3.0), Progress(1, 10, 2))
-        return f"{caught.value}, then {Checkpoints(folder).load(*new_model(2.0)).step}"
+            Checkpoints(folder).load(Content(*new_model(2.0)))
+        Checkpoints(folder).save(Content(*new_model(3.0)), Progress(1, 10, 2))
+        return f"{caught.value}, then {Checkpoints(folder).load(Content(*new_model(2.0))).step}"
 
     said = run_ranks(2, save_harm_load, tmp_path)
     assert said[0] == said[1] and said[0].endswith("then 1")
-    assert f"not whole: {name} missing" in said[0]
+    assert f"{name} missing or not of the size written" in said[0]
 
 
 def test_a_checkpoint_without_its_progress_is_refused(tmp_path):
     save(tmp_path, 1)
     (tmp_path / "step-00000001" / PROGRESS).unlink()
-    with pytest.raises(CheckpointBroken, match="holds no checkpoint"):
+    with pytest.raises(CheckpointBroken, match=r"progress\.json is missing"):
         load(tmp_path)
 
 
@@ -331,10 +332,10 @@ def test_a_scheduler_is_saved_and_restored(tmp_path):
     for _ in range(4):
         optimizer.step()
         scheduler.step()
-    Checkpoints(tmp_path).save(model, optimizer, Progress(4, 40, 1), scheduler)
+    Checkpoints(tmp_path).save(Content(model, optimizer, scheduler), Progress(4, 40, 1))
     model, optimizer = new_model(2.0)
     restored = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=10)
-    Checkpoints(tmp_path).load(model, optimizer, restored)
+    Checkpoints(tmp_path).load(Content(model, optimizer, restored))
     assert restored.state_dict() == scheduler.state_dict()
     assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0]
 

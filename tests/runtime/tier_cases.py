@@ -24,7 +24,7 @@ from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.restore import CheckpointUnavailable, Restored
 from launcher.runtime.tiers.s3 import Bucket
-from launcher.runtime.tiers.shards import Broken, Key, Piece, checksum, unseal
+from launcher.runtime.tiers.shards import Broken, Key, Manifest, Piece, checksum, unseal
 from launcher.runtime.tiers.stores import Folder, TierFailure
 
 NUM_RANKS = 2
@@ -345,9 +345,13 @@ def load_all(root: Path, case: Case) -> list[Restored | str | None]:
         store = unreachable() if case.damage == "S3 unreachable" else None
         break_loading(case)
 
-        def form(num_ranks: int) -> dict:
+        def form(manifest: Manifest) -> dict:
             state = state_at(0, place.rank)
-            return state if num_ranks == place.world_size else {k: v for k, v in state.items() if k != "random"}
+            return (
+                state
+                if manifest.world_size == place.world_size
+                else {k: v for k, v in state.items() if k != "random"}
+            )
 
         try:
             restored = manager(root, place, case, store).load(form)

@@ -22,8 +22,8 @@ from launcher.runtime.tiers.reading import Nodes, Reading, Shards, ShardsBroken,
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, unseal_own
 from launcher.runtime.tiers.stores import Store, TierFailure, TierRefused
 
-Form = Callable[[int], dict[str, Any]]
-"""Makes the state that a checkpoint of so many ranks is loaded into, as for `torch.distributed.checkpoint.load`."""
+Form = Callable[[Manifest], dict[str, Any]]
+"""Makes the state that a checkpoint is loaded into, as for `torch.distributed.checkpoint.load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class Restoration:
     def _load(self, form: Form, key: Key, place: int) -> Restored:
         began = time.perf_counter()
         manifest = self._manifest(key, place)
-        state = form(manifest.world_size)
+        state = form(manifest)
         for tier, shards, copies in self._sources(manifest, place):
             try:
                 reading = read_state(state, manifest, shards, self.ranks)
