@@ -378,6 +378,10 @@ def test_faults_of_several_teams_name_their_team():
 def test_teams_on_disk_share_the_clusters_objects(tmp_path, capsys):
     assert cli.run(["governance", *P5, *OTHER, "--out", str(tmp_path / "teams")]) == 0
     assert sorted(path.name for path in (tmp_path / "teams").iterdir()) == ["b", "research"]
+    (tmp_path / "teams/b/2-quotas.yaml").write_text("mine")
+    (tmp_path / "teams/research/2-quotas.yaml").unlink()
+    assert cli.run(["governance", *P5, *OTHER, "--out", str(tmp_path / "teams")]) == 2
+    assert not (tmp_path / "teams/research/2-quotas.yaml").exists()
     (tmp_path / "teams/notes").mkdir()
     (tmp_path / "teams/notes/1-list.yaml").write_text("{ not yaml")
     third = ["governance", "team=c", *P5[1:], "--out", str(tmp_path / "teams/c")]
