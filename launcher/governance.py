@@ -76,11 +76,12 @@ class Quota:
     def of_queue(cls, queue: Mapping[str, Any], limit_ranges: Iterable[Mapping[str, Any]] = ()) -> "Quota":
         """Return what a ClusterQueue allows, over all its flavors: its own share and what it may borrow."""
         spec = queue["spec"]
+        cohort = spec.get("cohortName") or spec.get("cohort")  # v1beta2, v1beta1
         hard: dict[str, str | None] = {}
         for group in spec.get("resourceGroups") or ():
             for flavor in group["flavors"]:
                 for resource in flavor["resources"]:
-                    _add(hard, f"requests.{resource['name']}", resource, is_shared=bool(spec.get("cohortName")))
+                    _add(hard, f"requests.{resource['name']}", resource, is_shared=bool(cohort))
         if "requests.pods" in hard:
             hard["pods"] = hard.pop("requests.pods")
         return cls(f"ClusterQueue {queue['metadata']['name']}", hard, _defaults(limit_ranges), is_queue=True)
@@ -257,7 +258,8 @@ def _uncovered(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Proble
     if quota.is_queue and missing:
         message = f"asks for {_listed(missing)}, which its queue does not cover: it would never be admitted"
         allowed = f"what {quota.name} covers: {_listed([n.removeprefix('requests.') for n in quota.hard])}"
-        yield Problem("E365", "cluster.queue_name", message, allowed=allowed)
+        remedy = "cluster.request_node_share=false" if set(missing) <= {"cpu", "memory"} else None
+        yield Problem("E365", "cluster.queue_name", message, allowed=allowed, remedy=remedy)
 
 
 def _listed(names: Sequence[str]) -> str:

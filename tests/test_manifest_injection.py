@@ -87,7 +87,8 @@ def check(found, job, text):
     (container,) = pod["containers"]
     assert (found["metadata"]["name"], found["metadata"]["namespace"]) == (text, text)
     for metadata in (found["metadata"], template["metadata"]):
-        assert metadata["labels"] == {"app": text, "kueue.x-k8s.io/queue-name": text, text: text}
+        own = {"recipe-launcher/job": text}
+        assert metadata["labels"] == {"app": text, "kueue.x-k8s.io/queue-name": text, text: text} | own
         assert metadata["annotations"] == {text: text}
     assert (pod["serviceAccountName"], pod["priorityClassName"]) == (text, text)
     assert pod["nodeSelector"] == {"beta.kubernetes.io/instance-type": job.resources.instance_type, text: text}
@@ -111,6 +112,7 @@ def check(found, job, text):
 def test_any_configuration_comes_back_as_it_was(jobs, name, text):
     configs = {"first": text, f"n{name}": text, "last": "a: 1\n"}
     for found in every_text(BACKEND.render(hostile(jobs[0], name), configs)["manifests/configmap.yaml"]):
+        assert found["data"].pop("start.sh").startswith("#!")
         assert found["data"] == configs
         assert found.keys() == {"apiVersion", "kind", "metadata", "data"}
 

@@ -11,7 +11,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,16 +107,18 @@ class Checkpoints:
         """
         began = time.perf_counter()
         try:
-            self._save(content, progress)
+            if self._save(content, progress):
+                self._tell_saved(progress.step, time.perf_counter() - began)
         except CheckpointUnsaved as error:
             if is_last:
                 raise
             self._tell_failed(progress.step, str(error), time.perf_counter() - began)
 
-    def _save(self, content: Content, progress: Progress) -> None:
+    def _save(self, content: Content, progress: Progress) -> bool:
+        """Return whether a checkpoint was written."""
         path = self.folder / f"step-{progress.step:08d}"
         if process_group.share(_all_can(lambda: rank() == 0 and self._is_saved(path))):
-            return
+            return False
         state = content.state()
         partial = self.folder / f"{PARTIAL_PREFIX}{path.name}"
         try:
@@ -131,6 +133,7 @@ class Checkpoints:
             raise
         self._intact = path
         agent.report_checkpoint(path, progress.step)
+        return True
 
     def load(self, content: Content) -> Progress | None:
         """Load the newest published checkpoint that is intact, whatever number of ranks wrote it.
@@ -259,6 +262,13 @@ class Checkpoints:
         if self._journal is None:
             self._journal = Journal(self.folder.name, rank())
         return self._journal
+
+    def _tell_saved(self, step: int, seconds: float) -> None:
+        if rank() == 0:
+            num_bytes = 0
+            with suppress(OSError):  # it is saved, whatever its size
+                num_bytes = sum(file.stat().st_size for file in self._intact.iterdir())
+            self._told.record(Record(time.time(), "saved", step, TIER, num_bytes, seconds, seconds))
 
     def _tell_failed(self, step: int, reason: str, seconds: float) -> None:
         if rank() == 0:

@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,11 +15,13 @@ from launcher.runtime import agent, process_group, starts
 from launcher.runtime.agreement import StepAgreement
 from launcher.runtime.checkpoint import Checkpoints, Progress
 from launcher.runtime.content import Content, Stateful
-from launcher.runtime.gradients import gradient_exchange, loss_weight
+from launcher.runtime.feed import LoaderMismatch, matched
+from launcher.runtime.gradients import gradient_exchange, gradient_scale
 from launcher.runtime.reporting import Reporter, StepMetrics
-from launcher.runtime.sampler import Batch, StepSampler
+from launcher.runtime.sampler import Batch, Draw, SamplerMismatch, StepSampler
 from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
+from launcher.runtime.waits import Fed
 
 DRAIN_TIMEOUT_S = 5.0
 """How long a job that is in no hurry waits for its metrics to be sent. The launcher sends the rest."""
@@ -46,16 +48,12 @@ class Job:
         reporter: Rank 0's; None writes the files of the run folder where the launcher named one.
         on_step: Called on rank 0 with the metrics of each step.
         event_pending: Whether this rank was told to save and stop.
-        user_content: Further objects to save and restore, by name: a gradient scaler, averaged weights, counters of
-            the script. Each is replicated: its sharded tensors (DTensor) are saved by all ranks, its other tensors
-            must be the same on all ranks, and of everything else the first rank's is saved. One that a checkpoint
-            does not hold keeps its initial values, with a warning.
-        save_frozen: Whether checkpoints hold frozen parameters too, for a model that changes them by other means than
-            the optimizer. Otherwise the script gives them their values, from the base model.
+        user_content: Further objects to save and restore, by name; see `Content` for how. One that a checkpoint does
+            not hold keeps its initial values, with a warning.
+        save_frozen: Whether checkpoints hold frozen parameters too, rather than leave them to the script.
 
     Raises:
         ValueError: A name in `user_content` is taken or malformed.
-        TypeError: An object in `user_content` lacks `state_dict` or `load_state_dict`.
     """
 
     def __init__(
@@ -84,7 +82,9 @@ class Job:
         self.checkpoints = self._tiers or own
         self.save_every = save_every
         self.step = 0
-        self._batch: Batch | None = None
+        sampler.records_draws = True
+        self._draw: Draw | None = None
+        self._fed: Fed[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
         self._on_step = on_step
@@ -92,6 +92,7 @@ class Job:
         self._agreement = StepAgreement()
         self._loss: torch.Tensor | None = None
         self._tells_loss = False
+        self._scale: float | None = None
         self._rate: float | None = None
         self._has_stepped = False
         self._is_left = False
@@ -108,9 +109,14 @@ class Job:
     @property
     def batch(self) -> Batch:
         """The current batch: where it lies in the stream and in its step."""
-        if self._batch is None:
+        return self.draw.batch
+
+    @property
+    def draw(self) -> Draw:
+        """The current batch with the dataset indices that the loader drew for it."""
+        if self._draw is None:
             raise OutsideOfSteps("there is a batch only while `steps` is being iterated")
-        return self._batch
+        return self._draw
 
     @property
     def completes_step(self) -> bool:
@@ -119,25 +125,78 @@ class Job:
 
     @property
     def weight(self) -> float:
-        """The factor that makes each sample of an uneven step count the same in the averaged gradient."""
-        batch = self.batch
-        return loss_weight(len(batch.positions), batch.step_samples, process_group.world_size())
+        """The factor of a loss that is a mean over the samples of the current batch, as `weigh` applies it."""
+        return self._sample_share * self._gradient_scale
 
     def weigh(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to run backward from, and note it for the metrics.
+        """Return the loss to run backward from, and note it for the metrics: the mean over samples.
 
-        A script that calls this does so on all ranks; one that tells no loss multiplies by `weight` itself.
+        The gradient is that of the mean over all samples of the optimizer step, each counted the same, if `loss`
+        is a mean over samples. The mean over the tokens of a batch is not: where samples differ in length, the
+        result depends on how they are grouped, and so on the number of ranks. Use `weigh_sum` for it.
+
+        A script that calls this or `weigh_sum` does so on all ranks; one that reports no loss multiplies by
+        `weight` itself.
 
         Args:
-            loss: Mean over the current batch, shape `()`.
+            loss: Mean over the samples of the current batch, shape `()`.
         """
-        weighted = loss * self.weight
-        own = weighted.detach() / process_group.world_size()
+        return self._note_part(loss, self._sample_share)
+
+    def weigh_sum(self, total: torch.Tensor, step_total: float) -> torch.Tensor:
+        """Return the loss to run backward from, and note it for the metrics: the mean over tokens.
+
+        The gradient is that of the sum over the optimizer step divided by `step_total`: the mean over trained
+        tokens where `step_total` counts those, or over anything else that it counts. It depends neither on how
+        samples are grouped nor on the number of ranks.
+
+            job.weigh_sum(cross_entropy(..., reduction="sum"), job.step_sum(trained_tokens)).backward()
+
+        Args:
+            total: Sum over the current batch, shape `()`.
+            step_total: What the sums of all ranks and batches of the optimizer step are divided by; the same
+                number on all ranks, more than 0.
+        """
+        if not step_total > 0:
+            raise ValueError(f"step_total={step_total}: a step needs something to train on; leave such samples out")
+        return self._note_part(total, 1 / step_total if self.batch.positions else 0.0)
+
+    def step_sum(self, per_sample: Sequence[float] | torch.Tensor) -> float:
+        """Return the sum of `per_sample` over the samples of the current optimizer step, those of all ranks.
+
+        Every rank knows the samples of all others: nothing is exchanged.
+
+        Args:
+            per_sample: One number per sample of the dataset, in the memory of the CPU, as the number of its trained
+                tokens; shape `(num_samples,)`. A tensor or an array is not copied.
+        """
+        batch, stream = self.batch, self.sampler.stream
+        numbers = torch.as_tensor(per_sample)
+        if numbers.shape != (stream.num_samples,):
+            raise ValueError(
+                f"per_sample has shape {tuple(numbers.shape)}; the dataset has {stream.num_samples} samples"
+            )
+        return numbers[stream.indices(range(batch.step_start, batch.step_stop))].sum().item()
+
+    @property
+    def _sample_share(self) -> float:
+        return len(self.batch.positions) / self.batch.step_samples
+
+    @property
+    def _gradient_scale(self) -> float:
+        if self._scale is None:
+            self._scale = gradient_scale(self.model, self.sampler.world_size)
+        return self._scale
+
+    def _note_part(self, loss: torch.Tensor, share: float) -> torch.Tensor:
+        """Return `loss` as its `share` of the step's loss, scaled for the exchange of gradients."""
+        # Each part is there once for every rank that trains on it.
+        own = loss.detach() * (share * self.sampler.world_size / process_group.world_size())
         self._loss = own if self._loss is None else self._loss + own
         self._tells_loss = True
         if self.completes_step:
             self._agreement.begin(self._loss, self._event_pending())
-        return weighted
+        return loss * (share * self._gradient_scale)
 
     def restore(self) -> Progress | None:
         """Load the newest checkpoint if there is one; `steps` does so where it is not done yet.
@@ -166,6 +225,10 @@ class Job:
     def _save(self, *, is_last: bool) -> None:
         if not self.step:
             return
+        with self._reporter.busy("checkpoint") if self._reporter else nullcontext():
+            self._publish(is_last=is_last)
+
+    def _publish(self, *, is_last: bool) -> None:
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
         self.checkpoints.save(self._content, progress, is_last=is_last)
 
@@ -186,15 +249,25 @@ class Job:
         then: `save`, called on all ranks, does it. A new loop goes on after the last step that was done.
 
         Args:
-            loader: Gives this rank's batches in the order of the sampler.
+            loader: Draws this rank's batches from the sampler, in this process, and gives them in that order: a
+                DataLoader that has it as its `batch_sampler`, or anything else that iterates over it.
+
+        Raises:
+            LoaderMismatch: The loader does not draw from the sampler; before the first batch is trained on.
+            SamplerMismatch: The sampler splits a step over a number of ranks that does not divide theirs.
         """
+        self._check_ranks()
         self.restore()
+        self._scale = None
+        if self._reporter:
+            self._reporter.announce(contract.STEPS)
         began = time.perf_counter()
         try:
-            for batch, data in zip(self.sampler.batches(), _begun(loader), strict=True):
-                with self._passing(batch, began):
+            self._fed = Fed(lambda: _begun(loader))
+            for draw, data in matched(self.sampler, self._fed):
+                with self._passing(draw, began):
                     yield data
-                if not batch.completes_step:
+                if not draw.batch.completes_step:
                     continue
                 is_event = self._end_step(began)
                 if is_event or self._is_due():
@@ -206,19 +279,26 @@ class Job:
         finally:
             self._close()
 
+    def _check_ranks(self) -> None:
+        dp_size, world_size = self.sampler.world_size, process_group.world_size()
+        if world_size % dp_size:
+            raise SamplerMismatch(
+                f"the sampler splits a step over {dp_size} data-parallel ranks of {world_size} ranks"
+            )
+
     @contextmanager
-    def _passing(self, batch: Batch, began: float) -> Iterator[None]:
+    def _passing(self, draw: Draw, began: float) -> Iterator[None]:
         """Surround the script's work on a batch."""
-        self._batch, self._has_stepped, self._is_left = batch, False, False
+        self._draw, self._has_stepped, self._is_left = draw, False, False
         if self._agreement.due and not (self._tells_loss or self._agreement.begun):
             self._agreement.begin(None, self._event_pending())
         try:
-            with gradient_exchange(self.model, batch.completes_step):
+            with gradient_exchange(self.model, draw.batch.completes_step):
                 yield
         except GeneratorExit:
             # A step that is in the model already counts, or it would be done twice.
             self._is_left = True
-            if self._has_stepped and batch.completes_step:
+            if self._has_stepped and draw.batch.completes_step:
                 self._end_step(began)
             raise
 
@@ -255,6 +335,7 @@ class Job:
             time=time.time(),
             attempt=starts.attempt(),
             cursor=self.sampler.cursor,
+            data_s=self._fed.take_waited_s() if self._fed else 0.0,
         )
         if self._reporter:
             self._reporter.report(metrics)
@@ -287,9 +368,10 @@ class Job:
         self._has_stepped = True
 
     def _close(self) -> None:
-        self._batch = self._loss = None
+        self._draw = self._loss = None
         if self._reporter:
             self._tell_start(None)
+            self._reporter.announce("after the steps")
             self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
 
 
@@ -312,5 +394,7 @@ def _begun(loader: Iterable[Data]) -> Iterator[Data]:
     spawned workers, it would end them. The seed that is drawn for them is put back, so that a resumed run
     draws the numbers of one that was not interrupted.
     """
+    if getattr(loader, "in_order", True) is False:
+        raise LoaderMismatch("the loader has in_order=False: its batches must come in the order of the sampler")
     with agent.stop_signal_held(), torch.random.fork_rng(devices=[]):
         return iter(loader)

@@ -5,13 +5,15 @@ checkpoint, is tried. Unavailability proves nothing: the same checkpoint is trie
 search fails. Every rank takes part and every rank reaches the same decision.
 """
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-PAUSE_S = 1.0
-"""Seconds between two attempts to reach what is unavailable."""
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""Seconds before the second attempt to reach what is unavailable; each further pause is twice as long, up to the
+longest, and a random part of it is left out, so that jobs do not ask in step."""
 
 _Value = TypeVar("_Value")
 
@@ -100,7 +102,7 @@ class Search:
         patience_s: Seconds for which an unavailable checkpoint is tried again.
         note: Called on all ranks with each checkpoint that was passed over, and why.
         passed_over: The notes so far.
-        pause_s: Seconds between two attempts.
+        pause_s: Seconds before the second attempt; later pauses are longer.
     """
 
     ranks: Ranks
@@ -138,15 +140,18 @@ class Search:
         Raises:
             CheckpointUnavailable: It was unavailable for longer than the patience.
         """
-        began = time.monotonic()
+        began, pause_s = time.monotonic(), self.pause_s
         while True:
             try:
                 return attempt()
             except Unavailable as error:
                 # The first rank's clock decides: the others must not stop earlier or later.
-                if self.ranks.share(time.monotonic() - began >= self.patience_s):
+                left_s = self.patience_s - (time.monotonic() - began)
+                left_s, wait_s = self.ranks.share((left_s, random.uniform(0.5, 1.0) * pause_s))
+                if left_s <= 0:
                     raise CheckpointUnavailable([*self.passed_over, str(error)]) from error
-            time.sleep(self.pause_s)
+            time.sleep(min(wait_s, left_s))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def pass_over(self, reason: str) -> None:
         """Note what is newer or nearer and cannot be used."""

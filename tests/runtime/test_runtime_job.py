@@ -278,14 +278,6 @@ def new_job(folder: Path) -> Job:
     return Job(model, optimizer, scheduler, sampler=StepSampler(NUM_SAMPLES, SAMPLES_PER_STEP), folder=folder)
 
 
-def test_a_loader_that_ends_early_is_an_error(tmp_path):
-    job = new_job(tmp_path)
-    with pytest.raises(ValueError, match="shorter"):
-        for _ in job.steps([1, 2]):
-            pass
-    assert job.step == 2 and not job.finished
-
-
 def test_there_is_no_batch_outside_of_the_steps(tmp_path):
     with pytest.raises(OutsideOfSteps):
         new_job(tmp_path).weigh(torch.zeros(()))

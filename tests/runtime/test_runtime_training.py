@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from runtime_ranks import metrics, starts, tiny_config, train, uneven
 
-from launcher.runtime.reporting import ship
+from launcher.runtime.courier import ship
 from launcher.runtime.settings import shares_of
 from launcher.runtime.shares import SharesMismatch
 from launcher.runtime.trainer import UnknownStrategy, distribute

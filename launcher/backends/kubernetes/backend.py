@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from launcher import bundle as bundles
 from launcher import console, container, yamlio
 from launcher.backends.base import RANK_0
-from launcher.backends.kubernetes import manifest, objects
+from launcher.backends.kubernetes import manifest, objects, stopping
 from launcher.backends.kubernetes.client import Connection, connect, told
 from launcher.families import interface
 from launcher.problems import Problem, fail
@@ -14,7 +14,7 @@ from launcher.render import render_yaml
 from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:
-    from launcher.backends.kubernetes.follow import Target
+    from launcher.backends.kubernetes.target import Target
 
 CONFIG_MAP_LIMIT = 1 << 20
 """Bytes a ConfigMap may hold. Source: Kubernetes, ConfigMaps, Motivation."""
@@ -50,6 +50,7 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: The configurations are larger than a ConfigMap may be.
         """
+        configs = {**configs, stopping.SCRIPT: manifest.start_script(job)}
         size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
         if size > CONFIG_MAP_LIMIT:
             raise fail(
@@ -168,10 +169,11 @@ def _target(handle: JobHandle) -> "Target":
     Raises:
         ProblemsFound: The bundle is damaged.
     """
-    from launcher.backends.kubernetes.follow import Target
+    from launcher.backends.kubernetes.target import Target
 
     job = objects.job_manifest(_bundle(handle))
-    return Target(job.kind, job.namespace, job.name, handle.uid or "", objects.selector(job.body))
+    selector, parts = objects.selector(job.body), objects.part_names(job.body)
+    return Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts)
 
 
 BACKEND = KubernetesBackend()

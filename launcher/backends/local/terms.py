@@ -55,16 +55,28 @@ class Cause(StrEnum):
     UNREADY = "its agent was not ready in time"
     SILENT = "its agent does not answer"
     DISOBEDIENT = "its agent did not do as told"
+    HANG = "hang"
     NO_CAPACITY = "the job waits for nodes, and no event that is left can bring them"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A node that failed: which, why, and what its agent said."""
+    """A node that failed: which, why, and what its agent said. A hang is the job's, of node -1."""
 
     node: int
     cause: Cause
     detail: str = ""
+
+    def __str__(self) -> str:
+        if self.cause is Cause.HANG:
+            return f"{self.cause}: {self.detail}"
+        workers = ", ".join(f"local rank {each.local_rank} {each}" for each in failed_workers(self.detail))
+        return f"node {self.node}: {self.cause}{f' ({workers})' if workers else ''}"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether something happened to this node itself: a worker that ends by itself may miss those of others."""
+        return self.cause is not Cause.WORKER or self.was_killed
 
     @property
     def was_killed(self) -> bool:
@@ -106,6 +118,7 @@ class Sight:
         capacity: Nodes the job may have now.
         step: Optimizer step that was done last; 0 while there is none.
         is_stuck: Whether the capacity stays as it is for good unless the job trains.
+        hang: Since when there is no new step, in words, if that is too long; "" otherwise.
     """
 
     now_s: float
@@ -115,6 +128,7 @@ class Sight:
     capacity: int = 1
     step: int = 0
     is_stuck: bool = False
+    hang: str = ""
 
     def report(self, node: int) -> Report:
         """Return what was seen of `node`."""
@@ -220,6 +234,7 @@ class Course:
         new_node: Number of the next node that was never there before.
         warming: New nodes, whose agents get ready while the others train.
         size: Nodes it had when it last ran.
+        target: Nodes it is to have after a planned stop.
         wish_since_s: Since when it could have more nodes.
         fault_since_s: When the fault that it recovers from was noticed.
         fault_step: Newest step that any fault so far interrupted.
@@ -236,6 +251,7 @@ class Course:
     new_node: int = 0
     warming: tuple[int, ...] = ()
     size: int = 0
+    target: int = 0
     wish_since_s: float | None = None
     fault_since_s: float | None = None
     fault_step: int = 0
