@@ -47,17 +47,13 @@ class Job(Weighing):
         reporter: Rank 0's; None writes the files of the run folder where the launcher named one.
         on_step: Called on rank 0 with the metrics of each step.
         event_pending: Whether this rank was told to save and stop.
-        user_content: Further objects to save and restore, by name: a gradient scaler, averaged weights, counters of
-            the script. Each is replicated: its sharded tensors (DTensor) are saved by all ranks, its other tensors
-            must be the same on all ranks, and of everything else the first rank's is saved. One that a checkpoint
-            does not hold keeps its initial values, with a warning.
-        save_frozen: Whether checkpoints hold frozen parameters too, for a model that changes them by other means than
-            the optimizer. Otherwise the script gives them their values, from the base model.
+        user_content: Further objects to save and restore, by name; see `Content` for how. One that a checkpoint does
+            not hold keeps its initial values, with a warning.
+        save_frozen: Whether checkpoints hold frozen parameters too, rather than leave them to the script.
         hooks: What the script does between steps: evaluation, an epoch's end, the final export.
 
     Raises:
         ValueError: A name in `user_content` is taken or malformed.
-        TypeError: An object in `user_content` lacks `state_dict` or `load_state_dict`.
     """
 
     def __init__(
@@ -171,12 +167,9 @@ class Job(Weighing):
     def _save(self, *, is_last: bool) -> None:
         if not self.step:
             return
-        with self._busy("checkpoint"):
-            self._publish(is_last=is_last)
-
-    def _publish(self, *, is_last: bool) -> None:
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        self.checkpoints.save(self._content, progress, is_last=is_last)
+        with self._busy("checkpoint"):
+            self.checkpoints.save(self._content, progress, is_last=is_last)
 
     def _busy(self, what: str) -> AbstractContextManager[None]:
         return self._reporter.busy(what) if self._reporter else nullcontext()
