@@ -15,4 +15,4 @@ def test_every_case_loads_the_newest_that_is_whole_or_says_what_was_tried(tmp_pa
 
     outcomes = run_cases(range(NUM_CASES), tmp_path)
     report(f"{NUM_CASES} cases: " + ", ".join(f"{name} {count}" for name, count in outcomes.most_common()))
-    assert sum(outcomes.values()) == NUM_CASES and len(outcomes) == 6
+    assert sum(outcomes.values()) == NUM_CASES and len(outcomes) == 7
