@@ -10,7 +10,18 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from launcher import console
-from launcher.commands import checkpoint, compiling, container, followed, governance, jobs, look, project, ranks
+from launcher.commands import (
+    checkpoint,
+    compiling,
+    container,
+    followed,
+    governance,
+    jobs,
+    look,
+    pods,
+    project,
+    ranks,
+)
 from launcher.problems import Problem, ProblemsFound
 
 USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
@@ -40,6 +51,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "cancel": followed.cancel,
         "timeline": jobs.timeline,
     },
+    "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
     "Clusters and images": {"governance": governance.governance, "container": container.container},
     "The program itself": {
         "schema": project.schema,

@@ -132,6 +132,14 @@ _ELSEWHERE = (
     Code("E352", "A submission that failed half-way could not be taken back.", _BUNDLE, "k8s"),
     Code("E353", "A job that was removed has pods that do not end.", "Kubernetes, Pod termination", "k8s"),
     Code("E356", "Kubernetes keeps both streams of a container in one log.", "Kubernetes, Logging", "k8s"),
+    Code("E380", "Jobs have pods on a Kubernetes cluster only.", _COMMANDS),
+    Code("E381", "A command in a pod, and a port forwarded to one, need a pod that runs.", _COMMANDS, "k8s"),
+    Code("E382", "The node of a pod refuses the command or the connection, in its own words.", _COMMANDS, "k8s"),
+    Code(
+        "E383", "A port is forwarded from this machine's loopback address, where it must be free.", _COMMANDS, "k8s"
+    ),
+    Code("E384", "A port is a number from 1 to 65535.", _COMMANDS, "k8s"),
+    Code("E385", "The training operator's log is that of pods in its own namespace.", _COMMANDS, "k8s"),
     Code("E360", "What a team gets is said as key=value.", _GOVERNANCE),
     Code("E361", "Names of a team's objects are names that Kubernetes, Kueue, IAM and EKS take.", _GOVERNANCE),
     Code("E362", "A setting of a team needs another one, or more than its nodes have.", _GOVERNANCE),

@@ -81,6 +81,18 @@ def show_notice(notice: Notice, *, stderr: bool = False) -> None:
         say(line, "yellow", stderr=stderr)
 
 
+def say_wrapped(head: str, text: str, style: str = "") -> None:
+    """Print a head and a text: in one line where it fits or nobody looks, else the text below it, indented."""
+    line = f"{head}  {text}"
+    columns = width()
+    if columns is None or len(line) <= columns:
+        say(line, style)
+        return
+    say(head, style)
+    for part in textwrap.wrap(text, columns, initial_indent=_INDENT_OF_NOTICE, subsequent_indent=_INDENT_OF_NOTICE):
+        say(part, style)
+
+
 def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
     """Return a line in pieces that fit a terminal, cut between words; whole where it goes elsewhere."""
     if not stream.isatty() or len(line) <= (columns := shutil.get_terminal_size().columns):

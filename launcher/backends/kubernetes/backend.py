@@ -1,7 +1,7 @@
 """HyperPod on EKS: one ConfigMap with the configurations, and one HyperPodPyTorchJob or Kubeflow PyTorchJob."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import bundle as bundles
 from launcher import console, container, yamlio
@@ -11,10 +11,11 @@ from launcher.backends.kubernetes.client import Connection, connect, told
 from launcher.families import interface
 from launcher.problems import Problem, fail
 from launcher.render import render_yaml
-from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
+from launcher.specs import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.follow import Target
+    from launcher.backends.kubernetes.interact import PodOfRank
 
 CONFIG_MAP_LIMIT = 1 << 20
 """Bytes a ConfigMap may hold. Source: Kubernetes, ConfigMaps, Motivation."""
@@ -146,6 +147,60 @@ class KubernetesBackend:
 
         others = objects.manifests(_bundle(handle))[:-1]
         control.cancel(connect(handle.context), _target(handle), others)
+
+    def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
+        """Return the job's pods as they are now, in the order of their ranks."""
+        from launcher.backends.kubernetes import pods
+        from launcher.backends.kubernetes.ranks import Places
+
+        with told():
+            found = _own_pods(connect(handle.context), _target(handle))
+        return pods.described(found, Places.of(_planned(handle)))
+
+    def run_in_pod(self, handle: JobHandle, rank: int, command: Sequence[str]) -> int:
+        """Run a command, or a shell, in the pod of a rank; return its exit code."""
+        from launcher.backends.kubernetes import interact
+
+        with told():
+            return interact.run(_pod_of_rank(handle, rank), command)
+
+    def forward_ports(self, handle: JobHandle, rank: int, ports: Sequence[tuple[int, int]]) -> None:
+        """Forward ports of this machine to the pod of a rank, until interrupted."""
+        from launcher.backends.kubernetes import interact
+
+        with told():
+            interact.forward(_pod_of_rank(handle, rank), ports)
+
+    def operator_log(self, handle: JobHandle) -> Iterator[str]:
+        """Yield the lines of the training operator's log that mention the job."""
+        from launcher.backends.kubernetes import operator_log
+        from launcher.backends.kubernetes.ranks import Places
+
+        with told():
+            places = Places.of(_planned(handle))
+            yield from operator_log.lines(connect(handle.context), _target(handle), places)
+
+
+def _own_pods(connection: Connection, target: "Target") -> Sequence[Mapping[str, Any]]:
+    """Return the job's pods as they are now."""
+    from launcher.backends.kubernetes import follow as following
+
+    listed = connection.get(objects.path("Pod", target.namespace), labelSelector=target.selector)["items"]
+    return following.own_pods(listed, target)
+
+
+def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
+    from launcher.backends.kubernetes.interact import PodOfRank
+    from launcher.backends.kubernetes.ranks import Places
+
+    connection, target = connect(handle.context), _target(handle)
+    places = Places.of(_planned(handle))
+    return PodOfRank(connection, target.namespace, lambda: _own_pods(connection, target), places, rank)
+
+
+def _planned(handle: JobHandle) -> Mapping[str, Any]:
+    """Return the custom resource as it was rendered."""
+    return objects.job_manifest(_bundle(handle)).body
 
 
 def _telling(lines: Iterator[str]) -> Iterator[str]:
