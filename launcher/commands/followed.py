@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.commands.names import AsJson, AsLines, JobName
+from launcher.commands.pods import show_reasons, troubled_json
 
 if TYPE_CHECKING:
     from launcher.backends.base import Backend
     from launcher.jobs import JobRecord, Listed
-    from launcher.specs import JobEvent, LogSelection
+    from launcher.specs import JobEvent, JobPod, JobStatus, LogSelection
 
 _RANK = re.compile(r"rank (\d+)(?: on \S+)? \| ")
 _COLUMNS = ("job", "cluster", "state", "nodes", "submitted", "message")
@@ -52,10 +53,12 @@ def status(job: JobName, as_json: AsJson = False) -> None:
 
     backend, record = opened(job)
     seen = now(record, backend)
+    troubled = _troubled_pods(backend, record, seen)
     if as_json:
-        print(json.dumps(to_json(record, seen), indent=2))
+        print(json.dumps(to_json(record, seen) | troubled_json(troubled), indent=2))
         return
     terminal.show_status(seen)
+    show_reasons(troubled, job)
     if seen.restarts:
         console.say(f"restarts  {seen.restarts}")
     if seen.faulty_nodes:
@@ -143,6 +146,15 @@ def opened(name: str) -> tuple["Backend", "JobRecord"]:
 
     record = submitted(bundles.locate(name))
     return pipeline.load_backend(record.handle.backend), record
+
+
+def _troubled_pods(backend: "Backend", record: "JobRecord", seen: "JobStatus") -> tuple["JobPod", ...] | None:
+    """Return the pods that wait, restart or failed; None where a job has no pods, or its status has their reasons."""
+    from launcher.backends.base import PodBackend
+
+    if not isinstance(backend, PodBackend) or seen.state.is_final:
+        return None
+    return tuple(pod for pod in backend.pods(record.handle) if pod.reason)
 
 
 def log_json(line: str, selection: "LogSelection") -> dict[str, Any]:

@@ -97,17 +97,21 @@ def show(found: tuple["JobPod", ...]) -> None:
             console.say_wrapped(line[:begin].rstrip(), pod.reason, style)
 
 
-def show_reasons(found: tuple["JobPod", ...], job: str) -> None:
-    """Print the pods that have a reason, a line each."""
+def show_reasons(troubled: tuple["JobPod", ...] | None, job: str) -> None:
+    """Print pods that have a reason, a line each."""
     from launcher import console
 
-    troubled = [pod for pod in found if pod.reason]
-    for pod in troubled[:_MOST_PODS]:
+    for pod in (troubled or ())[:_MOST_PODS]:
         where = f" on {pod.node}" if pod.node else ""
-        console.say_wrapped(f"pod       {pod.name}{where}", pod.reason, "yellow")
-    more = len(troubled) - _MOST_PODS
+        console.say_wrapped(f"pod       {pod.name}{where}:", pod.reason, "yellow")
+    more = len(troubled or ()) - _MOST_PODS
     if more > 0:
         console.say(f"pod       {more} more: recipes pods {job}", "yellow")
+
+
+def troubled_json(troubled: tuple["JobPod", ...] | None) -> dict[str, Any]:
+    """Return the pods that have a reason as a part of a job's plain data; nothing where they were not asked for."""
+    return {} if troubled is None else {"troubled_pods": [pod_json(pod) for pod in troubled]}
 
 
 def pod_json(pod: "JobPod") -> dict[str, Any]:

@@ -19,6 +19,7 @@ from background import await_true
 from job_suite import write_bundle
 
 from launcher import cli, jobs, pipeline
+from launcher.backends.kubernetes.objects import path
 from launcher.specs import JobHandle
 
 pytest_plugins = ("cluster_fixtures",)
@@ -376,3 +377,63 @@ def test_a_local_port_that_is_taken_is_a_problem(job, pod, capsys):
 def test_what_are_not_ports_is_refused(job, capsys, words):
     assert cli.run(["port-forward", job, "--", words]) == 2
     assert "E384" in capsys.readouterr().err
+
+
+def status(job, capsys, *words):
+    capsys.readouterr()
+    assert cli.run(["status", job, *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_status_has_the_reasons_of_pods_that_restart_or_wait(space, job, capsys):
+    resource = space.get(JOB, job)
+    first, second, third = (space.pod(resource, index) for index in range(3))
+    killed = {"exitCode": 137, "reason": "OOMKilled"}
+    space.wait_container(first, "CrashLoopBackOff", "back-off 5m0s restarting", 3, killed)
+    space.wait_container(second, "ImagePullBackOff", "no such tag")
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    message = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+    space.set_status("Pod", third, {"phase": "Pending", "conditions": [unschedulable | {"message": message}]})
+    space.conditions(job, "Created", "PodsRunning", "Running")
+    shown = status(job, capsys)
+    assert (
+        f"pod       {first} on node-1:  CrashLoopBackOff: back-off 5m0s restarting; "
+        "last run: OOMKilled, exit code 137 (SIGKILL)" in shown
+    )
+    assert f"pod       {second} on node-1:  ImagePullBackOff: no such tag" in shown
+    assert "FailedScheduling: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu" in shown
+    told = json.loads(status(job, capsys, "--json"))
+    assert [pod["name"] for pod in told["troubled_pods"]] == [first, second, third]
+
+
+@pytest.mark.parametrize(
+    ("pod_status", "why"),
+    [
+        ({"reason": "Evicted", "message": "The node was low on resource: memory."}, "Evicted: The node was low on"),
+        ({"containerStatuses": "OOMKilled"}, "OOMKilled, exit code 137 (SIGKILL)"),
+        ({"containerStatuses": "Error"}, "Error, exit code 1: loss is nan"),
+    ],
+    ids=["evicted", "out-of-memory", "own-last-words"],
+)
+def test_a_failed_job_says_why_its_pods_failed_and_keeps_it(space, job, capsys, pod_status, why):
+    pods = [space.pod(space.get(JOB, job), index) for index in range(2)]
+    for name in pods:
+        space.run_container(name)
+        if reason := pod_status.get("containerStatuses"):
+            words = {"message": "loss is nan\nmore"} if reason == "Error" else {}
+            space.end_container(name, exit_code=1 if words else 137, reason=reason, **words)
+        else:
+            space.set_status("Pod", name, {"phase": "Failed", **pod_status})
+    space.conditions(job, "Failed")
+    shown = status(job, capsys)
+    assert f"JobFailed: is Failed; {pods[0]} on node-1 and 1 more: {why}" in shown
+    space.admin.delete(path(JOB, space.name, job), space.get(JOB, job)["metadata"]["uid"])
+    assert why in status(job, capsys)
+
+
+def test_a_pod_s_own_words_hold_no_secret_and_no_escape_sequences():
+    from launcher.backends.kubernetes.pods import reason
+
+    words = "bad token hf_" + "a" * 34 + " \x1b[2Jgone"
+    pod = {"metadata": {"name": "p"}, "status": {"reason": "Evicted", "message": words}}
+    assert reason(pod) == "Evicted: bad token …  [2Jgone"

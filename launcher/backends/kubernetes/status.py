@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.backends.kubernetes.pods import failures
 from launcher.specs import JobState, JobStatus
 
 STATES = (
@@ -56,7 +57,8 @@ def read(view: View) -> JobStatus:
     if view.job["metadata"].get("deletionTimestamp"):
         return JobStatus(JobState.PENDING, nodes, "is being removed", **extras)
     if state.is_final:
-        return JobStatus(state, nodes, _said(held[name]), **extras)
+        why = failures(view.pods) if state is JobState.FAILED else ()
+        return JobStatus(state, nodes, "; ".join((_said(held[name]), *why)), **extras)
     if state is JobState.PENDING:
         return JobStatus(state, nodes, "; ".join((_waiting(view, nodes), *_faults(extras))), **extras)
     return _running(view, nodes, extras)
