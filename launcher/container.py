@@ -10,7 +10,7 @@ from launcher.families import BUNDLE_CONFIGS, interface
 from launcher.problems import Problem, fail
 from launcher.render import render_template
 from launcher.scales import get
-from launcher.specs import JobSpec
+from launcher.specs import DEFAULT_SAVE_TIMEOUT_S, JobSpec
 
 AGENT = "hyperpod-elastic-agent==1.1.3"
 
@@ -76,7 +76,9 @@ def files(base: str) -> dict[str, str]:
     return {
         "Dockerfile": render_template("kubernetes/Dockerfile.j2", base=base, agent=AGENT, **place),
         "requirements.txt": "".join(f"{line}\n" for line in REQUIREMENTS),
-        "bin/entrypoint": render_template("kubernetes/entrypoint.sh.j2", port=_PORT),
+        "bin/entrypoint": render_template(
+            "kubernetes/entrypoint.sh.j2", port=_PORT, save_timeout_s=DEFAULT_SAVE_TIMEOUT_S
+        ),
         "bin/commands": render_template("kubernetes/commands.sh.j2"),
         "bin/hyperpodrun": render_template("kubernetes/hyperpodrun.sh.j2", module=_AGENT_MODULE),
         **{f"lib/launcher/{name}": text for name, text in _library().items()},
@@ -103,7 +105,11 @@ def command(job: JobSpec) -> tuple[str, ...]:
 
 def env(job: JobSpec) -> dict[str, str]:
     """Return the variables that the entrypoint of such an image reads."""
-    found = {"NNODES": str(job.initial_nodes), "NPROC_PER_NODE": str(job.nproc_per_node)}
+    found = {
+        "NNODES": str(job.initial_nodes),
+        "NPROC_PER_NODE": str(job.nproc_per_node),
+        "SHUTDOWN_TIMEOUT": str(job.save_timeout_s),
+    }
     for name, key in (("PRE_SCRIPT_COMMANDS", "pre_script"), ("POST_SCRIPT_COMMANDS", "post_script")):
         if commands := get(job.config, f"recipes.{key}"):
             found[name] = "\n".join(commands)

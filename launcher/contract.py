@@ -67,7 +67,7 @@ SHIPPED_FILE = "metrics.shipped"
 curve that goes on there."""
 
 CHECKPOINTS_FILE = "checkpoints.jsonl"
-"""Under the run folder, where a job has tiers: one JSON object per save and load of all ranks, written by rank 0."""
+"""Under the run folder: one JSON object per published checkpoint and, where a job has tiers, per load; by rank 0."""
 
 CHECKPOINTS_SHIPPED_FILE = "checkpoints.shipped"
 """Under the run folder: how many bytes of CHECKPOINTS_FILE are settled with the tracking server."""

@@ -257,7 +257,8 @@ def _uncovered(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Proble
     if quota.is_queue and missing:
         message = f"asks for {_listed(missing)}, which its queue does not cover: it would never be admitted"
         allowed = f"what {quota.name} covers: {_listed([n.removeprefix('requests.') for n in quota.hard])}"
-        yield Problem("E365", "cluster.queue_name", message, allowed=allowed)
+        remedy = "cluster.request_node_share=false" if set(missing) <= {"cpu", "memory"} else None
+        yield Problem("E365", "cluster.queue_name", message, allowed=allowed, remedy=remedy)
 
 
 def _listed(names: Sequence[str]) -> str:

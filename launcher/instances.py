@@ -6,6 +6,16 @@ from pathlib import Path
 
 from launcher import yamlio
 
+COUNTED_MEMORY_GIB = {"ml.p5.48xlarge": 640}
+"""GiB a node counts in a quota, where that is not all it has.
+
+Source: AWS, Using elastic training, Auto-scaling: 8 ml.p5.48xlarge have a quota of 5120Gi.
+"""
+
+_REQUESTED_PERCENT = 90
+"""Part of a node that pods request together: the kubelet, the system and daemons need the rest, and a pod that
+requested all of a node would never be scheduled. Our own choice."""
+
 _RESOURCE = {"gpu": "nvidia.com/gpu", "neuron": "aws.amazon.com/neurondevice", "cpu": None}
 
 
@@ -32,6 +42,29 @@ class Instance:
     rdma: bool
     vcpus: int
     memory_gib: int
+
+    @property
+    def counted_memory_gib(self) -> int:
+        """Main memory that a node counts in a quota, in GiB."""
+        return COUNTED_MEMORY_GIB.get(self.name, self.memory_gib)
+
+
+def requested(instance: Instance, accelerators: int, memory_gib: int | None = None) -> dict[str, str]:
+    """Return the cpu and memory that a pod requests, so that it leaves the others of its node theirs.
+
+    Args:
+        instance: What the node is.
+        accelerators: How many of the node's accelerators the pod takes; all of none is the whole node.
+        memory_gib: Main memory that the node counts in a quota; None takes the usual.
+
+    Returns:
+        Kubernetes quantities. The pods of a full node request 90 % of it, and no more memory than it counts.
+    """
+    part, of = (accelerators, instance.accelerators) if instance.accelerators else (1, 1)
+    usable_gib = instance.memory_gib * _REQUESTED_PERCENT // 100
+    memory_mib = min(memory_gib or instance.counted_memory_gib, usable_gib) * 1024 * part // of
+    cpu_m = instance.vcpus * 10 * _REQUESTED_PERCENT * part // of
+    return {"cpu": f"{cpu_m}m", "memory": f"{memory_mib // 1024}Gi" if memory_mib % 1024 == 0 else f"{memory_mib}Mi"}
 
 
 def canonical(instance_type: str) -> str:

@@ -18,7 +18,15 @@ from launcher.rules.custom import is_script, is_unstated
 from launcher.rules.elasticity import bounds_moved
 from launcher.rules.models import MODEL
 from launcher.scales import get, replaced
-from launcher.specs import BatchSplit, ElasticPolicy, JobSpec, Preemption, Resources, ScalePoint
+from launcher.specs import (
+    DEFAULT_SAVE_TIMEOUT_S,
+    BatchSplit,
+    ElasticPolicy,
+    JobSpec,
+    Preemption,
+    Resources,
+    ScalePoint,
+)
 
 _NAME_LENGTH = 34
 """Characters of run.name kept in a job name. Source: the published launcher's job names."""
@@ -56,6 +64,7 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         overrides=draft.composition.overrides,
         notices=(*draft.notices, *_notices(draft, sizes), *draft.recipe.notices, *_about_checkpoints(draft)),
         cwd=context.cwd,
+        save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
     own = filter(None, (backend_module(draft.backend, part) for part in ("security", "unplayed")))
     return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))

@@ -189,9 +189,11 @@ class RecipeResources(Model):
     """2 MiB huge pages for each pod, as a quantity (5120Mi). Needs memory beside it. EFA may want them; the node must
     have them set aside."""
     memory: str | int | None = None
-    """Main memory for each pod, requested and at most, as a quantity (512Gi). Left out: no limit."""
+    """Main memory for each pod, requested and at most, as a quantity (512Gi). Left out: no limit, and a request
+    by the pod's part of its node's accelerators."""
     cpu: str | int | None = None
-    """Processors for each pod, requested and at most, as a quantity (96). Left out: no limit."""
+    """Processors for each pod, requested and at most, as a quantity (96). Left out: no limit, and a request
+    by the pod's part of its node's accelerators."""
 
 
 class Planner(Model):

@@ -8,6 +8,12 @@ from typing import Any
 
 from launcher.problems import Notice
 
+DEFAULT_SAVE_TIMEOUT_S = 600
+"""Seconds for a last checkpoint where the recipe names none.
+
+Source: the smallest graceful_shutdown_timeout of the published elastic recipes, which are 600, 900 and 1200.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchSplit:
@@ -125,6 +131,7 @@ class JobSpec:
         overrides: As typed by the user.
         notices: What the user should know.
         cwd: Folder that the user's relative paths start from.
+        save_timeout_s: Seconds that the workers of a job, elastic or not, have for a last checkpoint.
     """
 
     name: str
@@ -143,6 +150,7 @@ class JobSpec:
     overrides: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
     cwd: Path = Path()
+    save_timeout_s: int = DEFAULT_SAVE_TIMEOUT_S
 
     @property
     def max_nodes(self) -> int:

@@ -19,16 +19,6 @@ from launcher.render import render_template
 from launcher.rules.kubernetes import DNS_LABEL
 from launcher.typed import type_problems
 
-COUNTED_MEMORY_GIB = {"ml.p5.48xlarge": 640}
-"""GiB a node counts in a quota, where that is not all it has.
-
-Source: AWS, Using elastic training, Auto-scaling: 8 ml.p5.48xlarge have a quota of 5120Gi.
-"""
-
-_REQUESTED_SHARE = 0.9
-"""Part of a node that a container without requests of its own asks for: the kubelet and daemons need the rest, and a
-pod that asked for all of a node would never be scheduled. Our own choice."""
-
 _PODS_PER_NODE = 4
 """Pods of the quota a node: a job's own, its next size's, and small ones beside them. Our own choice."""
 
@@ -115,8 +105,7 @@ class Team(Model):
     @property
     def memory_gib(self) -> int:
         """GiB of main memory that a node counts."""
-        instance = self.instance
-        return self.memory_gib_per_node or COUNTED_MEMORY_GIB.get(instance.name, instance.memory_gib)
+        return self.memory_gib_per_node or self.instance.counted_memory_gib
 
 
 def read(words: Sequence[str]) -> Team:
@@ -238,7 +227,7 @@ def files(team: Team) -> dict[str, str]:
         "hard": _hard(team, nodes),
         "counted": _counted(team, nodes),
         "default": {"cpu": str(instance.vcpus), "memory": f"{team.memory_gib}Gi"},
-        "requested": _requested(team),
+        "requested": instances.requested(instance, instance.accelerators, team.memory_gib),
         "most": {"cpu": str(instance.vcpus), "memory": f"{instance.memory_gib}Gi"},
         "min_available": team.nodes if team.min_available is None else team.min_available,
         "quotas": _queue_quotas(team),
@@ -294,13 +283,6 @@ def _counted(team: Team, nodes: int) -> dict[str, str]:
         "services": str(team.max_services),
         "count/hyperpodpytorchjobs.sagemaker.amazonaws.com": str(team.max_jobs),
     }
-
-
-def _requested(team: Team) -> dict[str, str]:
-    """Return what a container without requests asks for: it fits on a node beside the kubelet and daemons."""
-    instance = team.instance
-    memory = min(team.memory_gib, int(instance.memory_gib * _REQUESTED_SHARE))
-    return {"cpu": f"{int(instance.vcpus * 1000 * _REQUESTED_SHARE)}m", "memory": f"{memory}Gi"}
 
 
 def _queue_quotas(team: Team) -> list[dict[str, str]]:

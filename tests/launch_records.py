@@ -53,8 +53,13 @@ class Job:
         told = dict(zip(names, marks, strict=True)) | ({} if has_first_step else {"first_step": None})
         self.append("starts.jsonl", attempt=self.attempt, **self.size, **told, **resumed)
 
-    def train(self, steps, *, seconds=0.2):
-        """Train `steps` steps, of `seconds` each."""
+    def save(self, tier="training_dir"):
+        """Publish a checkpoint of the steps done, of which tiers do not record the samples."""
+        cursor = {"cursor": self.cursor} if tier == "training_dir" else {}
+        self.append("checkpoints.jsonl", time=self.now, event="saved", step=self.step, tier=tier, **cursor)
+
+    def train(self, steps, *, seconds=0.2, data_s=0.0):
+        """Train `steps` steps, of `seconds` each, of which rank 0 waits `data_s` for its data."""
         for _ in range(steps):
             self.now += seconds
             self.step += 1
@@ -64,7 +69,8 @@ class Job:
             )
             self.append(
                 "metrics.jsonl", step=self.step, loss=loss, learning_rate=0.003, samples_per_s=SAMPLES / seconds,
-                samples=SAMPLES, time=self.now, attempt=self.attempt, cursor=self.cursor, **self.size,
+                samples=SAMPLES, time=self.now, attempt=self.attempt, cursor=self.cursor, data_s=data_s,
+                **self.size,
             )  # fmt: skip
 
     @property

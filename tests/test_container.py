@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -62,7 +63,7 @@ class Pod:
     Of the launcher it finds only what the image has.
     """
 
-    def __init__(self, built, work, program, **variables):
+    def __init__(self, built, work, program, start=(), **variables):
         self.work, self.port = work, free_port()
         self.short = tempfile.mkdtemp()  # the agent's socket is named by its pid, which is 1 in every pod
         self.is_process_one = is_allowed(NEW_PID_NAMESPACE)
@@ -80,7 +81,7 @@ class Pod:
         words = [built / "bin/entrypoint", f"--rdzv-conf=resource_config_dir={work}", *program]
         with (work / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                [*(NEW_PID_NAMESPACE if self.is_process_one else ()), *words],
+                [*(NEW_PID_NAMESPACE if self.is_process_one else ()), *start, *words],
                 cwd=work,
                 env=environment,
                 stdout=log,
@@ -203,6 +204,35 @@ def test_the_image_trains_a_recipe_with_what_is_in_it(built, work, prepare):
         pod.until(lambda: (work / "metrics.jsonl").exists() and (work / "metrics.jsonl").read_text().count("\n") >= 3)
 
 
+def test_a_pod_that_is_deleted_saves_what_it_trained_since_its_last_checkpoint(built, work, prepare, render):
+    """The whole of it: the rendered start script, the image's entrypoint, the real agent, the real trainer."""
+    words = (
+        "recipes=training/tiny/tiny_lm_cpu",
+        "++recipes.elastic_policy.is_elastic=true",
+        "recipes.training_config.training_args.save_steps=0",
+        "recipes.training_config.training_args.max_epochs=100",
+        f"recipes.training_config.training_args.training_dir={work / 'checkpoints'}",
+    )
+    cluster = ("cluster=k8s", "instance_type=ml.m5.2xlarge", *OWN)
+    start = work / "start.sh"
+    start.write_text(yamlio.load(render(*words, *cluster).files["manifests/configmap.yaml"])["data"]["start.sh"])
+    configs = work / "configs"
+    configs.mkdir()
+    (configs / "config.yaml").write_text(yamlio.dump(prepare(*words).scales[0].config))
+    program = ["-m", "launcher.runtime.entrypoint", f"--config-path={configs}"]
+    variables = {"NPROC_PER_NODE": "2", "RECIPES_RUN_DIR": str(work), "OMP_NUM_THREADS": "1"}
+    variables["HYPERPOD_SIGNAL_COORDINATION"] = "distributed"
+    metrics = work / "metrics.jsonl"
+    with Pod(built, work, program, start=("/bin/bash", start), **variables) as pod:
+        pod.start()
+        pod.until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3)
+        assert not list((work / "checkpoints").glob("*/*"))
+        pod.main_process().send_signal(signal.SIGTERM)
+        assert pod.process.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    last = json.loads(metrics.read_text().splitlines()[-1])["step"]
+    assert [path.name for path in (work / "checkpoints").iterdir() if str(last) in path.name]
+
+
 def test_an_entrypoint_without_a_program_says_what_it_takes(built):
     done = subprocess.run([built / "bin/entrypoint"], capture_output=True, text=True, timeout=20)
     assert done.returncode == 2 and done.stderr.startswith("usage: entrypoint SCRIPT")
@@ -295,7 +325,7 @@ def test_a_recipe_runs_in_an_image_of_ones_own(render):
     published, own = (pod_of(render(*LLAMA_K8S, ELASTIC, *words)) for words in ((), OWN))
     assert own["image"] == BASE
     program = ["-m", "amzn_awsllm_fine_tuning.train_hp", "--config-path=/config"]
-    assert own["command"] == [f"{container.HOME}/bin/entrypoint", *program]
+    assert own["command"] == ["/bin/bash", "/config/start.sh", f"{container.HOME}/bin/entrypoint", *program]
     assert own["volumeMounts"] == published["volumeMounts"]
     names = {entry["name"]: entry.get("value") for entry in own["env"]}
     assert (names["NNODES"], names["NPROC_PER_NODE"]) == ("1", "8")
@@ -322,7 +352,7 @@ def test_commands_around_a_script_of_ones_own_reach_the_entrypoint_too(render, p
     words = (*script, "container=me/image:1", "instance_type=ml.m5.2xlarge", "++recipes.pre_script=[a]")
     pod = pod_of(render(*words, "cluster.runtime=launcher"))
     assert {"name": "PRE_SCRIPT_COMMANDS", "value": "a"} in pod["env"]
-    assert pod["command"][:2] == ["/opt/recipes/bin/entrypoint", "/app/train.py"]
+    assert pod["command"][2:4] == ["/opt/recipes/bin/entrypoint", "/app/train.py"]
     assert [problem.code for problem in problems(*words)] == ["E108"]
 
 
@@ -332,7 +362,7 @@ def test_the_users_own_command_still_wins(render):
 
 def test_kubeflow_starts_the_program_of_such_an_image_by_torchrun(render):
     command = pod_of(render(*LLAMA_K8S, *OWN, "cluster.use_hyperpod_pytorch_job=false"))["command"]
-    assert command[0] == "torchrun"
+    assert command[2] == "torchrun"
     assert command[-3:] == ["-m", "amzn_awsllm_fine_tuning.train_hp", "--config-path=/config"]
 
 

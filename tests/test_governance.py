@@ -369,6 +369,8 @@ def test_a_pod_that_does_not_state_what_a_quota_bounds_is_refused(job):
     compute = one("ResourceQuota", *P5, ends="-compute")
     (problem,) = exceeds(job(), Quota.of_namespace(compute))
     assert problem.code == "E365"
+    assert "do not state limits.cpu, limits.memory," in problem.message
+    (problem,) = exceeds(job("cluster.request_node_share=false"), Quota.of_namespace(compute))
     assert "requests.cpu, requests.memory, limits.cpu, limits.memory" in problem.message
 
 
@@ -379,6 +381,14 @@ def test_what_a_queue_does_not_cover_is_never_admitted(job):
     assert (problem.code, problem.path) == ("E365", "cluster.queue_name")
     assert "hugepages-2Mi" in problem.message
     assert exceeds(huge, quotas(8, "hugepages_mib_per_node=5120")[-1]) == ()
+
+
+def test_a_queue_of_accelerators_alone_takes_jobs_that_request_no_part_of_a_node(job):
+    queue = quotas(8)[-1]
+    only_gpus = Quota(queue.name, {"requests.nvidia.com/gpu": "64"}, is_queue=True)
+    (problem,) = exceeds(job(), only_gpus)
+    assert (problem.code, problem.remedy) == ("E365", "cluster.request_node_share=false")
+    assert exceeds(job("cluster.request_node_share=false"), only_gpus) == ()
 
 
 def test_more_memory_than_the_quota_counts_is_refused_at_that_number_of_nodes(job):

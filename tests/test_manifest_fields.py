@@ -1,5 +1,7 @@
 """Every field of a job: what sets it, and that the API would know it."""
 
+from fractions import Fraction
+
 import kubernetes_validate
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, needed_by
@@ -9,6 +11,8 @@ from manifest_schemas import KUBERNETES, templates, validate
 from launcher import yamlio
 from launcher.catalogue import entries
 from launcher.contract import ENTRYPOINT
+from launcher.governance import amount
+from launcher.instances import requested, table
 
 KUBEFLOW = "cluster.use_hyperpod_pytorch_job=false"
 STATIC = "recipes.elastic_policy.is_elastic=false"
@@ -144,6 +148,45 @@ def test_tolerations_volumes_and_user_reach_the_pod(job):
     assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
+def resources(found):
+    (container,) = templates(found)[0]["spec"]["containers"]
+    return container["resources"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "asked"),
+    [
+        ((), {"cpu": "172800m", "memory": "640Gi"}),
+        (("recipes.trainer.devices=2",), {"cpu": "43200m", "memory": "160Gi"}),
+        (("recipes.trainer.devices=1", "instance_type=g5.12xlarge"), {"cpu": "10800m", "memory": "43Gi"}),
+        (("++recipes.resources={cpu: 4}",), {"cpu": 4, "memory": "640Gi"}),
+        (("++recipes.resources={memory: 9Gi}",), {"cpu": "172800m", "memory": "9Gi"}),
+    ],
+    ids=["full-node", "quarter", "one-of-four", "own-cpu", "own-memory"],
+)
+def test_a_pod_requests_its_part_of_the_node_and_is_not_limited_to_it(job, overrides, asked):
+    found = resources(job(*overrides))
+    assert {name: found["requests"][name] for name in asked} == asked
+    stated = {name for name in asked if not isinstance(asked[name], str) or asked[name] == "9Gi"}
+    assert {"cpu", "memory"} & found["limits"].keys() == stated
+
+
+def test_no_part_is_requested_where_it_is_turned_off_or_unknown(job):
+    off = resources(job(request_node_share=False))
+    assert off["requests"] == off["limits"] and not {"cpu", "memory"} & off["requests"].keys()
+    (container,) = templates(job(base=TINY_K8S))[0]["spec"]["containers"]
+    assert "resources" not in container
+
+
+@pytest.mark.parametrize("instance", table().values(), ids=lambda instance: instance.name)
+def test_the_pods_of_a_node_fit_on_it_together_whatever_their_part(instance):
+    for accelerators in range(1, instance.accelerators + 1):
+        pods = instance.accelerators // accelerators
+        part = {name: amount(text) for name, text in requested(instance, accelerators).items()}
+        assert 0 < part["cpu"] * pods <= instance.vcpus * Fraction(9, 10)
+        assert 0 < part["memory"] * pods <= instance.memory_gib * 2**30 * Fraction(9, 10)
+
+
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_kubeflow_job_is_a_master_and_the_other_workers(job, nodes):
     found = job(
@@ -181,6 +224,8 @@ def test_torchrun_stands_where_the_agent_would(job):
     found = job(KUBEFLOW, STATIC, "recipes.trainer.num_nodes=2", base=TINY_K8S)
     words = only({tuple(template["spec"]["containers"][0]["command"]) for template in templates(found)})
     assert words == (
+        "/bin/bash",
+        "/config/start.sh",
         "torchrun",
         "--nnodes=2",
         "--nproc-per-node=2",
@@ -198,7 +243,7 @@ def test_torchrun_runs_a_script_with_its_own_arguments(job):
     args = "training_cfg.script_args=[{--configs: 'bundle:configs'}, {--lr: 0.1}]"
     found = job(KUBEFLOW, args, base=(*script, *TINY_K8S))
     words = templates(found)[0]["spec"]["containers"][0]["command"]
-    assert words[0] == "torchrun"
+    assert words[2] == "torchrun"
     assert words[-5:] == ["/app/train.py", "--configs", "/config", "--lr", "0.1"]
 
 

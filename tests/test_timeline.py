@@ -85,9 +85,92 @@ def test_every_kept_step_is_counted_once_whatever_was_lost_on_the_way(run_dir):
 def test_without_a_checkpoint_everything_is_lost(run_dir):
     job = first_attempt(run_dir, nodes=2, steps=5)
     lose(job, 1, "node 1 is lost", checkpoint=0)
+    job.end()
     line = timeline.read(run_dir)
     assert line.samples_lost == 5 * SAMPLES and line.samples_redone == SAMPLES
     assert [step.kept for step in line.steps] == [False] * 5 + [True]
+
+
+def test_waiting_for_data_is_no_goodput(run_dir):
+    job = first_attempt(run_dir, steps=1)
+    job.train(9, data_s=0.15)
+    job.end()
+    line = timeline.read(run_dir)
+    assert (line.useful_s, line.data_s) == pytest.approx((0.2 + 9 * 0.05, 9 * 0.15))
+    assert line.goodput == pytest.approx(line.useful_s / line.wall_s)
+    assert "0.7 s went into steps that count, 1.3 s into waiting for their data." in told(line)
+
+
+def told(line):
+    return " ".join(timeline.text(line).split())
+
+
+@pytest.mark.parametrize("ending", ["failed", "cancelled", "killed"])
+def test_work_after_the_last_checkpoint_of_a_job_that_did_not_succeed_is_lost(run_dir, ending):
+    job = first_attempt(run_dir, steps=10)
+    job.save()
+    job.train(18)
+    if ending != "killed":
+        job.end(ending)
+    line = timeline.read(run_dir)
+    assert [step.step for step in line.steps if step.kept] == list(range(1, 11))
+    assert (line.samples_lost, line.samples_lost_at_end, line.num_steps) == (18 * SAMPLES, 18 * SAMPLES, 10)
+    assert line.useful_s == pytest.approx(10 * 0.2)
+    assert "576 samples lost" in told(line)
+
+
+def test_a_relaunch_reports_the_same_loss_as_the_launch_that_failed(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    job.save()
+    job.train(18)
+    job.end("failed")
+    failed = timeline.read(run_dir)
+    again = Job(run_dir, launched=job.now + 1000)
+    again.step, again.cursor = 10, 10 * SAMPLES
+    again.start([0])
+    again.end("failed")  # it has saved nothing: its own step is lost too
+    line = timeline.read(run_dir)
+    assert line.transitions[0].samples_lost == failed.samples_lost == 18 * SAMPLES
+    assert (line.samples_lost_at_end, line.useful_s) == (SAMPLES, 0.0)
+
+
+def test_without_a_checkpoint_a_failed_job_has_no_goodput(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    job.end("failed")
+    line = timeline.read(run_dir)
+    assert (line.goodput, line.samples_lost) == (0.0, 10 * SAMPLES)
+
+
+def test_steps_of_a_running_job_count_until_it_fails(run_dir):
+    first_attempt(run_dir, steps=10)
+    with lock(run_dir):
+        assert timeline.read(run_dir).num_steps == 10
+    assert timeline.read(run_dir).num_steps == 0
+
+
+@pytest.mark.parametrize(("tier", "kept"), [("persistent", 28), ("memory", 20), ("replica", 20)])
+def test_a_checkpoint_in_the_memory_of_nodes_does_not_outlive_the_job(run_dir, tier, kept):
+    job = first_attempt(run_dir, nodes=2, steps=20)
+    job.save("persistent")
+    job.train(8)
+    job.save(tier)
+    lose(job, 1, "node 1 is lost", checkpoint=28, replaced_by=2)
+    load = {"time": job.now - 0.1, "event": "loaded", "step": 28, "tier": tier}
+    job.append("checkpoints.jsonl", **load)
+    job.end("failed")
+    line = timeline.read(run_dir)
+    assert [step.step for step in line.steps if step.kept] == list(range(1, kept + 1))
+    assert line.samples_lost == (29 - kept) * SAMPLES
+
+
+def test_a_resume_from_an_older_checkpoint_discards_the_newer_one(run_dir):
+    job = first_attempt(run_dir, steps=10)
+    job.save()
+    job.train(10)
+    job.save()
+    lose(job, 0, "the newest checkpoint is damaged", checkpoint=10, replaced_by=1)
+    job.end("failed")
+    assert timeline.read(run_dir).last_step == 10
 
 
 def test_a_resume_from_amid_another_size_s_steps_counts_samples_not_steps(run_dir):
@@ -97,6 +180,7 @@ def test_a_resume_from_amid_another_size_s_steps_counts_samples_not_steps(run_di
     job.event("starting", attempt=1, nodes=[0], size=1)
     twice = dict(step=2, loss=1.0, nodes=1, world_size=2, samples=2 * SAMPLES, samples_per_s=100.0, attempt=1)
     job.append("metrics.jsonl", **twice, time=job.now + 1, cursor=3 * SAMPLES)
+    job.end(after_s=2)
     line = timeline.read(run_dir)
     assert (line.samples_lost, line.samples_redone, line.samples) == (SAMPLES, SAMPLES, 3 * SAMPLES)
 
@@ -147,6 +231,67 @@ def test_the_node_that_is_gone_is_the_cause_and_not_the_workers_that_miss_it(run
     job.decide("recover", 2, job.now - 0.003, 1.0)
     (again,) = scaled(run_dir)
     assert (again.cause, again.came_s) == ("node 1: its agent ended", pytest.approx(job.now - 1.001 - LAUNCHED))
+
+
+def test_each_of_two_faults_at_one_moment_has_its_event_with_its_own_cause(run_dir):
+    job = first_attempt(run_dir, nodes=4)
+    crash = job.event("scenario", 0.001, message="worker 1 crashes", fault=True, node=0)
+    job.event("scenario", 0.001, message="node 2 is lost", fault=True, node=2)
+    job.event("fault", 0.5, node=2, cause="its agent ended", message="node 2: its agent ended", is_own=True)
+    killed = "node 0: a worker failed (local rank 1 was killed by SIGKILL)"
+    job.event("fault", 0.3, node=0, cause="a worker failed", message=killed, is_own=True)
+    job.event("fault", 0.3, node=1, cause="a worker failed", message="node 1: a worker failed", is_own=False)
+    job.event("fault", 0.1, node=3, cause="its agent ended", message="node 3: its agent ended", is_own=True)
+    job.decide("recover", 4, job.now - 0.5, 0.1)
+    (again,) = scaled(run_dir)
+    assert again.cause == "worker 1 crashes; node 2 is lost; node 3: its agent ended"
+    assert again.came_s == crash - LAUNCHED
+    events = timeline.read(run_dir).events
+    assert [(event.kind, event.message.partition(":")[0], event.cause) for event in events] == [
+        ("scenario", "worker 1 crashes", ""),
+        ("scenario", "node 2 is lost", ""),
+        ("fault", "node 2", "node 2 is lost"),
+        ("fault", "node 0", "worker 1 crashes"),
+        ("fault", "node 1", "node 2 is lost"),  # it missed that node
+        ("fault", "node 3", "its agent ended"),
+    ]
+
+
+def test_a_new_node_that_failed_is_no_cause_of_a_later_recovery_and_ends_no_attempt(run_dir):
+    job = first_attempt(run_dir, nodes=1)
+    job.decide("scale-up", 2, job.event("scenario", message="the cluster has 2 nodes"))
+    job.event("scenario", 0.5, message="node 1 is lost", fault=True, node=1)
+    lost = "node 1: its agent ended"
+    job.event("fault", 0.1, node=1, cause="its agent ended", message=lost, is_own=True, warming=True)
+    job.event("abandoned", message="a new node failed before it took part", nodes=[1])
+    job.train(5)
+    seen = job.event("fault", 0.1, node=0, cause="a worker failed", message="node 0: a worker failed", is_own=False)
+    job.decide("recover", 1, seen, 1.0)
+    job.stop(graceful=False, saved=False)
+    job.start([0], step=8)
+    up, again = scaled(run_dir)
+    assert (up.given_up, again.cause) == (True, "node 0: a worker failed")
+    first = timeline.read(run_dir).attempts[0]
+    assert first.ended_s == pytest.approx(seen - LAUNCHED)
+
+
+def test_rows_show_the_sizes_that_were_started(run_dir):
+    """4 -> 1 -> 3 within a second: the decision is overtaken before anything is started at 1."""
+    job = first_attempt(run_dir, nodes=4)
+    job.decide("scale-down", 1, job.event("scenario", message="the cluster has 1 node"))
+    job.event("scenario", message="the cluster has 3 nodes")
+    job.stop()
+    job.start(job.nodes[:3])
+    job.train(5)
+    job.nodes = job.nodes[:2]  # what the operator prepared last, and never started
+    job.decide("scale-down", 1, job.event("scenario", message="the cluster has 1 node again"))
+    job.stop()
+    job.start([0])
+    assert [(each.from_nodes, each.to_nodes) for each in timeline.read(run_dir).transitions] == [
+        (0, 4),
+        (4, 3),
+        (3, 1),
+    ]
 
 
 def test_a_fault_of_an_earlier_attempt_is_not_the_cause_of_the_next_recovery(run_dir):

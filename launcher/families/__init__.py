@@ -22,6 +22,7 @@ class Interface:
     Args:
         program: Words for `hyperpodrun`, for a job: a script, or `-m` and a module, and its own arguments.
         image_command: The start command of a job's image; empty when the user must give one.
+        image_log: File in the container that also receives the output of that command; None for none.
         image_env: The variables that the image reads, for a job.
         worker_env: Variables of every worker, wherever the job runs.
         takes_config_path: Whether the program is told the configuration folder with `--config-path`.
@@ -37,6 +38,7 @@ class Interface:
     takes_config_path: bool = True
     cuts_uneven_shares: bool = False
     runs_as_root: bool = False
+    image_log: str | None = None
 
 
 def names() -> list[str]:

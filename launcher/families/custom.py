@@ -69,9 +69,10 @@ def _words(argument: dict[str, Any]) -> Iterator[str]:
 
 
 def _image_command(job: JobSpec) -> tuple[str, ...]:
-    """Return the agent as process 1; the operator tells it the real size."""
+    """Return the agent's command line; the operator sends it the real size."""
     agent = ("hyperpodrun", "--nnodes=1", f"--nproc-per-node={job.nproc_per_node}", "--rdzv-backend=hyperpod")
-    return (*agent, *(_CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in _program(job)))
+    program = (_CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in _program(job))
+    return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *program)
 
 
 def _worker_env(job: JobSpec) -> dict[str, str]:

@@ -333,7 +333,8 @@ def _sharding(fsdp: FsdpConfig) -> "Sharding":
 
 
 _MODULE = "amzn_awsllm_fine_tuning.train_hp"
-_COMMAND = ("/bin/bash", "-c", "/opt/bin/scripts/train-script-gpu.sh 2>&1 | tee /data/training.log")
+_COMMAND = ("/opt/bin/scripts/train-script-gpu.sh",)
+_LOG = "/data/training.log"
 _CONFIG_MOUNT = "/config"
 
 
@@ -374,6 +375,7 @@ def _repository(git: dict[str, Any]) -> str:
 INTERFACE = Interface(
     program=lambda job: ("-m", _MODULE),
     image_command=lambda job: _COMMAND,
+    image_log=_LOG,
     image_env=_image_env,
     runs_as_root=True,
 )

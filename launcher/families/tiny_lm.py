@@ -128,9 +128,9 @@ _PROGRAM = ("-m", ENTRYPOINT)
 
 
 def _image_command(job: JobSpec) -> tuple[str, ...]:
-    """Return the agent as process 1 of an image that has this package; the operator tells it the real size."""
+    """Return the agent's command line in an image that has this package; the operator sends it the real size."""
     agent = ("hyperpodrun", "--nnodes=1", f"--nproc-per-node={job.nproc_per_node}", "--rdzv-backend=hyperpod")
-    return (*agent, *_PROGRAM, "--config-path=/config")
+    return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *_PROGRAM, "--config-path=/config")
 
 
 INTERFACE = Interface(

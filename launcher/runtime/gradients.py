@@ -1,21 +1,54 @@
-"""Gradients of uneven batches, so that every sample counts the same."""
+"""Gradients of uneven batches, so that every sample, or every token, counts the same."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
 
-def loss_weight(num_samples: int, samples_per_step: int, world_size: int) -> float:
-    """Return the factor for the mean loss of one forward pass of `num_samples` samples.
+class MixedDivision(ValueError):
+    """Parts of the model divide their gradients by different factors: no factor of the loss makes up for that."""
 
-    DistributedDataParallel and fully_shard average over ranks, so a rank's gradient must be scaled by its
-    part of the step times the world size for the average to be the mean over all samples.
+
+def gradient_scale(model: nn.Module, dp_size: int) -> float:
+    """Return the factor that undoes the division of gradients by the ranks, for a loss that is a part of a sum.
+
+    DistributedDataParallel and fully_shard divide the sum of the ranks' gradients by the number of ranks. Where
+    several ranks train on the same samples (tensor parallelism beside data parallelism), each of those gradients
+    is either not part of the sum or part of it several times: the number of data-parallel ranks is the factor.
+    `set_gradient_divide_factor` changes it.
+
+    Args:
+        model: Plain, in DistributedDataParallel, or after fully_shard.
+        dp_size: Ranks that train on different samples.
+
+    Raises:
+        MixedDivision: Some modules divide by another factor than others.
 
     Source: PyTorch documentation, DistributedDataParallel: gradients are averaged across processes;
-        torch.distributed.fsdp.fully_shard: gradients are divided by the data-parallel size.
+        torch.distributed.fsdp.fully_shard: gradients are divided by the data-parallel size;
+        FSDPModule.set_gradient_divide_factor: sets a custom divide factor.
     """
-    return num_samples * world_size / samples_per_step
+    groups = [group for module in model.modules() for group in _parameter_groups(module)]
+    if all(group.gradient_divide_factor is None for group in groups):
+        return dp_size
+    sizes = [group.mesh_info.mesh.size() for group in groups]
+    divisors = {float(group.gradient_divide_factor or size) for group, size in zip(groups, sizes, strict=True)}
+    if len(divisors) > 1:
+        factors = " and ".join(map(str, sorted(divisors)))
+        raise MixedDivision(f"modules divide gradients by {factors}: call set_gradient_divide_factor on each of them")
+    return divisors.pop() * dp_size / sizes[0]
+
+
+def _parameter_groups(module: nn.Module) -> list[Any]:
+    # Of fully_shard: the factor has a public setter and no getter. Older versions of torch have one group a module.
+    if not hasattr(module, "_get_fsdp_state"):
+        return []
+    state = module._get_fsdp_state()
+    found = getattr(state, "_fsdp_param_groups", None)
+    groups = [state._fsdp_param_group] if found is None else found
+    return [group for group in groups if hasattr(group, "gradient_divide_factor")]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,10 +14,11 @@ from launcher import contract
 from launcher.runtime import agent, process_group, starts
 from launcher.runtime.agreement import StepAgreement
 from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler
-from launcher.runtime.gradients import gradient_exchange, loss_weight
+from launcher.runtime.gradients import gradient_exchange, gradient_scale
 from launcher.runtime.reporting import Reporter, StepMetrics
-from launcher.runtime.sampler import Batch, StepSampler
+from launcher.runtime.sampler import Batch, SamplerMismatch, StepSampler
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
+from launcher.runtime.waits import Fed
 
 DRAIN_TIMEOUT_S = 5.0
 """How long a job that is in no hurry waits for its metrics to be sent. The launcher sends the rest."""
@@ -68,6 +69,7 @@ class Job:
         self.save_every = save_every
         self.step = 0
         self._batch: Batch | None = None
+        self._fed: Fed[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
         self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
@@ -76,6 +78,7 @@ class Job:
         self._agreement = StepAgreement()
         self._loss: torch.Tensor | None = None
         self._tells_loss = False
+        self._scale: float | None = None
         self._rate: float | None = None
         self._has_stepped = False
         self._is_left = False
@@ -103,25 +106,78 @@ class Job:
 
     @property
     def weight(self) -> float:
-        """The factor that makes each sample of an uneven step count the same in the averaged gradient."""
-        batch = self.batch
-        return loss_weight(len(batch.positions), batch.step_samples, process_group.world_size())
+        """The factor of a loss that is a mean over the samples of the current batch, as `weigh` applies it."""
+        return self._sample_share * self._gradient_scale
 
     def weigh(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to run backward from, and note it for the metrics.
+        """Return the loss to run backward from, and note it for the metrics: the mean over samples.
 
-        A script that calls this does so on all ranks; one that tells no loss multiplies by `weight` itself.
+        The gradient is that of the mean over all samples of the optimizer step, each counted the same, if `loss`
+        is a mean over samples. The mean over the tokens of a batch is not: where samples differ in length, the
+        result depends on how they are grouped, and so on the number of ranks. Use `weigh_sum` for it.
+
+        A script that calls this or `weigh_sum` does so on all ranks; one that reports no loss multiplies by
+        `weight` itself.
 
         Args:
-            loss: Mean over the current batch, shape `()`.
+            loss: Mean over the samples of the current batch, shape `()`.
         """
-        weighted = loss * self.weight
-        own = weighted.detach() / process_group.world_size()
+        return self._note_part(loss, self._sample_share)
+
+    def weigh_sum(self, total: torch.Tensor, step_total: float) -> torch.Tensor:
+        """Return the loss to run backward from, and note it for the metrics: the mean over tokens.
+
+        The gradient is that of the sum over the optimizer step divided by `step_total`: the mean over trained
+        tokens where `step_total` counts those, or over anything else that it counts. It depends neither on how
+        samples are grouped nor on the number of ranks.
+
+            job.weigh_sum(cross_entropy(..., reduction="sum"), job.step_sum(trained_tokens)).backward()
+
+        Args:
+            total: Sum over the current batch, shape `()`.
+            step_total: What the sums of all ranks and batches of the optimizer step are divided by; the same
+                number on all ranks, more than 0.
+        """
+        if not step_total > 0:
+            raise ValueError(f"step_total={step_total}: a step needs something to train on; leave such samples out")
+        return self._note_part(total, 1 / step_total if self.batch.positions else 0.0)
+
+    def step_sum(self, per_sample: Sequence[float] | torch.Tensor) -> float:
+        """Return the sum of `per_sample` over the samples of the current optimizer step, those of all ranks.
+
+        Every rank knows the samples of all others: nothing is exchanged.
+
+        Args:
+            per_sample: One number per sample of the dataset, in the memory of the CPU, as the number of its trained
+                tokens; shape `(num_samples,)`. A tensor or an array is not copied.
+        """
+        batch, stream = self.batch, self.sampler.stream
+        numbers = torch.as_tensor(per_sample)
+        if numbers.shape != (stream.num_samples,):
+            raise ValueError(
+                f"per_sample has shape {tuple(numbers.shape)}; the dataset has {stream.num_samples} samples"
+            )
+        return numbers[stream.indices(range(batch.step_start, batch.step_stop))].sum().item()
+
+    @property
+    def _sample_share(self) -> float:
+        return len(self.batch.positions) / self.batch.step_samples
+
+    @property
+    def _gradient_scale(self) -> float:
+        if self._scale is None:
+            self._scale = gradient_scale(self.model, self.sampler.world_size)
+        return self._scale
+
+    def _note_part(self, loss: torch.Tensor, share: float) -> torch.Tensor:
+        """Return `loss` as its `share` of the step's loss, scaled for the exchange of gradients."""
+        # Each part is there once for every rank that trains on it.
+        own = loss.detach() * (share * self.sampler.world_size / process_group.world_size())
         self._loss = own if self._loss is None else self._loss + own
         self._tells_loss = True
         if self.completes_step:
             self._agreement.begin(self._loss, self._event_pending())
-        return weighted
+        return loss * (share * self._gradient_scale)
 
     def restore(self) -> Progress | None:
         """Load the newest checkpoint if there is one; `steps` does so where it is not done yet.
@@ -149,6 +205,8 @@ class Job:
             self._tiers.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
         else:
             self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler)
+            if self._reporter:
+                self._reporter.saved(self.step, self.sampler.cursor)
 
     def _is_due(self) -> bool:
         """Return whether a checkpoint is due after this step."""
@@ -169,10 +227,13 @@ class Job:
         Args:
             loader: Gives this rank's batches in the order of the sampler.
         """
+        self._check_ranks()
         self.restore()
+        self._scale = None
         began = time.perf_counter()
         try:
-            for batch, data in zip(self.sampler.batches(), _begun(loader), strict=True):
+            self._fed = Fed(lambda: _begun(loader))
+            for batch, data in zip(self.sampler.batches(), self._fed, strict=True):
                 with self._passing(batch, began):
                     yield data
                 if not batch.completes_step:
@@ -186,6 +247,13 @@ class Job:
             self.save()
         finally:
             self._close()
+
+    def _check_ranks(self) -> None:
+        dp_size, world_size = self.sampler.world_size, process_group.world_size()
+        if world_size % dp_size:
+            raise SamplerMismatch(
+                f"the sampler splits a step over {dp_size} data-parallel ranks of {world_size} ranks"
+            )
 
     @contextmanager
     def _passing(self, batch: Batch, began: float) -> Iterator[None]:
@@ -236,6 +304,7 @@ class Job:
             time=time.time(),
             attempt=starts.attempt(),
             cursor=self.sampler.cursor,
+            data_s=self._fed.take_waited_s() if self._fed else 0.0,
         )
         if self._reporter:
             self._reporter.report(metrics)

@@ -107,12 +107,13 @@ def build_model(model_type: str, model_config: Mapping[str, Any], *, max_len: in
     return MODELS[model_type](max_len=max_len, **model_config)
 
 
-def next_token_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy of predicting each token from those before it, shape `()`.
+def next_token_loss(model: nn.Module, tokens: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    """Return the cross entropy of predicting each token from those before it, shape `()`.
 
     Args:
         model: Maps `(B, L)` tokens to `(B, L, V)` logits.
         tokens: Token ids, shape `(B, L + 1)`.
+        reduction: `mean` or `sum` over the `B * L` tokens.
     """
     logits_BLV = model(tokens[:, :-1])
-    return F.cross_entropy(logits_BLV.flatten(0, 1), tokens[:, 1:].flatten())
+    return F.cross_entropy(logits_BLV.flatten(0, 1), tokens[:, 1:].flatten(), reduction=reduction)

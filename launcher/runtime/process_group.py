@@ -9,6 +9,7 @@ import traceback
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,8 @@ import torch.distributed as dist
 from launcher.runtime import starts
 
 JOIN_TIMEOUT = timedelta(minutes=10)
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,23 @@ def barrier() -> None:
     """Wait for all ranks."""
     if dist.is_initialized():
         dist.barrier()
+
+
+def gather(value: _Value) -> list[_Value]:
+    """Return every rank's value, in the order of ranks."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def share(value: _Value) -> _Value:
+    """Return the first rank's value."""
+    values = [value]
+    if dist.is_initialized():
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def leave(exit_code: int = 0) -> None:

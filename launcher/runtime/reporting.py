@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -60,6 +61,7 @@ class StepMetrics:
         time: Seconds since the epoch, at the end of the step.
         attempt: Starts of the workers before the one that did it.
         cursor: Samples consumed since the start of training, this step's included.
+        data_s: Seconds of the step in which rank 0 waited for its data.
     """
 
     step: int
@@ -72,6 +74,7 @@ class StepMetrics:
     time: float
     attempt: int
     cursor: int
+    data_s: float = 0.0
 
 
 class MetricsFile:
@@ -367,6 +370,17 @@ class Reporter:
         # After the first step: importing MLflow in a thread still takes this process's time.
         if self._new_shipper and self._shipper is None:
             self._shipper = self._new_shipper()
+
+    def saved(self, step: int, cursor: int) -> None:
+        """Record a published checkpoint: what a failed job has done after its last one is lost.
+
+        Args:
+            step: Last optimizer step in it.
+            cursor: Samples consumed by then.
+        """
+        record = {"time": time.time(), "event": "saved", "step": step, "cursor": cursor, "tier": "training_dir"}
+        with (self._run_dir / contract.CHECKPOINTS_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
 
     def close(self, timeout_s: float) -> None:
         """Stop, giving the shipper at most `timeout_s` seconds for what it has not sent."""

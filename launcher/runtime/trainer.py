@@ -112,7 +112,8 @@ class Trainer:
         for rows in self.job.steps(self._rows()):
             if self.sample_log:
                 self.sample_log.note(self.job.step + 1, self.job.batch)
-            self.job.weigh(self._mean_loss(rows)).backward()
+            step_tokens = self.job.batch.step_samples * self.settings.max_len
+            self.job.weigh_sum(self._token_losses(rows), step_tokens).backward()
             if self.job.completes_step:
                 self._update()
                 time.sleep(max(0.0, began + self.settings.min_step_s - time.monotonic()))
@@ -149,8 +150,8 @@ class Trainer:
         for indices in self.job.sampler:
             yield self.tokens[indices]
 
-    def _mean_loss(self, rows: torch.Tensor) -> torch.Tensor:
-        return next_token_loss(self.model, rows)
+    def _token_losses(self, rows: torch.Tensor) -> torch.Tensor:
+        return next_token_loss(self.model, rows, reduction="sum")
 
     def _update(self) -> None:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_norm)

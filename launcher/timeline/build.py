@@ -4,20 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.backends.local.terms import Cause
+from launcher.specs import JobState
+from launcher.timeline.causes import ROOTS, Causes, running_faults
+from launcher.timeline.preserved import preserved
 from launcher.timeline.records import LAUNCHED, Launch, OperatorEvent, StartRecord, StepRecord
 from launcher.timeline.values import Attempt, Event, StartParts, Step, Timeline, Transition
 
-_ROOTS = ("scenario", "request")
-_HAPPENINGS = (*_ROOTS, "fault", "operator")
+_HAPPENINGS = (*ROOTS, "fault", "operator")
 _FROM_NOTHING = ("start", "resume")
 """Reasons of transitions before which no worker runs."""
-
-_NOTICED_WITHIN_S = 5.0
-"""What the operator may take to see what happened; about 1 s seen."""
-
-_ONE_LOOK_S = 0.05
-"""Within what the operator writes down all that one look of its has shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +54,33 @@ def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
     end = next((event for event in reversed(launch.events) if event.kind == "ended"), None)
     last = end.time if end else max(_times(launch), default=launch.time)
     traces = tuple(_traces(launch))
-    transitions = tuple(_transitions(launch, traces))
+    causes = Causes(launch)
+    transitions = tuple(_transitions(launch, traces, causes))
     attempts = tuple(_attempts(launch, traces, transitions, last))
+    state = str(end.fields.get("state")) if end else None
+    is_running = end is None and is_alive
+    steps = tuple(_steps(launch, traces))
+    # Without events nothing is known of the end.
+    survives = is_running or state == JobState.SUCCEEDED or not launch.events
+    surviving = steps if survives else _capped(steps, preserved(launch))
     return Timeline(
         launched=launch.time,
         sizes=tuple(_opening(launch).get("sizes") or ()),
-        state=str(end.fields.get("state")) if end else None,
+        state=state,
         message=end.message if end else "",
-        is_running=end is None and is_alive,
+        is_running=is_running,
         wall_s=last - launch.time,
         restarts=max(0, len(attempts) - 1),
         transitions=transitions,
         attempts=attempts,
         events=tuple(
-            Event(event.time - launch.time, event.kind, event.message)
+            Event(event.time - launch.time, event.kind, event.message, causes.of_event(event))
             for event in launch.events
             if event.kind in _HAPPENINGS
         ),
         unfired=tuple(event.message for event in launch.events if event.kind == "unfired"),
-        steps=tuple(_steps(launch, traces)),
+        steps=surviving,
+        samples_lost_at_end=_kept_samples(steps) - _kept_samples(surviving),
     )
 
 
@@ -99,6 +102,15 @@ def _traces(launch: Launch) -> Iterator[_Trace]:
         yield _Trace(number, starts.get(number), tuple(step for step in launch.steps if step.attempt == number))
 
 
+def _capped(steps: tuple[Step, ...], limit: int) -> tuple[Step, ...]:
+    """Return the steps, those after the first `limit` samples of training as lost."""
+    return tuple(replace(step, kept=step.kept and step.cursor <= limit) for step in steps)
+
+
+def _kept_samples(steps: tuple[Step, ...]) -> int:
+    return sum(step.samples for step in steps if step.kept)
+
+
 def _steps(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Step]:
     """Yield every step. It is kept unless a later attempt resumed from before it."""
     for index, trace in enumerate(traces):
@@ -107,11 +119,13 @@ def _steps(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Step]:
             yield Step(
                 time_s=record.time - launch.time,
                 duration_s=record.duration_s,
+                data_s=min(record.data_s, record.duration_s),
                 step=record.step,
                 loss=record.loss,
                 nodes=record.nodes,
                 world_size=record.world_size,
                 attempt=record.attempt,
+                cursor=record.cursor,
                 samples=record.samples,
                 samples_redone=redone,
                 kept=kept_until is None or record.cursor <= kept_until,
@@ -158,6 +172,11 @@ class _Passage:
         is_idle = self.stop()[0] is None and self.first("starting") is None
         return bool(is_over) and is_idle and self.reason != "start"
 
+    @property
+    def suspends(self) -> bool:
+        """Whether it leaves the job without nodes."""
+        return self.decisions[-1].fields["reason"] == "suspend" and not self.is_given_up
+
     def first(self, kind: str) -> OperatorEvent | None:
         """Return the first deed of a kind, or None."""
         return next((deed for deed in self.deeds if deed.kind == kind), None)
@@ -198,20 +217,21 @@ def _passages(launch: Launch) -> list[_Passage]:
     return passages
 
 
-def _transitions(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Transition]:
-    causes = _Causes(launch)
+def _transitions(launch: Launch, traces: tuple[_Trace, ...], causes: Causes) -> Iterator[Transition]:
+    size = 0
     for passage in _passages(launch):
-        came, cause = causes.find(passage)
+        came, cause = causes.find(passage.decisions[0], is_given_up=passage.is_given_up)
         stopping, stopped = passage.stop()
         prewarmed, starting = passage.first("prewarmed"), passage.first("starting")
         number = starting.fields["attempt"] if starting else None
         trace = next((each for each in traces if each.number == number), None)
         first_step = _first_step(passage, trace)
         start, stop, stop_end = (event.time if event else None for event in (starting, stopping, stopped))
+        before, size = size, int(starting.fields["size"]) if starting else 0 if passage.suspends else size
         yield Transition(
             reason=passage.reason,
-            from_nodes=int(passage.decisions[0].fields["from_nodes"]),
-            to_nodes=int(passage.decisions[-1].fields["to_nodes"]),
+            from_nodes=before,
+            to_nodes=size if starting else int(passage.decisions[-1].fields["to_nodes"]),
             cause=cause,
             came_s=came - launch.time,
             decided_s=passage.decisions[0].time - launch.time,
@@ -229,56 +249,6 @@ def _transitions(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Transit
             samples_lost=_lost(launch, traces, trace) if trace else 0,
             samples_redone=sum(_redone(launch, traces, trace)) if trace else 0,
         )
-
-
-class _Causes:
-    """Finds what led to a decision; each of a launch's events leads to one at most.
-
-    A recovery comes from a fault, and that from what hit the job just before, if the scenario did. Every other
-    decision comes from what the scenario did to the capacity, or from a request. The operator tells when it saw
-    the cause, which is a little after it came.
-    """
-
-    def __init__(self, launch: Launch):
-        self._launch = launch
-        self._used: list[OperatorEvent] = []
-
-    def find(self, passage: _Passage) -> tuple[float, str]:
-        """Return when the cause of a passage came, in seconds since the epoch, and what it was."""
-        decision = passage.decisions[0]
-        if decision.message == LAUNCHED:
-            return decision.time, LAUNCHED
-        seen = float(decision.fields.get("cause_time") or decision.time)
-        if decision.fields["reason"] == "recover":
-            return self._fault(decision, seen)
-        told = [event for event in self._told(is_hit=False) if event.time <= seen]
-        # One look of the operator's may tell an event and what followed from that: the first is the cause.
-        together = [event for event in told if told[-1].time - event.time <= _ONE_LOOK_S]
-        if not together or together[-1] in self._used:
-            return seen, decision.message
-        if not passage.is_given_up:  # else the next decision has the same cause
-            self._used += together
-        root = together[0]
-        return (root.time if seen - root.time <= _NOTICED_WITHIN_S else seen), root.message
-
-    def _fault(self, decision: OperatorEvent, seen: float) -> tuple[float, str]:
-        earlier = [event for event in self._launch.events if event.time <= decision.time]
-        started = max((event.time for event in earlier if event.kind == "starting"), default=self._launch.time)
-        faults = [event for event in earlier if event.kind == "fault" and event.time >= started]
-        until = min((fault.time for fault in faults), default=seen)
-        hits = [event for event in self._told(is_hit=True) if 0 <= until - event.time <= _NOTICED_WITHIN_S]
-        if fresh := [hit for hit in hits if hit not in self._used]:
-            self._used += hits
-            return fresh[0].time, fresh[0].message
-        # The workers of other nodes fail because this one is gone.
-        faults.sort(key=lambda fault: fault.fields.get("cause") == Cause.WORKER)
-        return (until, faults[0].message) if faults else (seen, decision.message)
-
-    def _told(self, *, is_hit: bool) -> Iterator[OperatorEvent]:
-        """Yield what came upon the job from outside: what hit it, or what changed the nodes it may have."""
-        for event in self._launch.events:
-            if event.kind in _ROOTS and bool(event.fields.get("fault")) is is_hit:
-                yield event
 
 
 def _first_step(passage: _Passage, trace: _Trace | None) -> float | None:
@@ -328,8 +298,10 @@ def _attempts(
 
 def _end_of_work(launch: Launch, trace: _Trace, began: float, until: float) -> float:
     """Return when the workers of an attempt stopped: with a fault or an order, but not before their last step."""
-    ends = (event.time for event in launch.events if event.kind in ("fault", "stopping") and event.time >= began)
-    return max(min((time for time in ends if time <= until), default=until), *(step.time for step in trace.steps), 0)
+    stops = (event for event in launch.events if event.kind == "stopping")
+    ends = (event.time for event in (*running_faults(launch.events), *stops))
+    end = min((time for time in ends if began <= time <= until), default=until)
+    return max(end, *(step.time for step in trace.steps), 0)
 
 
 def _ending(launch: Launch, transitions: tuple[Transition, ...], began: float, until: float) -> str:

@@ -155,13 +155,9 @@ def _idle_spans(timeline: Timeline) -> Iterator[tuple[float, float, str]]:
 
 
 def _told_events(timeline: Timeline) -> Iterator[Event]:
-    """Yield the events that get a label. A fault that something told before it brought about gets none."""
-    last = -1.0
-    for event in timeline.events:
-        begin = max((each.started_s for each in timeline.attempts if each.started_s <= event.time_s), default=0.0)
-        if event.kind != "fault" or last < begin:
-            yield event
-        last = event.time_s
+    """Return the events that get a label. A fault gets none where what led to it is an event itself."""
+    messages = {event.message for event in timeline.events}
+    return (event for event in timeline.events if event.kind != "fault" or event.cause not in messages)
 
 
 def _flags(timeline: Timeline) -> tuple[_Flag, ...]:

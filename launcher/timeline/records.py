@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from launcher.contract import EVENTS_FILE, METRICS_FILE, STARTS_FILE
+from launcher.contract import CHECKPOINTS_FILE, EVENTS_FILE, METRICS_FILE, STARTS_FILE
 
 LAUNCHED = "launched"
 """The kind of a launch's first event."""
@@ -42,6 +42,7 @@ class StepRecord:
     Args:
         time: Its end, in seconds since the epoch.
         cursor: Samples from the start of training to the end of this step.
+        data_s: Seconds of it in which rank 0 waited for data.
     """
 
     time: float
@@ -53,6 +54,7 @@ class StepRecord:
     samples_per_s: float
     cursor: int
     loss: float | None
+    data_s: float = 0.0
 
     @property
     def duration_s(self) -> float:
@@ -82,12 +84,37 @@ class StartRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """A checkpoint that was published or loaded.
+
+    Args:
+        time: Seconds since the epoch.
+        event: `saved` or `loaded`; other events change nothing.
+        tier: Where it lies.
+        step: Last optimizer step in it.
+        cursor: Samples consumed by then; None where the record does not state it.
+    """
+
+    time: float
+    event: str
+    tier: str
+    step: int
+    cursor: int | None
+
+    @property
+    def outlives_job(self) -> bool:
+        """Whether the checkpoint is still there when all processes of the job have ended."""
+        return self.tier not in ("memory", "replica")
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """The records of one launch, each kind in the order of time.
 
     Args:
         time: When it began, in seconds since the epoch.
         earlier_steps: Steps of the launches before it.
+        checkpoints: Checkpoints published and loaded, those of earlier launches included.
     """
 
     time: float
@@ -95,6 +122,7 @@ class Launch:
     steps: tuple[StepRecord, ...]
     starts: tuple[StartRecord, ...]
     earlier_steps: tuple[StepRecord, ...] = ()
+    checkpoints: tuple[CheckpointRecord, ...] = ()
 
 
 def read_launch(run_dir: Path) -> Launch:
@@ -114,6 +142,7 @@ def read_launch(run_dir: Path) -> Launch:
         tuple(step for step in steps if step.time >= began),
         tuple(start for start in starts if _last_word(start) >= began),
         tuple(step for step in steps if step.time < began),
+        tuple(_read(run_dir / CHECKPOINTS_FILE, _checkpoint)),
     )
 
 
@@ -156,6 +185,7 @@ def _step(fields: Mapping[str, Any]) -> StepRecord:
         samples_per_s=float(fields["samples_per_s"]),
         cursor=int(fields["cursor"]),
         loss=float(loss) if loss is not None and math.isfinite(loss) else None,
+        data_s=float(fields.get("data_s") or 0.0),
     )
 
 
@@ -171,6 +201,17 @@ def _start(fields: Mapping[str, Any]) -> StartRecord:
         joined=fields["joined"],
         restored=fields["restored"],
         first_step=fields["first_step"],
+    )
+
+
+def _checkpoint(fields: Mapping[str, Any]) -> CheckpointRecord:
+    cursor = fields.get("cursor")
+    return CheckpointRecord(
+        time=float(fields["time"]),
+        event=str(fields["event"]),
+        tier=str(fields["tier"]),
+        step=int(fields["step"]),
+        cursor=None if cursor is None else int(cursor),
     )
 
 

@@ -37,7 +37,7 @@ def text(timeline: Timeline, width: int | None = None) -> str:
 
 def to_json(timeline: Timeline) -> dict[str, Any]:
     """Return the timeline as plain data: the fields of the values, times to 0.1 ms, and the totals."""
-    totals = ("useful_s", "goodput", "samples", "samples_lost", "samples_redone", "num_steps", "last_step")
+    totals = ("useful_s", "data_s", "goodput", "samples", "samples_lost", "samples_redone", "num_steps", "last_step")
     data = asdict(timeline)
     lists = {name: data.pop(name) for name in ("transitions", "attempts", "events", "unfired", "steps")}
     return _rounded(data | {name: getattr(timeline, name) for name in totals} | lists)
@@ -111,7 +111,8 @@ def _totals(timeline: Timeline) -> str:
     if not timeline.steps:
         return f"{head} No step was reported."
     return (
-        f"{head} Goodput {100 * timeline.goodput:.0f} %: {timeline.useful_s:.1f} s went into steps that count."
+        f"{head} Goodput {100 * timeline.goodput:.0f} %: {timeline.useful_s:.1f} s went into steps that count,"
+        f" {timeline.data_s:.1f} s into waiting for their data."
         f" {_count(timeline.samples_lost, 'sample')} lost, {timeline.samples_redone} trained again."
     )
 

@@ -27,9 +27,9 @@ class Transition:
     """One change of the job's size or set of nodes.
 
     Args:
-        reason: start, scale-up, scale-down, recover, suspend or resume.
-        from_nodes: Nodes before; 0 while nothing ran.
-        to_nodes: Nodes after; 0 for a suspended job.
+        reason: start, scale-up, scale-down, restart (at the same size), recover, suspend or resume.
+        from_nodes: Nodes that ran before; 0 while nothing ran.
+        to_nodes: Nodes that were started; where none were, those that were decided; 0 for a suspended job.
         cause: What led to it, in words.
         came_s: When the cause came.
         decided_s: When the operator decided.
@@ -102,19 +102,24 @@ class Step:
 
     Args:
         time_s: Its end.
-        duration_s: How long it took.
+        duration_s: How long it took, the wait for data included.
+        data_s: How long rank 0 waited for data.
+        cursor: Samples from the start of training to its end.
         samples: Samples it trained.
         samples_redone: How many of them an earlier attempt or launch had trained already.
-        kept: Whether its work is in the model; False when the job went on from a checkpoint before it.
+        kept: Whether its work survives: False when the job resumed from a checkpoint before it, or failed before
+            a checkpoint held it.
     """
 
     time_s: float
     duration_s: float
+    data_s: float
     step: int
     loss: float | None
     nodes: int
     world_size: int
     attempt: int
+    cursor: int
     samples: int
     samples_redone: int
     kept: bool
@@ -122,11 +127,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that came upon the job: a scenario's event, a request, a fault, the operator's restart."""
+    """Something that came upon the job: a scenario's event, a request, a fault, the operator's restart.
+
+    Args:
+        time_s: When.
+        kind: `scenario`, `request`, `fault` or `operator`.
+        message: What it was, in words.
+        cause: What led to a fault; "" for other events.
+    """
 
     time_s: float
     kind: str
     message: str
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +155,7 @@ class Timeline:
         wall_s: From the launch to the end, or to the last record.
         restarts: How often its workers were started again.
         unfired: Events of the scenario that never came, in words.
+        samples_lost_at_end: Samples trained after the last checkpoint of a job that did not succeed.
     """
 
     launched: float
@@ -156,18 +170,27 @@ class Timeline:
     events: tuple[Event, ...]
     unfired: tuple[str, ...]
     steps: tuple[Step, ...]
+    samples_lost_at_end: int = 0
 
     @property
     def useful_s(self) -> float:
-        """Return the time of the steps whose work is in the model: each step once."""
-        return sum(step.duration_s for step in self.steps if step.kept)
+        """Return the seconds of the surviving steps without their waits for data: each step once."""
+        return sum(step.duration_s - step.data_s for step in self.steps if step.kept)
+
+    @property
+    def data_s(self) -> float:
+        """Return the seconds in which the surviving steps waited for data."""
+        return sum(step.data_s for step in self.steps if step.kept)
 
     @property
     def goodput(self) -> float:
-        """Return the part of the wall time that went into steps whose work is in the model, from 0 to 1.
+        """Return `useful_s` over the wall time, from 0 to 1.
+
+        A step survives if the model of a job that succeeded holds it, or the newest complete checkpoint of one that
+        failed or was stopped. While the job runs, the steps after its newest checkpoint count too.
 
         Source: Google Cloud TPU documentation, "Monitor goodput with the ML Goodput Measurement library":
-        the proportion of time spent making productive, preserved training progress.
+        the proportion of time spent making productive, preserved training progress; data loading is badput.
         """
         return self.useful_s / self.wall_s if self.wall_s > 0 else 0.0
 
@@ -178,8 +201,8 @@ class Timeline:
 
     @property
     def samples_lost(self) -> int:
-        """Return the samples trained after a checkpoint that the job went on from, over all transitions."""
-        return sum(transition.samples_lost for transition in self.transitions)
+        """Return the samples trained after a checkpoint from which the job resumed, or which was its last."""
+        return sum(transition.samples_lost for transition in self.transitions) + self.samples_lost_at_end
 
     @property
     def samples_redone(self) -> int:

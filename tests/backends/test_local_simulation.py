@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_nodes import Job, Luck, World
 
+from launcher import timeline
 from launcher.backends.local import control, memory, rehearsal
+from launcher.backends.local import events as events_file
 from launcher.backends.local.control import Away, Interrupts, Operator
 from launcher.backends.local.course import MAX_BARREN_FAULTS, READY_TIMEOUT_S, advance
 from launcher.backends.local.orders import Orders
@@ -31,6 +33,7 @@ class Watch:
         self.best_step = self.barren = 0
         self.came_back = False
         self.sizes = []
+        self.noted = set()
 
     def __call__(self, before, sight, policy):
         self._note_capacity(before, sight, policy)
@@ -40,6 +43,7 @@ class Watch:
         self._check_faults(before, after, sight, orders)
         for order in orders:
             self._check_order(order, before, after, sight, policy)
+        self._check_fault_events(before, after, sight, orders)
         if after.verdict is JobState.FAILED and before.verdict is None:
             self._check_failure(before, after, sight, policy)
         if after.verdict is JobState.SUCCEEDED:
@@ -57,7 +61,8 @@ class Watch:
             self.came_back = self.came_back or size >= self.fault[1]
 
     def _check_faults(self, before, after, sight, orders):
-        told = any(isinstance(order, Note) and order.kind == "fault" for order in orders)
+        notes = [order for order in orders if isinstance(order, Note) and order.kind == "fault"]
+        told = any(not note.fields["warming"] for note in notes)
         gone = before.phase is Phase.PREPARING and len(sight.alive(before.nodes)) < len(before.nodes)
         if gone or (told and self.fault is None):
             is_replaced = any(isinstance(order, SpawnNodes) for order in orders)
@@ -71,6 +76,25 @@ class Watch:
             self.best_step = max(self.best_step, sight.step)
             assert self.barren <= MAX_BARREN_FAULTS or after.phase is Phase.ENDED, "it tries for ever"
 
+    def _check_fault_events(self, before, after, sight, orders):
+        """Each node that died while the job counted on it has its event, and no other node has that of a death."""
+        for order in orders:
+            if isinstance(order, Note) and order.kind == "fault":
+                fault = (order.fields["node"], order.fields["cause"], before.attempt)
+                assert fault not in self.noted, "a fault is noted twice"
+                self.noted.add(fault)
+                assert order.fields["cause"] != Cause.LOST or not sight.report(fault[0]).alive
+        for order in orders:
+            if isinstance(order, Note) and order.kind == "abandoned":
+                failed = {node for node, _, _ in self.noted} & set(order.fields["nodes"])
+                assert ("failed" in order.message) == bool(failed)
+        if after.phase is Phase.ENDED:
+            return
+        for node in set(before.nodes + before.warming):
+            left = node not in after.nodes + after.warming
+            if left and not sight.report(node).alive:
+                assert (node, Cause.LOST) in {fault[:2] for fault in self.noted}, "a node died without an event"
+
     def _check_order(self, order, before, after, sight, policy):
         if isinstance(order, SpawnNodes):
             assert len(after.nodes + after.warming) <= policy.fit(sight.capacity)
@@ -80,7 +104,7 @@ class Watch:
             self.sizes.append(len(order.nodes))
         if not (isinstance(order, Note) and order.kind == "transition"):
             return
-        if order.fields["reason"] == "scale-up":
+        if order.fields["reason"] == "scale-up" and before.phase is Phase.RUNNING:
             assert sight.now_s - self.more_since >= policy.scaling_timeout_s
             assert before.attempt == 0 or sight.now_s - self.began_at >= policy.snooze_s
         if self.fault and order.fields["reason"] in ("scale-down", "suspend"):
@@ -124,6 +148,7 @@ def play(run_dir, job, luck, policy, scenario):
     with pytest.MonkeyPatch.context() as patch:
         for name, fake in {"time": world.clock, "mishaps": signals, "advance": watch}.items():
             patch.setattr(control, name, fake)
+        patch.setattr(events_file, "time", world.clock)
         patch.setattr(control.timeline, "write", lambda _run_dir: None)
         while True:
             played = rehearsal.from_json(known.rehearsal) if known else rehearsal.begin(scenario)
@@ -138,8 +163,22 @@ def play(run_dir, job, luck, policy, scenario):
                 memory.write(run_dir, operator.recall())
                 known = memory.read(run_dir)
                 world.pass_time(away.down_s)
+    check_rows(timeline.read(run_dir), tuple(watch.sizes))
     verdict = operator.recall().course.verdict
     return Outcome(verdict, tuple(watch.sizes), world.positions_in_the_model(), job.total)
+
+
+def check_rows(line, sizes):
+    """Each start has one row with the size that was started, and the row before it ends where it begins."""
+    started = [row for row in line.transitions if row.attempt is not None]
+    assert tuple(row.to_nodes for row in started) == sizes
+    size = 0
+    for row in line.transitions:
+        assert row.from_nodes == size, "a row begins at a size that did not run"
+        if row.attempt is not None:
+            size = row.to_nodes
+        elif row.reason == "suspend" and not row.given_up:
+            size = 0
 
 
 @st.composite

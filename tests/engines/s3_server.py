@@ -1,8 +1,13 @@
 """A fixture: moto's S3 server in a thread; a test module names this one in `pytest_plugins`."""
 
+import contextlib
+import http.client
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -58,3 +63,103 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     name = f"bucket-{secrets.token_hex(4)}"
     client.create_bucket(Bucket=name)
     return Bucket(s3_endpoint, client, name)
+
+
+@dataclass
+class Tap:
+    """An HTTP proxy before an S3 server: counts what goes through, and answers itself where a test asks for it.
+
+    Args:
+        server: Address of the S3 server, host and port.
+        fault: Is given method and path of a request; returns None, or what is answered in the server's place: status,
+            S3 error code and headers. "drop" closes the connection.
+    """
+
+    server: str
+    fault: Callable[[str, str], tuple[int, str, dict[str, str]] | str | None] = lambda method, path: None
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    read_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        method, body = handler.command, _body_of(handler)
+        with self._lock:
+            self.requests.append((method, handler.path))
+            fault = self.fault(method, handler.path)
+        if fault == "drop":
+            handler.close_connection = True
+            handler.connection.shutdown(socket.SHUT_WR)
+        elif fault:
+            status, code, headers = fault
+            text = f"<Error><Code>{code}</Code><Message>for a test</Message></Error>".encode()
+            _send(handler, status, headers | {"Content-Type": "application/xml"}, text)
+        else:
+            self._forward(handler, body)
+
+    def _forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        connection = http.client.HTTPConnection(self.server, timeout=60)
+        headers = {name: value for name, value in handler.headers.items() if name.lower() not in HOP_HEADERS}
+        connection.request(handler.command, handler.path, body, headers | {"Content-Length": str(len(body))})
+        answer = connection.getresponse()
+        data = answer.read()
+        is_object = handler.command == "GET" and "list-type" not in handler.path and answer.status in (200, 206)
+        with self._lock:
+            self.read_bytes += len(data) if is_object else 0
+        kept = {name: value for name, value in answer.getheaders() if name.lower() not in HOP_HEADERS}
+        if handler.command == "HEAD":
+            kept["Content-Length"] = answer.getheader("Content-Length", "0")
+        _send(handler, answer.status, kept, data)
+        connection.close()
+
+
+HOP_HEADERS = ("connection", "content-length", "transfer-encoding", "expect", "keep-alive", "date", "server")
+
+
+def _body_of(handler: BaseHTTPRequestHandler) -> bytes:
+    if handler.headers.get("Transfer-Encoding", "").lower() != "chunked":
+        return handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+    parts = []
+    while size := int(handler.rfile.readline().split(b";")[0], 16):
+        parts.append(handler.rfile.read(size))
+        handler.rfile.readline()
+    handler.rfile.readline()
+    return b"".join(parts)
+
+
+def _send(handler: BaseHTTPRequestHandler, status: int, headers: dict[str, str], data: bytes) -> None:
+    handler.send_response(status)
+    for name, value in ({"Content-Length": str(len(data))} | headers).items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    handler.wfile.write(data)
+
+
+@contextlib.contextmanager
+def tapped(endpoint: str) -> Iterator[tuple[str, Tap]]:
+    """Run a proxy before the S3 server at `endpoint`; yield its URL and what it counts."""
+    tap = Tap(endpoint.removeprefix("http://"))
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = lambda self: tap.answer(self)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", tap
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def tap(bucket: Bucket) -> Iterator[tuple[str, Tap]]:
+    """Return the URL of a proxy before the bucket's server, and what it counts."""
+    with tapped(bucket.endpoint) as running:
+        yield running

@@ -117,9 +117,9 @@ class RecordingTrainer(Trainer):
 
     taken: list[int]
 
-    def _mean_loss(self, rows: torch.Tensor) -> torch.Tensor:
+    def _token_losses(self, rows: torch.Tensor) -> torch.Tensor:
         self.taken += self.job.sampler.stream.indices(self.job.batch.positions).tolist()
-        return super()._mean_loss(rows)
+        return super()._token_losses(rows)
 
 
 def train(config: dict[str, Any], world_size: int, run_dir: Path, stop_after_step: int = 0) -> list[int]:

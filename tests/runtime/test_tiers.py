@@ -297,10 +297,10 @@ def service():
         yield running
 
 
-def on_service(service, rank: int, world_size: int, store=None) -> CheckpointManager:
+def on_service(service, rank: int, world_size: int, store=None, patience_s: float = 0.1) -> CheckpointManager:
     memory = MemoryService("ns", rank, world_size, 2, service.address)
     stores = [StoreTier(memory, 1, 2)] + ([StoreTier(store, 2, 2)] if store else [])
-    return CheckpointManager(None, stores, Journal("ns", rank))
+    return CheckpointManager(None, stores, Journal("ns", rank), patience_s=patience_s)
 
 
 def test_the_vendors_newest_step_is_not_stale_at_another_number_of_ranks(tmp_path, service):
@@ -320,7 +320,7 @@ def test_the_vendors_newest_step_is_not_stale_at_another_number_of_ranks(tmp_pat
         assert (restored.step, restored.tier, restored.world_size, value) == (90, "memory", 1, 90.0)
 
 
-def test_a_memory_service_that_is_gone_or_changes_bytes_is_done_without(service):
+def test_a_service_that_changes_bytes_is_passed_over_and_one_that_is_gone_may_have_something_newer(service):
     store = Folder(Path("store"))
     save_steps(on_service(service, 0, 1, store), 1, 2, 3)
     assert sorted(service.steps("ns-published")) == [2, 3]
@@ -336,18 +336,34 @@ def test_a_memory_service_that_is_gone_or_changes_bytes_is_done_without(service)
     service.server_close()
     manager = on_service(service, 0, 1, store)
     save_steps(manager, 4)
-    restored, value = load(manager)
-    assert (restored.step, restored.tier, value) == (4, "persistent", 4.0)
-    assert "memory: " in restored.passed_over[0]
+    with pytest.raises(CheckpointUnavailable, match="memory: "):
+        load(manager)
+    assert load(CheckpointManager(None, [StoreTier(store, 2, 2)], Journal("ns", 0)))[1] == 4.0
 
 
-def test_a_list_that_the_service_cannot_give_is_not_an_empty_one(service):
+def test_a_list_that_the_service_cannot_give_is_waited_for(service, monkeypatch):
     store = Folder(Path("store"))
     save_steps(on_service(service, 0, 1, store), 1, 2, 3)
     service.refused = "latest"
+    with pytest.raises(CheckpointUnavailable, match="memory: .*latest"):
+        load(on_service(service, 0, 1, store))
+    warned = Journal.warn
+
+    def answer_again(self, step, message):
+        service.refused = ""
+        warned(self, step, message)
+
+    monkeypatch.setattr(Journal, "warn", answer_again)
+    restored, value = load(on_service(service, 0, 1, store, patience_s=60))
+    assert (restored.step, restored.tier, value, restored.passed_over) == (3, "memory", 3.0, ())
+
+
+def test_a_shard_that_the_service_cannot_give_comes_from_another_tier_of_the_same_step(service):
+    store = Folder(Path("store"))
+    save_steps(on_service(service, 0, 1, store), 1, 2)
+    service.refused = "ns-1-ranks/"
     restored, value = load(on_service(service, 0, 1, store))
     assert (restored.step, restored.tier, value) == (2, "persistent", 2.0)
-    assert "memory: " in restored.passed_over[0] and "latest" in restored.passed_over[0]
 
 
 def test_a_broken_pointer_hides_no_other_checkpoint_of_the_service(service, capsys):
@@ -357,7 +373,7 @@ def test_a_broken_pointer_hides_no_other_checkpoint_of_the_service(service, caps
             service.blobs[name] = (b"x" + told[0][1:], told[1])
     manager = on_service(service, 0, 1)
     restored, value = load(manager)
-    assert (restored.step, value) == (2, 2.0) and "step 3 from memory" in restored.passed_over[0]
+    assert (restored.step, value) == (2, 2.0) and "memory: save 3: " in restored.passed_over[0]
     save_steps(manager, 3, 4, 5)
     assert load(on_service(service, 0, 1))[0].step == 5 and "failed" not in capsys.readouterr().out
 

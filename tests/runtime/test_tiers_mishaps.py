@@ -51,16 +51,16 @@ def failing(*_: object) -> None:
 def test_a_removal_takes_nothing_that_another_rank_is_just_writing(tmp_path):
     """Rank 0 removes what is old while rank 1 would like to write the next checkpoint."""
     store = Folder(tmp_path / "store")
-    retire = checkpointing._retire
+    retire = CheckpointManager._retire
 
-    def late(tier: StoreTier, key) -> None:
+    def late(self, tier: StoreTier, key) -> None:
         until = time.monotonic() + 0.2
         while time.monotonic() < until and not any(later > key for later in store.saves()):
             time.sleep(0.01)
-        retire(tier, key)
+        retire(self, tier, key)
 
     def work(place: Place) -> None:
-        checkpointing._retire = late
+        CheckpointManager._retire = late
         manager = CheckpointManager(None, [StoreTier(store, 1, 3)], Journal("ns", place.rank))
         for step in (1, 2, 3):
             manager.save({f"w{place.rank}": torch.full((10,), float(step))}, step, {})
@@ -155,17 +155,19 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one():
 
 
 @pytest.mark.parametrize("method", ["manifests", "shards", "manifest", "open"])
-def test_memory_that_cannot_be_read_is_passed_over(method, monkeypatch):
+def test_memory_that_cannot_be_read_leads_to_no_older_step(method, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     store = Folder(Path("store"))
     manager = alone(store)
     save_steps(manager, 2, 3)
-    monkeypatch.setattr(NodeMemory, method, fail)
-    restored, value = load(manager)
-    assert (restored.step, restored.tier, value) == (2, "persistent", 2.0)
-    assert "memory: " in restored.passed_over[0] and "Input/output" in restored.passed_over[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeMemory, method, fail)
+        manager._patience_s = 0.1
+        with pytest.raises(CheckpointUnavailable, match="Input/output|no node has"):
+            load(manager)
+    assert load(manager)[1] == 3.0
 
 
 def test_what_somebody_put_beside_the_checkpoints_is_left_alone():

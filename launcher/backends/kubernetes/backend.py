@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher import bundle as bundles
 from launcher import console, container, yamlio
 from launcher.backends.base import RANK_0
-from launcher.backends.kubernetes import manifest, objects
+from launcher.backends.kubernetes import manifest, objects, stopping
 from launcher.backends.kubernetes.client import Connection, connect, told
 from launcher.families import interface
 from launcher.problems import Problem, fail
@@ -51,6 +51,7 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: The configurations are larger than a ConfigMap may be.
         """
+        configs = {**configs, stopping.SCRIPT: manifest.start_script(job)}
         size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
         if size > CONFIG_MAP_LIMIT:
             raise fail(

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher import container
+from launcher.backends.kubernetes import stopping
 from launcher.backends.kubernetes.security import container_context
 from launcher.backends.kubernetes.settings import LabelSelector
 from launcher.contract import CHECKPOINT_LOG
 from launcher.environment import plain_variables, secret_variables
 from launcher.families import BUNDLE_CONFIGS, interface
+from launcher.instances import requested, table
 from launcher.problems import Problem
 from launcher.scales import get
 from launcher.specs import JobSpec
@@ -21,6 +23,11 @@ from launcher.specs import JobSpec
 CONFIG_MOUNT = "/config"
 AGENT = "hyperpodrun"
 _TORCHRUN = "torchrun"
+_TORCHRUN_PATIENCE = "PET_SHUTDOWN_TIMEOUT"
+"""Variable: seconds between SIGTERM and SIGKILL for the workers, otherwise 30; versions before torch 2.12 ignore it.
+
+Source: torch.distributed.run: --shutdown-timeout.
+"""
 
 _EVAL_PERIOD_S = 3600
 """Window in which restarts are counted, required beside scaleUpSnoozeTimeInSeconds. Our own choice."""
@@ -74,8 +81,10 @@ def values(job: JobSpec) -> dict[str, Any]:
         "tolerations": [each.model_dump(exclude_none=True) for each in job.settings.tolerations or ()],
         "run_policy": _kubeflow_policy(job) if is_kubeflow(job) else _run_policy(job),
         "limits": limits(job),
+        "requests": requests(job),
         "checkpoint_log": str(CHECKPOINT_LOG) if get(job.scales[0].config, "checkpointing.memory") else None,
         "security_context": container_context(job),
+        "grace_period_s": stopping.grace_period_s(job),
     }
 
 
@@ -126,11 +135,22 @@ def node_selector(job: JobSpec) -> dict[str, str]:
 
 
 def command(job: JobSpec) -> list[str]:
-    """Return the container's command. Without the HyperPod operator, torchrun stands where its agent would."""
+    """Return the container's command: the user's own as it is, any other below the start script."""
+    return job.settings.command or stopping.started(_program(job), CONFIG_MOUNT)
+
+
+def start_script(job: JobSpec) -> str:
+    """Return the start script of the pods, which a command of the user's own may use too."""
+    is_image_command = not job.settings.command and not container.is_own(job)
+    return stopping.start_script(job, has_agent=not is_kubeflow(job), is_image_command=is_image_command)
+
+
+def _program(job: JobSpec) -> list[str]:
+    """Return what the image starts. Without the HyperPod operator, torchrun stands where its agent would."""
     family = interface(job.model_type)
     own = container.command(job) if container.is_own(job) else None
-    words = list(job.settings.command or own or family.image_command(job))
-    if not is_kubeflow(job) or job.settings.command or not (own or words[:1] == [AGENT]):
+    words = list(own or family.image_command(job))
+    if not is_kubeflow(job) or not (own or words[:1] == [AGENT]):
         return words
     program = [CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.program(job)]
     told = [f"--config-path={CONFIG_MOUNT}"] if family.takes_config_path else []
@@ -141,12 +161,12 @@ def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
     """Return the commands before and after training that nothing in the container would run."""
     given = [key for key in ("pre_script", "post_script") if get(job.config, f"recipes.{key}")]
     names = {entry["name"] for entry in env(job)}
-    is_direct = not job.settings.command and command(job)[0] == _TORCHRUN
+    is_direct = not job.settings.command and _program(job)[0] == _TORCHRUN
     return tuple(
         Problem(
             "E322",
             f"recipes.{key}",
-            f"nothing runs it: the container starts {command(job)[0]} itself",
+            f"nothing runs it: the container starts {_program(job)[0]} itself",
             remedy="put the commands into cluster.command, or use an image that recipes container made",
         )
         for key in given
@@ -176,6 +196,8 @@ def env(job: JobSpec) -> list[dict[str, Any]]:
     """
     family = interface(job.model_type)
     plain = (container.env(job) if container.is_own(job) else family.image_env(job)) | family.worker_env(job)
+    if is_kubeflow(job):
+        plain[_TORCHRUN_PATIENCE] = str(job.save_timeout_s)
     if job.max_nodes > 1:
         plain |= _MULTI_NODE_ENV
         if job.resources.efa:
@@ -192,8 +214,21 @@ def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "value": value}
 
 
+def requests(job: JobSpec) -> dict[str, Any]:
+    """Return what a pod asks for: its limits, and its part of the node's processors and memory.
+
+    These two are no limits: memory that nobody else uses is the pod's for its data and checkpoints, and a limit on
+    processors would only slow it. A pod without accelerators requests none: its part of a node is unknown.
+    """
+    asked = limits(job)
+    if not job.settings.request_node_share or not job.resources.accelerators:
+        return asked
+    part = requested(table()[job.resources.instance_type], job.resources.accelerators)
+    return asked | {name: text for name, text in part.items() if name not in asked}
+
+
 def limits(job: JobSpec) -> dict[str, Any]:
-    """Return what a pod asks for, which is also the most it gets."""
+    """Return what a pod asks for that is also the most it gets."""
     resources, extra = job.resources, get(job.config, "recipes.resources") or {}
     found: dict[str, Any] = {}
     if resources.accelerators:

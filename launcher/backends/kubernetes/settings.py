@@ -158,6 +158,9 @@ class Settings(Model):
     Task governance names it <class>-priority."""
     queue_name: str | None
     """Kueue LocalQueue that admits the job, e.g. hyperpod-ns-<team>-localqueue; null does without Kueue."""
+    request_node_share: bool
+    """true requests for each pod as much of its node's processors and memory as it takes of the accelerators, where
+    recipes.resources gives none. false requests neither: for a queue that covers neither."""
     volumes: Listed[HostVolume] | None
     """Folders of the nodes to mount, e.g. FSx for Lustre or local NVMe."""
     persistent_volume_claims: Listed[Claim] | None

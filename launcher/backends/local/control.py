@@ -233,10 +233,15 @@ class Operator:
         """Write it down; a node's place in the job is told with the number that its logs have."""
         message = happening.message
         match happening.fault:
-            case KillAgent(place) | LoseNode(place) if (node := self._node(place)) != place:
-                message += f" (number {node} in the logs)"
-        hits = isinstance(happening.fault, KillWorker | KillAgent | LoseNode)
-        self._events.add("scenario", message, {"fault": hits})
+            case KillAgent(place) | LoseNode(place):
+                hit = self._node(place)
+                message += f" (number {hit} in the logs)" if hit != place else ""
+            case KillWorker(rank):
+                hit = self._node(rank // self._orders.nproc_per_node)
+            case _:
+                hit = None
+        fields = {"fault": False} if hit is None else {"fault": True, "node": hit}
+        self._events.add("scenario", message, fields)
         _log.info("%s", message)
 
     def _inflict(self, happening: Happening) -> None:

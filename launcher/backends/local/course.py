@@ -124,7 +124,7 @@ def _late(course: Course, sight: Sight, waiting: tuple[int, ...]) -> Step:
         return course, ()
     course = _count_fault(course, sight)
     if course.barren_faults > MAX_BARREN_FAULTS or (late and course.attempt == 0):
-        return course.end(sight.now_s, JobState.FAILED, *faults), ()
+        return course.end(sight.now_s, JobState.FAILED, *faults), tuple(map(_fault_note, faults))
     gone = tuple(fault.node for fault in faults)
     course, spawn = _spawn(course, len(gone))
     fresh = iter(spawn.nodes)
@@ -135,7 +135,7 @@ def _late(course: Course, sight: Sight, waiting: tuple[int, ...]) -> Step:
 def _run(course: Course, sight: Sight, policy: Policy) -> Step:
     if sight.interrupts:
         return _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s, verdict=JobState.CANCELLED), policy)
-    if faults := sight.refusals or _faults(course, sight):
+    if faults := _merged(sight.refusals, _faults(course, sight)):
         settling = course.enter(Phase.SETTLING, sight.now_s, faults=faults, fault_since_s=sight.now_s)
         return settling, tuple(map(_fault_note, faults))
     done = [node for node in course.nodes if sight.report(node).says(AgentState.COMPLETED)]
@@ -143,11 +143,11 @@ def _run(course: Course, sight: Sight, policy: Policy) -> Step:
         return course.end(sight.now_s, JobState.SUCCEEDED), ()
     wanted = policy.fit(sight.capacity)
     if wanted < len(course.nodes):
-        stopping, orders = _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s), policy)
+        stopping, orders = _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s, target=wanted), policy)
         return stopping, (_transition_to(wanted, len(course.nodes), sight.now_s), *orders)
     # Where some have finished, the others are about to: no use in growing.
     if done or wanted == len(course.nodes):
-        return _forget_warming(replace(course, wish_since_s=None))
+        return _forget_warming(replace(course, wish_since_s=None), sight)
     return _grow(course, sight, policy, wanted)
 
 
@@ -164,36 +164,48 @@ def _grow(course: Course, sight: Sight, policy: Policy, wanted: int) -> Step:
         told = _transition("scale-up", len(course.nodes), wanted, since)
         return course, (told, Note("spawned", "", {"nodes": spawn.nodes}), spawn)
     # A node that dies or dawdles while it gets ready is given up; what is left of the wish starts anew.
-    fit = wanted == len(course.nodes + course.warming) and sight.now_s - since <= READY_TIMEOUT_S
+    late = sight.now_s - since > READY_TIMEOUT_S
+    fit = wanted == len(course.nodes + course.warming) and not late
     if not fit or len(sight.alive(course.warming)) < len(course.warming):
-        return _forget_warming(replace(course, wish_since_s=sight.now_s))
+        return _forget_warming(replace(course, wish_since_s=sight.now_s), sight, late=late)
     if not sight.all_ready(course.warming):
         return course, ()
     note = Note("prewarmed", "", {"nodes": course.warming})
-    stopping, orders = _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s), policy)
+    stopping, orders = _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s, target=wanted), policy)
     return stopping, (note, *orders)
 
 
-def _forget_warming(course: Course) -> Step:
+def _forget_warming(course: Course, sight: Sight, *, late: bool = False) -> Step:
+    """Give the new nodes up: the capacity for them is gone, or one of them failed or, if `late`, is not ready."""
     if not course.warming:
         return course, ()
-    note = Note("abandoned", "the new nodes are not needed any more", {"nodes": course.warming})
-    return replace(course, warming=()), (note, DropNodes(course.warming))
+    faults = _warming_faults(course, sight)
+    if late:
+        slow = tuple(node for node in sight.alive(course.warming) if not sight.report(node).says(AgentState.READY))
+        faults += tuple(Fault(node, Cause.UNREADY) for node in slow)
+    message = "a new node failed before it took part" if faults else "the new nodes are not needed any more"
+    note = Note("abandoned", message, {"nodes": course.warming})
+    notes = (*(_fault_note(fault, warming=True) for fault in faults), note)
+    return replace(course, warming=()), (*notes, DropNodes(course.warming))
+
+
+def _warming_faults(course: Course, sight: Sight) -> tuple[Fault, ...]:
+    return tuple(Fault(node, Cause.LOST) for node in course.warming if not sight.report(node).alive)
 
 
 def _settle(course: Course, sight: Sight, policy: Policy) -> Step:
     if sight.interrupts:
         stopping = course.enter(Phase.STOPPING, sight.now_s, verdict=JobState.CANCELLED)
         return stopping, (StopWorkers(sight.alive(course.nodes), None),)
+    course, notes = _note_faults(course, _faults(course, sight))
     if sight.now_s - course.since_s < SETTLE_S:
-        return course, ()
-    faults = _faults(course, sight)
-    faults += tuple(first for first in course.faults if first.node not in {fault.node for fault in faults})
+        return course, notes
+    faults = course.faults
     course = _count_fault(course, sight)
     # A script that ends by itself before its first step would do so again.
     hopeless = sight.step == 0 and all(fault.cause is Cause.WORKER and not fault.was_killed for fault in faults)
     if hopeless or course.barren_faults > MAX_BARREN_FAULTS:
-        return course.end(sight.now_s, JobState.FAILED, *faults), ()
+        return course.end(sight.now_s, JobState.FAILED, *faults), notes
     unfit = tuple(fault.node for fault in faults if fault.cause in (Cause.SILENT, Cause.DISOBEDIENT))
     survivors = tuple(node for node in sight.alive(course.nodes) if node not in unfit)
     stopping = course.enter(
@@ -204,7 +216,19 @@ def _settle(course: Course, sight: Sight, policy: Policy) -> Step:
     )
     note = _transition("recover", course.size, course.size, course.fault_since_s)
     halt = _stopping_note(course.attempt, survivors, graceful=False)
-    return stopping, (note, *_kill(unfit), halt, StopWorkers(survivors, None))
+    return stopping, (*notes, note, *_kill(unfit), halt, StopWorkers(survivors, None))
+
+
+def _note_faults(course: Course, faults: tuple[Fault, ...]) -> Step:
+    """Return the course with these faults, and a note for each that is new."""
+    known = {(fault.node, fault.cause) for fault in course.faults}
+    notes = tuple(_fault_note(fault) for fault in faults if (fault.node, fault.cause) not in known)
+    return replace(course, faults=_merged(course.faults, faults)), notes
+
+
+def _merged(faults: tuple[Fault, ...], later: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Return each fault of a node once, with what was said of it last."""
+    return tuple({(fault.node, fault.cause): fault for fault in (*faults, *later)}.values())
 
 
 def _count_fault(course: Course, sight: Sight) -> Course:
@@ -227,17 +251,19 @@ def _stop(course: Course, sight: Sight, policy: Policy) -> Step:
     alive = sight.alive(course.nodes)
     out_of_time = sight.now_s - course.since_s > (grace_s or 0) + STOP_MARGIN_S
     disobedient = tuple(node for node in alive if out_of_time and not sight.report(node).says(AgentState.READY))
+    lost = tuple(Fault(node, Cause.LOST) for node in course.nodes if node not in alive)
+    course, notes = _note_faults(course, (*lost, *(Fault(node, Cause.DISOBEDIENT) for node in disobedient)))
     nodes = tuple(node for node in alive if node not in disobedient)
     if not sight.all_ready(nodes) and sight.interrupts < 2:
         # An agent that is too busy to answer is told again: to kill it would end a save that others take part in.
         deaf = tuple(fault.node for fault in sight.refusals if fault.node in nodes)
-        return replace(course, nodes=nodes), (StopWorkers(deaf, grace_s),) if deaf else ()
+        return replace(course, nodes=nodes), (*notes, *((StopWorkers(deaf, grace_s),) if deaf else ()))
     if course.verdict:
-        return course.enter(Phase.ENDED, sight.now_s), ()
+        return course.enter(Phase.ENDED, sight.now_s), notes
     saved = bool(course.progress) and progress_step(course.progress) >= sight.step
     note = Note("stopped", "", {"attempt": course.attempt, "saved": saved})
     course, orders = _restart(replace(course, nodes=nodes, attempt=course.attempt + 1), sight, policy)
-    return course, (*_kill(disobedient), note, *orders)
+    return course, (*notes, *_kill(disobedient), note, *orders)
 
 
 def _restart(course: Course, sight: Sight, policy: Policy) -> Step:
@@ -246,7 +272,10 @@ def _restart(course: Course, sight: Sight, policy: Policy) -> Step:
     if course.fault_since_s is None:
         # What is ready is what a planned stop was for; more comes with the next scale-up.
         here = policy.fit(len(course.nodes) + len(sight.alive(course.warming)))
-        return _regroup(course, sight, min(wanted, here) or wanted)
+        size = min(wanted, here) or wanted
+        note = _transition_to(size, course.size, sight.now_s)
+        course, orders = _regroup(course, sight, size)
+        return course, orders if size == course.target else (note, *orders)
     if wanted < course.size and _is_patient(course, sight, policy):
         return course.enter(Phase.WAITING, sight.now_s), ()
     return _regroup(course, sight, min(wanted, course.size))
@@ -262,9 +291,12 @@ def _is_patient(course: Course, sight: Sight, policy: Policy) -> bool:
 def _wait(course: Course, sight: Sight, policy: Policy) -> Step:
     if sight.interrupts:
         return course.end(sight.now_s, JobState.CANCELLED), ()
+    lost = tuple(Fault(node, Cause.LOST) for node in course.nodes if not sight.report(node).alive)
+    course, notes = _note_faults(course, lost)
     course = replace(course, nodes=sight.alive(course.nodes))
     if course.fault_since_s is not None:
-        return _restart(course, sight, policy)
+        course, orders = _restart(course, sight, policy)
+        return course, (*notes, *orders)
     wanted = policy.fit(sight.capacity)
     if wanted:
         course, orders = _regroup(course, sight, wanted)
@@ -282,6 +314,7 @@ def _regroup(course: Course, sight: Sight, size: int) -> Step:
     have = sight.alive(course.nodes) + sight.alive(course.warming)
     stay, leave = have[:size], have[size:]
     lost = tuple(node for node in course.warming if node not in have)
+    orders += tuple(_fault_note(fault, warming=True) for fault in _warming_faults(course, sight))
     if leave or lost:
         orders += (Note("dropped", "", {"nodes": leave}), DropNodes(leave + lost))
     course = course.enter(
@@ -320,15 +353,17 @@ def _transition(reason: str, from_nodes: int, to_nodes: int, cause_s: float | No
 
 
 def _transition_to(size: int, from_nodes: int, cause_s: float | None) -> Note:
-    return _transition("scale-down" if size else "suspend", from_nodes, size, cause_s)
+    reason = "suspend" if not size else "scale-down" if size < from_nodes else "scale-up"
+    return _transition("restart" if size == from_nodes else reason, from_nodes, size, cause_s)
 
 
 def _stopping_note(attempt: int, nodes: tuple[int, ...], *, graceful: bool) -> Note:
     return Note("stopping", "", {"attempt": attempt, "nodes": nodes, "graceful": graceful})
 
 
-def _fault_note(fault: Fault) -> Note:
-    return Note("fault", f"node {fault.node}: {fault.cause}", {"node": fault.node, "cause": str(fault.cause)})
+def _fault_note(fault: Fault, *, warming: bool = False) -> Note:
+    fields = {"node": fault.node, "cause": str(fault.cause), "is_own": fault.is_own, "warming": warming}
+    return Note("fault", str(fault), fields)
 
 
 def _nodes(count: int) -> str:

@@ -77,6 +77,8 @@ def tell(event: OperatorEvent) -> str | None:
     words = event.message.partition("\n")[0]
     if event.kind == "transition":
         return f"{_SCALE}  {_transition(event)}" if event.fields["reason"] != "start" else None
+    if event.kind == "fault" and event.fields.get("warming"):  # it ends no training
+        return f"{_EVENT}  {words}"
     if event.kind == "abandoned":
         return f"{_SCALE}  given up: {words}"
     return f"{_WORDS[event.kind]}  {words}" if event.kind in _WORDS else None

@@ -66,6 +66,15 @@ class Fault:
     cause: Cause
     detail: str = ""
 
+    def __str__(self) -> str:
+        workers = ", ".join(f"local rank {each.local_rank} {each}" for each in failed_workers(self.detail))
+        return f"node {self.node}: {self.cause}{f' ({workers})' if workers else ''}"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether something happened to this node itself: a worker that ends by itself may miss those of others."""
+        return self.cause is not Cause.WORKER or self.was_killed
+
     @property
     def was_killed(self) -> bool:
         """Whether the agent names a worker that a signal has ended."""
@@ -220,6 +229,7 @@ class Course:
         new_node: Number of the next node that was never there before.
         warming: New nodes, whose agents get ready while the others train.
         size: Nodes it had when it last ran.
+        target: Nodes it is to have after a planned stop.
         wish_since_s: Since when it could have more nodes.
         fault_since_s: When the fault that it recovers from was noticed.
         fault_step: Newest step that any fault so far interrupted.
@@ -236,6 +246,7 @@ class Course:
     new_node: int = 0
     warming: tuple[int, ...] = ()
     size: int = 0
+    target: int = 0
     wish_since_s: float | None = None
     fault_since_s: float | None = None
     fault_step: int = 0

@@ -13,6 +13,7 @@ from launcher.runtime.tiers.lanes import Lane
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.restore import Form, Restoration, Restored
+from launcher.runtime.tiers.settings import PATIENCE_S
 from launcher.runtime.tiers.shards import Key, Manifest, Piece, seal
 from launcher.runtime.tiers.slots import Slot, Slots
 from launcher.runtime.tiers.staging import Staged, Stager, StateUnfit, complete, pieces_of
@@ -93,12 +94,19 @@ class CheckpointManager:
         stores: The others, the nearest first.
         journal: Is told of everything.
         node: This rank's node.
+        patience_s: Seconds for which a tier that is unavailable is asked again while a checkpoint is loaded.
     """
 
     def __init__(
-        self, memory: MemoryTier | None, stores: Sequence[StoreTier], journal: Journal, node: str = "localhost"
+        self,
+        memory: MemoryTier | None,
+        stores: Sequence[StoreTier],
+        journal: Journal,
+        node: str = "localhost",
+        patience_s: float = PATIENCE_S,
     ):
         self._memory, self._stores, self._journal, self._node = memory, tuple(stores), journal, node
+        self._patience_s = patience_s
         self._ranks = Ranks()
         self._lanes = {name: Lane(name) for name in ("memory", "persistent")}
         self._stager = Stager(self._ranks)
@@ -106,6 +114,8 @@ class CheckpointManager:
         self._last: tuple[int, frozenset[str]] = (-1, frozenset())
         self._published: dict[str, int] = {}
         self._unretired: Key | None = None
+        self._number: int | None = None
+        self._broken: set[tuple[int, Key]] = set()
         if memory:
             self._adopt(memory)
 
@@ -137,7 +147,7 @@ class CheckpointManager:
         self._tell_ended()
         began = time.perf_counter()
         progress = _copied(progress)
-        key = Key(step, self._stager.plan(state, time.time_ns()))
+        key = Key(step, self._stager.plan(state, self._next_number()))
         save = self._staged(key, progress, in_memory="shared" in due)
         save.blocked_s = time.perf_counter() - began
         self._last = (step, due)
@@ -160,7 +170,9 @@ class CheckpointManager:
         """
         self.wait()
         self._last = (-1, frozenset())
-        restored = self._restoration().run(form)
+        restoration = self._restoration()
+        restored = restoration.run(form)
+        self._number = restoration.seen
         stores = [tier.store.name for tier in self._stores]
         self._published = {restored.tier: restored.step} if restored and restored.tier in stores else {}
         return restored
@@ -193,7 +205,14 @@ class CheckpointManager:
     def _restoration(self) -> Restoration:
         memory = self._memory.memory if self._memory else None
         stores = [tier.store for tier in self._stores]
-        return Restoration(self._ranks, memory, stores, self._node, self._journal)
+        return Restoration(self._ranks, memory, stores, self._node, self._journal, self._patience_s, self._broken)
+
+    def _next_number(self) -> int:
+        """Return a number for a save that is greater than all that are stored; the first rank's counts."""
+        if self._number is None:
+            self._number = self._restoration().number()
+        self._number += 1
+        return self._number
 
     @property
     def _is_leader(self) -> bool:
@@ -278,7 +297,7 @@ class CheckpointManager:
     def _retire_memory(self, key: Key) -> None:
         """Let go of older checkpoints. Where that fails training must not wait for their slots."""
         memory = self._memory.memory
-        error = self._lanes["memory"].attempt(memory.retire, key)
+        error = self._lanes["memory"].attempt(memory.retire, key, self._broken_in(-1))
         self._unretired = key if error else None
         for slots in (memory.slots, memory.copies):
             slots.tell(f"older checkpoints cannot be removed: {error}" if error else "")
@@ -322,7 +341,7 @@ class CheckpointManager:
         error = left = ""
         if lane.ranks.rank == 0:
             error = lane.attempt(store.publish, save.key, manifest)
-            left = "" if error else lane.attempt(_retire, tier, save.key)
+            left = "" if error else lane.attempt(self._retire, tier, save.key)
         # The others wait for the removal: what they write next has no manifest yet, and would go with it.
         error, left = lane.ranks.share((error, left))
         if error:
@@ -345,18 +364,38 @@ class CheckpointManager:
     def _sealed(self, save: _Save, parts: list[_Part]) -> bytes:
         pieces = {index: piece for part in parts for index, piece in part.pieces.items()}
         metadata = complete(save.staged.metadata, pieces)
-        return seal(Manifest(save.key, tuple(part.size for part in parts), metadata, save.progress))
+        sizes = tuple(part.size for part in parts)
+        return seal(Manifest(save.key, sizes, metadata, save.progress, self._journal.namespace))
+
+    def _broken_in(self, place: int) -> set[Key]:
+        """Return the saves that are proven broken in memory, -1, or one of the stores."""
+        return {key for each, key in list(self._broken) if each == place}
+
+    def _retire(self, tier: StoreTier, key: Key) -> None:
+        """Remove what is older than the checkpoints that are kept, what is broken, and what was never published.
+
+        A published save of a later step stays until it is proven broken or its step is done again.
+        """
+        saves, broken = tier.store.saves(), self._broken_in(self._stores.index(tier))
+        # A save with a greater number is not of this job's: the next number is greater still.
+        self._number = max(self._number or 0, *(each.save for each in saves), key.save)
+        published = sorted({each for each, is_published in saves.items() if is_published} | {key})
+        intact = [each for each in published if each not in broken and each <= key]
+        kept = {*intact[-tier.retention :], *(each for each in intact if each.step > key.step)}
+        tier.store.remove([each for each in saves if each < key and each not in kept])
 
     def _lost(self, save: _Save, tier: str, reason: str) -> None:
         self._journal.failed(save.key.step, tier, reason)
-        self._journal.record(Record(time.time(), "failed", save.key.step, tier, 0, 0.0, save.blocked_s, reason))
+        now, key = time.time(), save.key
+        self._journal.record(Record(now, "failed", key.step, tier, 0, 0.0, save.blocked_s, reason, key.save))
 
     def _told(self, save: _Save, parts: list[_Part], tier: str) -> None:
         own = parts[self._ranks.rank]
         self._journal.did("saved", save.key.step, tier, own.size, own.seconds)
         size, seconds = sum(part.size for part in parts), max(part.seconds for part in parts)
         blocked_s = max(part.blocked_s for part in parts)
-        self._journal.record(Record(time.time(), "saved", save.key.step, tier, size, seconds, blocked_s))
+        now, key = time.time(), save.key
+        self._journal.record(Record(now, "saved", key.step, tier, size, seconds, blocked_s, save=key.save))
 
     def _tell_ended(self) -> None:
         for name, lane in self._lanes.items():
@@ -376,11 +415,3 @@ def _withdraw(memory: NodeMemory, key: Key) -> None:
     if path := memory.manifests().get(key):
         path.unlink(missing_ok=True)
     memory.forget(key)
-
-
-def _retire(tier: StoreTier, key: Key) -> None:
-    """Remove what is older than the checkpoints that are kept, what was never published, and what was done anew."""
-    saves = tier.store.saves()
-    steps = {each.step: each for each in sorted(saves) if saves[each] and each.step <= key.step}
-    kept = set(sorted(steps.values())[-tier.retention :])
-    tier.store.remove([each for each in saves if each not in kept])

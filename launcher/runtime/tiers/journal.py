@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import contract
+from launcher.runtime.tiers.shards import Key
 
 FORMAT = (
     "[%(asctime)s] [%(namespace)s] [%(name)s] [%(levelname)s] [%(filename)s:%(lineno)d] [Rank %(rank)s] %(message)s"
@@ -30,6 +31,7 @@ class Record:
         seconds: Of the slowest rank.
         blocked_s: How long training stood still, on the slowest rank; None where it did not.
         detail: What went wrong, or was passed over.
+        save: Number of the save; 0 in records of earlier versions.
     """
 
     time: float
@@ -40,6 +42,7 @@ class Record:
     seconds: float
     blocked_s: float | None = None
     detail: str = ""
+    save: int = 0
 
 
 class _LogFile(logging.FileHandler):
@@ -79,7 +82,7 @@ class Journal:
             handler.setFormatter(logging.Formatter(FORMAT))
             logger.addHandler(handler)
         self._log = logging.LoggerAdapter(logger, {"namespace": namespace, "rank": rank})
-        self._namespace = namespace
+        self.namespace = namespace
         self._records = folder / contract.CHECKPOINTS_FILE if folder and rank == 0 else None
 
     def did(self, verb: str, step: int, tier: str, num_bytes: int, seconds: float) -> None:
@@ -101,20 +104,20 @@ class Journal:
         if self._records:
             try:
                 with self._records.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(asdict(record) | {"namespace": self._namespace}) + "\n")
+                    file.write(json.dumps(asdict(record) | {"namespace": self.namespace}) + "\n")
             except OSError as error:
                 self.warn(record.step, f"{record.event} in {record.tier} is not in the records: {error}")
 
-    def published(self) -> int:
-        """Return the newest step that was published since the last load, as far as this journal knows; 0 for none.
+    def published(self) -> Key:
+        """Return the newest save since the last load, as far as this journal knows; all 0 for none.
 
-        This pointer does not go with a node: it tells that a checkpoint was there once.
+        This pointer does not go with a node: it proves that a checkpoint existed.
         """
-        step = 0
+        newest = Key(0, 0)
         for line in self._lines():
             with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line of a killed process
-                step = _after(json.loads(line), step, self._namespace)
-        return step
+                newest = _after(json.loads(line), newest, self.namespace)
+        return newest
 
     def _lines(self) -> list[str]:
         try:
@@ -125,7 +128,8 @@ class Journal:
             return []
 
 
-def _after(record: Mapping[str, Any], step: int, namespace: str) -> int:
+def _after(record: Mapping[str, Any], newest: Key, namespace: str) -> Key:
     if record["namespace"] != namespace or record["event"] == "failed":
-        return step
-    return max(step, int(record["step"])) if record["event"] == "saved" else int(record["step"])
+        return newest
+    key = Key(int(record["step"]), int(record.get("save", 0)))
+    return max(newest, key) if record["event"] == "saved" else key

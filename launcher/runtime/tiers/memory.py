@@ -7,7 +7,7 @@ rank of a neighbour node in `.replica`. A manifest beside them says that all sha
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +78,7 @@ class NodeMemory:
             is_leader: Whether this is the first rank of its node: what nobody keeps is its to remove in time.
         """
         kept, others = dict.fromkeys(own, 0), set(others)
-        for path, held in sorted(self.shards().items(), reverse=True):
+        for path, held in sorted(self.shards().items(), key=lambda each: each[1].key, reverse=True):
             shard = (held.rank, held.is_replica)
             # No more than is retained: a save that was killed must not take a slot away from those to come.
             if kept.get(shard, self.retention) < self.retention:
@@ -133,22 +133,36 @@ class NodeMemory:
         partial.write_bytes(manifest)
         partial.rename(path)
 
-    def retire(self, key: Key) -> None:
+    def retire(self, key: Key, broken: Collection[Key] = ()) -> None:
         """Let go of all but the newest saves, of which `key` is the last; manifests first.
 
-        Later steps are of work that was lost and is being done again.
+        A published save of a later step stays until it is proven broken or its step is done again.
+
+        Args:
+            key: The save that was just published.
+            broken: Saves that are proven broken.
         """
-        steps = {each.step: each for each in sorted({*self.manifests(), key}) if each.step <= key.step}
-        kept = set(sorted(steps.values())[-self.retention :])
+        published = sorted({*self.manifests(), key} - set(broken))
+        later = {each for each in published if each > key or each.step > key.step}
+        kept = set([each for each in published if each <= key][-self.retention :]) | later
         for each, path in self.manifests().items():
             if each not in kept:
                 path.unlink(missing_ok=True)
         for each in {each for each, _, _ in self._held.values()} - kept:
             self.forget(each)
+        self._set_aside(later)
         for path, each in list(self._strays.items()):
             if each not in kept:
                 del self._strays[path]
                 path.unlink(missing_ok=True)
+
+    def _set_aside(self, keys: Collection[Key]) -> None:
+        """Keep shards without their slots: those are for the saves to come."""
+        for path, (each, pool, slot) in list(self._held.items()):
+            if each in keys:
+                del self._held[path]
+                self._strays[path] = each
+                pool.give_up(slot)
 
     def forget(self, key: Key) -> None:
         """Let go of this rank's shards of a save."""

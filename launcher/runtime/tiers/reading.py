@@ -20,9 +20,6 @@ from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.shards import Broken, BytesShard, Key, Manifest, Piece, Shard, read_checked
 from launcher.runtime.tiers.stores import Store, TierFailure
 
-Shards = Callable[[list[int]], Iterator[tuple[int, Shard | Broken]]]
-"""Gives the shards of these ranks one after another, each one or why there is none. Collective."""
-
 
 class StateMismatch(RuntimeError):
     """The checkpoint is of another model or optimizer."""
@@ -32,12 +29,34 @@ class ShardsBroken(RuntimeError):
     """Some of a checkpoint's shards cannot be used.
 
     Args:
-        reasons: What each rank found broken, by the rank that wrote it, shape `(num_ranks,)`.
+        reasons: What each rank could not use, by the rank that wrote it, shape `(num_ranks,)`.
     """
 
-    def __init__(self, reasons: list[dict[int, str]]):
-        super().__init__("; ".join(sorted({text for each in reasons for text in each.values()})))
+    def __init__(self, reasons: "list[dict[int, Reason]]"):
+        super().__init__("; ".join(sorted({reason.text for each in reasons for reason in each.values()})))
         self.reasons = reasons
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether a shard is proven broken; otherwise it may be readable later."""
+        return any(reason.is_damage for each in self.reasons for reason in each.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a shard cannot be used, and whether it is proven broken."""
+
+    text: str
+    is_damage: bool
+
+    @staticmethod
+    def of(error: Exception) -> "Reason":
+        """Return the reason that an error gives."""
+        return Reason(str(error), isinstance(error, Broken))
+
+
+Shards = Callable[[list[int]], Iterator[tuple[int, Shard | Reason]]]
+"""Gives the shards of these ranks one after another, each one or why there is none. Collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +103,8 @@ class _Reader(StorageReader):
 
     def __init__(self, manifest: Manifest, shards: Shards):
         self._manifest, self._shards = manifest, shards
-        self._asked: Iterator[tuple[int, Shard | Broken]] | None = None
-        self.reasons: dict[int, str] = {}
+        self._asked: Iterator[tuple[int, Shard | Reason]] | None = None
+        self.reasons: dict[int, Reason] = {}
         self.num_bytes = 0
 
     def reset(self, checkpoint_id: object = None) -> None:
@@ -109,13 +128,13 @@ class _Reader(StorageReader):
             wanted.setdefault(self._piece(item).rank, []).append(item)
         self._asked = self._shards(sorted(wanted))
         for rank, shard in self._asked:
-            if isinstance(shard, Broken):
-                self.reasons[rank] = str(shard)
+            if isinstance(shard, Reason):
+                self.reasons[rank] = shard
                 continue
             try:
                 self._take(shard, wanted[rank], planner)
-            except (Broken, OSError) as error:
-                self.reasons[rank] = str(error)
+            except (Broken, TierFailure, OSError) as error:
+                self.reasons[rank] = Reason.of(error)
             finally:
                 shard.close()
         done: Future[None] = Future()
@@ -125,7 +144,7 @@ class _Reader(StorageReader):
     def take_part(self) -> None:
         """Give the other ranks what they wait for, where this one stopped before or while it read."""
         for _, shard in self._asked or self._shards([]):
-            if not isinstance(shard, Broken):
+            if not isinstance(shard, Reason):
                 shard.close()
 
     @classmethod
@@ -172,12 +191,12 @@ def _part(source: torch.Tensor, item: ReadItem, piece: Piece) -> torch.Tensor:
 def from_store(store: Store, manifest: Manifest) -> Shards:
     """Return how a rank gets shards from a store: each rank those it needs."""
 
-    def shards(wanted: list[int]) -> Iterator[tuple[int, Shard | Broken]]:
+    def shards(wanted: list[int]) -> Iterator[tuple[int, Shard | Reason]]:
         for rank in wanted:
             try:
                 shard = store.open(manifest.key, rank, manifest.sizes[rank])
             except (Broken, TierFailure) as error:
-                yield rank, Broken(str(error))
+                yield rank, Reason.of(error)
             else:
                 yield rank, shard
 
@@ -217,7 +236,7 @@ class Nodes:
     def of(self, manifest: Manifest) -> Shards:
         """Return how a rank gets the shards: from its node's memory, or over the network from another one's."""
 
-        def shards(wanted: list[int]) -> Iterator[tuple[int, Shard | Broken]]:
+        def shards(wanted: list[int]) -> Iterator[tuple[int, Shard | Reason]]:
             for writer in wanted:
                 copy = self.chosen(writer, self._here)
                 if copy.node == self._here:
@@ -257,7 +276,7 @@ class Nodes:
             self._ranks.receive(data, giver)
             return data
         shard = self._open(manifest, writer, self.chosen(writer, self._here))
-        if not isinstance(shard, Broken):
+        if not isinstance(shard, Reason):
             # One that is cut short meanwhile is sent all the same: who waits must get something, and will check it.
             with contextlib.suppress(Broken, OSError):
                 shard.read(0, data.numpy())
@@ -265,11 +284,11 @@ class Nodes:
         self._ranks.send(data, taker)
         return None
 
-    def _open(self, manifest: Manifest, writer: int, copy: Copy) -> Shard | Broken:
+    def _open(self, manifest: Manifest, writer: int, copy: Copy) -> Shard | Reason:
         try:
             return self._memory.open(manifest.key, writer, manifest.sizes[writer], is_replica=copy.is_replica)
         except (Broken, OSError) as error:
-            return Broken(str(error))
+            return Reason.of(error)
 
 
 def copies_of(key: Key, holdings: list[tuple[str, list[tuple[int, bool]]]]) -> dict[int, list[Copy]]:

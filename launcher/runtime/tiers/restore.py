@@ -1,31 +1,29 @@
 """Which checkpoint is loaded, and from where: the newest published one, from the nearest tier that has it whole."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from launcher.runtime.newest import (
+    Candidate,
+    CheckpointBroken,
+    CheckpointUnavailable,
+    Damaged,
+    Search,
+    Source,
+    Unavailable,
+    together,
+)
 from launcher.runtime.tiers.journal import Journal, Record
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.reading import Nodes, Reading, Shards, ShardsBroken, copies_of, from_store, read_state
-from launcher.runtime.tiers.shards import Broken, Key, Manifest, check_seal, unseal
-from launcher.runtime.tiers.stores import Store, TierFailure
+from launcher.runtime.tiers.shards import Broken, Key, Manifest, unseal_own
+from launcher.runtime.tiers.stores import Store, TierFailure, TierRefused
 
 Form = Callable[[int], dict[str, Any]]
 """Makes the state that a checkpoint of so many ranks is loaded into, as for `torch.distributed.checkpoint.load`."""
-
-
-class CheckpointUnavailable(RuntimeError):
-    """There are checkpoints, or there may be, and none could be loaded.
-
-    Args:
-        tried: Each tier that was tried, and what came of it.
-    """
-
-    def __init__(self, tried: Sequence[str]):
-        super().__init__("no checkpoint could be loaded; tried " + "; ".join(tried))
-        self.tried = tuple(tried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +49,38 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one rank sees in its node's memory. `fault` says why it sees nothing."""
+    """What one rank sees in its node's memory."""
 
     node: str
     manifests: tuple[Key, ...]
     shards: tuple[tuple[Key, int, bool], ...]
-    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one rank sees of all tiers; of the stores and the records the first rank alone.
+
+    Args:
+        holding: In its node's memory.
+        stores: The saves of each store, and whether they are published.
+        damage: What is broken and belongs to no save that could be loaded, in words.
+        unavailable: Tiers that could not be asked, and why.
+        is_final: Whether asking again is in vain.
+        published: The newest save in the records.
+    """
+
+    holding: Holding
+    stores: tuple[Mapping[Key, bool], ...]
+    damage: tuple[str, ...]
+    unavailable: tuple[str, ...]
+    is_final: bool
+    published: Key
+
+    @property
+    def newest(self) -> int:
+        """The greatest number of a save, published or not."""
+        keys = [self.published, *self.holding.manifests, *(key for key, _, _ in self.holding.shards)]
+        return max(key.save for key in [*keys, *(key for saves in self.stores for key in saves)])
 
 
 @dataclass(slots=True)
@@ -67,6 +91,9 @@ class Restoration:
         memory: The memory tier of this rank's node; None without one.
         stores: The other tiers, the nearest first.
         node: Name of this rank's node.
+        patience_s: Seconds for which a tier that is unavailable is asked again.
+        broken: Receives every save that is proven broken, with its tier: -1 is memory, others count the stores.
+        seen: The greatest number of a save in any tier.
     """
 
     ranks: Ranks
@@ -74,127 +101,200 @@ class Restoration:
     stores: Sequence[Store]
     node: str
     journal: Journal
-    tried: list[str] = field(default_factory=list)
+    patience_s: float
+    broken: set[tuple[int, Key]] = field(default_factory=set)
+    seen: int = 0
     _holdings: list[Holding] = field(default_factory=list)
+    _excluded: set[tuple[str, Key, int, bool]] = field(default_factory=set)
+    _unread: set[tuple[str, Key, int, bool]] = field(default_factory=set)
+    _search: Search = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._search = Search(self.ranks, self.patience_s, self._note)
+
+    def number(self) -> int:
+        """Return the greatest number of a save in the tiers that answer, without waiting for the others."""
+        return max(survey.newest for survey in self.ranks.gather(self._survey()))
 
     def newest(self) -> int | None:
         """Return the newest published step; None where there is none.
 
         Raises:
-            CheckpointUnavailable: None is found, and a tier could not be asked.
+            CheckpointUnavailable: A tier could not be asked.
         """
         candidates, _ = self._candidates()
-        if self.tried and not candidates:
-            raise CheckpointUnavailable(self.tried)
-        return max((key.step for key, _ in candidates), default=None)
+        return candidates[0][0].step if candidates else None
 
     def run(self, form: Form) -> Restored | None:
         """Load the newest published checkpoint; None where there is none.
 
+        Only proven damage leads to an older one.
+
         Raises:
-            CheckpointUnavailable: There are some, or a tier could not be asked, and nothing was loaded.
+            CheckpointUnavailable: There are some and none is intact, or a tier could not be asked, or the newest that
+                may be intact could not be read.
             StateMismatch: The checkpoint is of another model or optimizer.
         """
-        candidates, published = self._candidates()
-        if published > max((key.step for key, _ in candidates), default=0):
-            self._note(f"step {published} was published, and no tier has it any more")
-        for key, tiers in candidates:
-            for tier in tiers:
-                if restored := self._try(form, key, tier):
-                    return restored
-        if self.tried:
-            raise CheckpointUnavailable(self.tried)
-        return None
+        found, published = self._candidates()
+        if _is_missing(published, [key for key, _ in found]):
+            self._search.pass_over(f"step {published.step} was published, and no tier has it any more")
+        candidates = [
+            Candidate(f"step {key.step}", [self._source(form, key, place) for place in places])
+            for key, places in found
+        ]
+        try:
+            restored = self._search.newest(candidates)
+        except CheckpointBroken as error:
+            raise CheckpointUnavailable(error.tried) from error
+        if restored is None and self._search.passed_over:
+            raise CheckpointUnavailable(self._search.passed_over)
+        return restored
 
-    def _candidates(self) -> tuple[list[tuple[Key, list[int]]], int]:
-        """Return every published save, the newest first, with its tiers, and the step that was published last.
-
-        Of the tiers, -1 is memory, others count the stores.
-        """
-        is_first = self.ranks.rank == 0
-        answers = [_asked(store) for store in self.stores] if is_first else []
-        told = self.ranks.gather((self._holding(), answers, self.journal.published() if is_first else 0))
-        self._holdings = [holding for holding, _, _ in told]
-        for fault in dict.fromkeys(holding.fault for holding in self._holdings if holding.fault):
-            self._note(f"memory: {fault}")
+    def _candidates(self) -> tuple[list[tuple[Key, list[int]]], Key]:
+        """Return every published save, the newest first, with its tiers, and the save that was published last."""
+        surveys = self._search.patiently(self._surveyed)
+        self._holdings = [survey.holding for survey in surveys]
+        self.seen = max(survey.newest for survey in surveys)
+        for damage in dict.fromkeys(text for survey in surveys for text in survey.damage):
+            self._search.pass_over(damage)
         found: dict[Key, list[int]] = {}
         for holding in self._holdings:
             for key in holding.manifests:
                 found[key] = [-1]
-        for place, (saves, reason) in enumerate(told[0][1]):
-            if reason:
-                self._note(f"{self.stores[place].name}: {reason}")
+        for place, saves in enumerate(surveys[0].stores):
             for key, is_published in saves.items():
                 if is_published:
                     found.setdefault(key, []).append(place)
-        return sorted(found.items(), reverse=True), told[0][2]
+        return sorted(found.items(), reverse=True), surveys[0].published
+
+    def _surveyed(self) -> list[Survey]:
+        surveys = self.ranks.gather(self._survey())
+        if reasons := list(dict.fromkeys(reason for survey in surveys for reason in survey.unavailable)):
+            if any(survey.is_final for survey in surveys):
+                raise CheckpointUnavailable([*self._search.passed_over, *reasons])
+            self._warn("; ".join(reasons))
+            raise Unavailable("; ".join(reasons))
+        return surveys
+
+    def _survey(self) -> Survey:
+        stores, damage, unavailable, is_final = [], [], [], False
+        for store in self.stores if self.ranks.rank == 0 else ():
+            try:
+                stores.append(store.saves())
+                damage += [f"{store.name}: {fault}" for fault in store.faults]
+            except (Broken, TierFailure) as error:
+                stores.append({})
+                unavailable.append(f"{store.name}: {error}")
+                is_final = is_final or isinstance(error, TierRefused)
+        holding = Holding(self.node, (), ())
+        try:
+            holding = self._holding()
+        except OSError as error:
+            unavailable.append(f"memory: {error}")
+        published = self.journal.published() if self.ranks.rank == 0 else Key(0, 0)
+        return Survey(holding, tuple(stores), tuple(damage), tuple(unavailable), is_final, published)
 
     def _holding(self) -> Holding:
         if self.memory is None:
             return Holding(self.node, (), ())
-        try:
-            shards = tuple((held.key, held.rank, held.is_replica) for held in self.memory.shards().values())
-            return Holding(self.node, tuple(self.memory.manifests()), shards)
-        except OSError as error:
-            return Holding(self.node, (), (), str(error))
+        shards = tuple((held.key, held.rank, held.is_replica) for held in self.memory.shards().values())
+        return Holding(self.node, tuple(self.memory.manifests()), shards)
 
-    def _try(self, form: Form, key: Key, place: int) -> Restored | None:
-        name = self.stores[place].name if place >= 0 else "memory"
+    def _source(self, form: Form, key: Key, place: int) -> Source[Restored]:
+        def load() -> Restored:
+            try:
+                return self._load(form, key, place)
+            except Damaged:
+                self.broken.add((place, key))
+                raise
+            except Unavailable as error:
+                self._warn(f"step {key.step} from {self._name(place)}: {error}")
+                raise
+
+        return Source(self._name(place), load)
+
+    def _warn(self, reason: str) -> None:
+        """Report what is unavailable, which is asked again while the patience lasts."""
+        if self.ranks.rank == 0:
+            self.journal.warn(0, f"unavailable, asked again for up to {self.patience_s:g} s: {reason}")
+
+    def _name(self, place: int) -> str:
+        return self.stores[place].name if place >= 0 else "memory"
+
+    def _load(self, form: Form, key: Key, place: int) -> Restored:
         began = time.perf_counter()
-        manifest, reason = self._manifest(key, place)
-        if manifest is None:
-            self._note(f"step {key.step} from {name}: {reason}")
-            return None
+        manifest = self._manifest(key, place)
         state = form(manifest.world_size)
         for tier, shards, copies in self._sources(manifest, place):
             try:
                 reading = read_state(state, manifest, shards, self.ranks)
             except ShardsBroken as error:
-                self._note(f"step {key.step} from {tier}: {error}")
+                if copies is None:
+                    raise (Broken if error.is_damage else TierFailure)(str(error)) from error
+                self._search.pass_over(f"step {key.step} from {tier}: {error}")
                 self._exclude(key, copies, error)
                 continue
             self._tell(key, tier, reading, time.perf_counter() - began)
-            return Restored(key.step, tier, manifest.world_size, manifest.progress, state, tuple(self.tried))
-        return None
+            passed_over = tuple(self._search.passed_over)
+            return Restored(key.step, tier, manifest.world_size, manifest.progress, state, passed_over)
+        raise AssertionError("the sources end with an error")
 
-    def _manifest(self, key: Key, place: int) -> tuple[Manifest | None, str]:
-        """Return a save's manifest as it lies in a tier, or why there is none."""
+    def _manifest(self, key: Key, place: int) -> Manifest:
+        """Return a save's manifest as it lies in a tier: in memory of the first node that has it intact.
+
+        Raises:
+            Damaged: Every copy is broken.
+            Unavailable: One that may be intact could not be read.
+        """
         sources = [0]
         if place < 0:
             nodes = {
                 each.node: rank for rank, each in reversed(list(enumerate(self._holdings))) if key in each.manifests
             }
             sources = sorted(nodes.values())
-        data, reason = b"", ""
+        reasons: list[Damaged | Unavailable] = []
         for source in sources:
-            if self.ranks.rank == source:
-                data, reason = self._manifest_bytes(key, place)
-            data, reason = self.ranks.share((data, reason), source)
-            if not reason:
-                return unseal(data), ""
-        return None, reason
+            is_own = self.ranks.rank == source
+            try:
+                data = together(self.ranks, lambda own=is_own: self._manifest_bytes(key, place, own))
+            except (Damaged, Unavailable) as error:
+                reasons.append(error)
+                continue
+            return unseal_own(self.ranks.share(data, source), key, self.journal.namespace)
+        raise next((each for each in reasons if isinstance(each, Unavailable)), reasons[-1])
 
-    def _manifest_bytes(self, key: Key, place: int) -> tuple[bytes, str]:
+    def _manifest_bytes(self, key: Key, place: int, is_own: bool) -> bytes:
+        if not is_own:
+            return b""
         try:
             data = self.stores[place].manifest(key) if place >= 0 else self.memory.manifest(key)
-            check_seal(data)
-        except (Broken, TierFailure, OSError) as error:
-            return b"", str(error)
-        return data, ""
+        except OSError as error:
+            raise TierFailure(str(error)) from error
+        unseal_own(data, key, self.journal.namespace)
+        return data
 
     def _sources(self, manifest: Manifest, place: int) -> Iterator[tuple[str, Shards, Nodes | None]]:
-        """Return the name of the tier and how shards come from it; from memory until no copy is left to try."""
+        """Return the name of the tier and how shards come from it; from memory until no copy is left to try.
+
+        Raises:
+            Damaged: No copy is left, and those that were tried are broken.
+            Unavailable: No copy is left, and one could not be read.
+        """
         if place >= 0:
             store = self.stores[place]
             yield store.name, from_store(store, manifest), None
             return
+        known = self._holdings
         while True:
             copies = copies_of(manifest.key, self._by_node(manifest.key))
             missing = [rank for rank in range(manifest.world_size) if rank not in copies]
             if missing:
-                ranks = ", ".join(map(str, missing))
-                self._note(f"step {manifest.key.step} from memory: no node has the shards of ranks {ranks}")
-                return
+                # What could not be read is tried again; what was proven broken is not.
+                unread, self._unread = {writer for _, _, writer, _ in self._unread}, set()
+                self._holdings = [_without(each, self._excluded) for each in known]
+                is_damage = any(rank not in unread for rank in missing)
+                reason = f"no node has the shards of ranks {', '.join(map(str, missing))}"
+                raise (Broken if is_damage else TierFailure)(reason)
             is_copy = any(each[0].is_replica for each in copies.values())
             nodes = Nodes(self.memory, self.ranks, [holding.node for holding in self._holdings], copies)
             yield "replica" if is_copy else "memory", nodes.of(manifest), nodes
@@ -206,36 +306,36 @@ class Restoration:
             for node, holding in nodes.items()
         ]
 
-    def _exclude(self, key: Key, tried: Nodes | None, error: ShardsBroken) -> None:
-        """Count the copies that were just tried of broken shards as gone."""
-        if tried is None:
-            return
-        bad = set()
+    def _exclude(self, key: Key, tried: Nodes, error: ShardsBroken) -> None:
+        """Try no more the copies of shards that could not be used: broken ones ever, unread ones this time."""
         for taker, reasons in enumerate(error.reasons):
-            for writer in reasons:
+            for writer, reason in reasons.items():
                 copy = tried.chosen(writer, self._holdings[taker].node)
-                bad.add((copy.node, key, writer, copy.is_replica))
-        self._holdings = [
-            replace(each, shards=tuple(shard for shard in each.shards if (each.node, *shard) not in bad))
-            for each in self._holdings
-        ]
+                shard = (copy.node, key, writer, copy.is_replica)
+                (self._excluded if reason.is_damage else self._unread).add(shard)
+        bad = self._excluded | self._unread
+        self._holdings = [_without(each, bad) for each in self._holdings]
 
     def _note(self, text: str) -> None:
-        self.tried.append(text)
         if self.ranks.rank == 0:
             self.journal.warn(0, text)
 
     def _tell(self, key: Key, tier: str, reading: Reading, seconds: float) -> None:
+        passed_over = "; ".join(self._search.passed_over)
         self.journal.did("loaded", key.step, tier, reading.num_bytes, seconds)
-        slowest_s, detail = reading.slowest_s, "; ".join(self.tried)
-        record = Record(time.time(), "loaded", key.step, tier, reading.total_bytes, slowest_s, slowest_s, detail)
-        self.journal.record(record)
-        if self.tried and self.ranks.rank == 0:
-            self.journal.warn(key.step, f"goes on from step {key.step}; passed over: " + "; ".join(self.tried))
+        slowest_s, size = reading.slowest_s, reading.total_bytes
+        now = time.time()
+        self.journal.record(Record(now, "loaded", key.step, tier, size, slowest_s, slowest_s, passed_over, key.save))
+        if passed_over and self.ranks.rank == 0:
+            self.journal.warn(key.step, f"goes on from step {key.step}; passed over: {passed_over}")
 
 
-def _asked(store: Store) -> tuple[dict[Key, bool], str]:
-    try:
-        return store.saves(), ""
-    except (Broken, TierFailure) as error:
-        return {}, str(error)
+def _without(holding: Holding, shards: Collection[tuple[str, Key, int, bool]]) -> Holding:
+    return replace(holding, shards=tuple(each for each in holding.shards if (holding.node, *each) not in shards))
+
+
+def _is_missing(published: Key, keys: Sequence[Key]) -> bool:
+    """Return whether what was published last is newer than everything that is found."""
+    if published.save:
+        return published > max(keys, default=Key(0, 0))
+    return published.step > max((key.step for key in keys), default=0)

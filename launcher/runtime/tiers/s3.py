@@ -2,14 +2,17 @@
 
 import contextlib
 import io
-from collections.abc import Iterable, Iterator
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from launcher.runtime.newest import Damaged
 from launcher.runtime.tiers.shards import Broken, BytesShard, Key, Shard
-from launcher.runtime.tiers.stores import MANIFEST, TierFailure
+from launcher.runtime.tiers.stores import MANIFEST, TierFailure, TierRefused
 
 PART_BYTES = 32 << 20
 """Bytes of a part, sent over a connection of its own. Source: amzn-sagemaker-checkpointing 1.1.3, its chunk size."""
@@ -18,8 +21,28 @@ MAX_PARTS = 10_000
 """Source: Amazon S3 User Guide, multipart upload limits."""
 
 CONNECTIONS = 8
-READ_ATTEMPTS = 3
-"""Times that a part is asked for whose connection breaks on the way, each from where the last one ended."""
+
+REQUEST_PATIENCE_S = 60
+"""Seconds for which one request that fails is made again, from where the last one ended. Our own choice: one of the
+many requests of a large read must outlast throttling, which depends on their rate."""
+
+PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
+"""Seconds before a request is made again: twice as many each time, a random part of them, or as the answer's
+Retry-After asks. Source of the longest: AWS SDKs and Tools Reference Guide, Retry behavior, standard mode."""
+
+THROTTLED = (
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "RequestTimeout",
+    "ExpiredToken",
+    "RequestTimeTooSkewed",
+)
+TRANSIENT = (408, 429, 500, 502, 503, 504)
+"""Codes and statuses of answers after which the same request may succeed. Source: as above, and Amazon S3 API
+Reference, List of error codes."""
+
+_Answer = TypeVar("_Answer")
 
 KEYS_PER_REQUEST = 1000
 """Source: Amazon S3 API Reference, DeleteObjects."""
@@ -32,12 +55,14 @@ class Bucket:
         bucket: Its name.
         prefix: Of the namespace, ending in a slash.
         endpoint: Address of another store; None for AWS.
+        patience_s: Seconds for which a request that fails is made again.
     """
 
     name = "persistent"
+    faults = ()
 
-    def __init__(self, bucket: str, prefix: str, endpoint: str | None = None):
-        self._bucket, self._prefix, self._endpoint = bucket, prefix, endpoint
+    def __init__(self, bucket: str, prefix: str, endpoint: str | None = None, patience_s: float = REQUEST_PATIENCE_S):
+        self._bucket, self._prefix, self._endpoint, self._patience_s = bucket, prefix, endpoint, patience_s
         self._made: Any = None
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
@@ -62,13 +87,14 @@ class Bucket:
         return found
 
     def manifest(self, key: Key) -> bytes:
-        with _translated():
+        def read() -> bytes:
             return self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}{key}/{MANIFEST}")["Body"].read()
+
+        return self._patiently(read)
 
     def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
         room = torch.empty(num_bytes, dtype=torch.uint8)
-        with _translated():
-            found = self._client.head_object(Bucket=self._bucket, Key=self._shard(key, rank))
+        found = self._patiently(lambda: self._client.head_object(Bucket=self._bucket, Key=self._shard(key, rank)))
         if found["ContentLength"] < len(room):
             raise Broken(f"the shard of rank {rank} is cut short")
         with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3") as pool:
@@ -112,28 +138,45 @@ class Bucket:
 
     def _names(self, prefix: str) -> list[str]:
         """Return the names under a prefix, without the namespace's."""
-        with _translated():
+
+        def read() -> list[str]:
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix + prefix
             )
             return [each["Key"].removeprefix(self._prefix) for page in pages for each in page.get("Contents", ())]
 
-    def _read_part(self, name: str, start: int, room: torch.Tensor) -> None:
-        view, stop, attempts = memoryview(room.numpy()), start + len(room), READ_ATTEMPTS
-        while len(view):
-            with _translated():
-                part = f"bytes={stop - len(view)}-{stop - 1}"
-                body = self._client.get_object(Bucket=self._bucket, Key=name, Range=part)["Body"]
-            attempts -= 1
+        return self._patiently(read)
+
+    def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
+        """Return the answer to a request, which is made again while the store is unavailable."""
+        began, pause_s = time.monotonic(), PAUSE_S
+        while True:
             try:
                 with _translated():
-                    while len(view) and (count := body.readinto(view)):
-                        view = view[count:]
-            except TierFailure:
-                if not attempts:
+                    return request()
+            except TierRefused:
+                raise
+            except TierFailure as error:
+                wait_s = max(error.retry_after_s, random.uniform(0.5, 1.0) * pause_s)
+                if time.monotonic() - began + wait_s > self._patience_s:
                     raise
-            if len(view) and not attempts:
-                raise Broken(f"{name} is cut short")
+            time.sleep(wait_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _read_part(self, name: str, start: int, room: torch.Tensor) -> None:
+        view, stop = memoryview(room.numpy()), start + len(room)
+
+        def read() -> None:
+            nonlocal view
+            part = f"bytes={stop - len(view)}-{stop - 1}"
+            body = self._client.get_object(Bucket=self._bucket, Key=name, Range=part)["Body"]
+            while len(view) and (count := body.readinto(view)):
+                view = view[count:]
+            if len(view):
+                raise TierFailure(f"{name}: the answer ends {len(view)} bytes early")
+
+        if len(view):
+            self._patiently(read)
 
 
 class _Reader(io.RawIOBase):
@@ -170,8 +213,22 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        if error.response["Error"]["Code"] in ("NoSuchKey", "404"):
-            raise Broken(str(error)) from error
-        raise TierFailure(str(error)) from error
+        raise _failure(error) from error
     except (BotoCoreError, Boto3Error, OSError) as error:
         raise TierFailure(str(error)) from error
+
+
+def _failure(error: Any) -> Damaged | TierFailure:
+    """Return what an answer means: the object is gone or too short, the store may answer later, or it refuses."""
+    code, answer = str(error.response["Error"]["Code"]), error.response.get("ResponseMetadata", {})
+    status = answer.get("HTTPStatusCode", 0)
+    if code in ("NoSuchKey", "404", "InvalidRange", "416"):
+        return Broken(str(error))
+    if status in TRANSIENT or code in THROTTLED:
+        return TierFailure(str(error), _retry_after_s(answer.get("HTTPHeaders", {}).get("retry-after", "")))
+    return TierRefused(str(error))
+
+
+def _retry_after_s(header: str) -> float:
+    """Return the seconds that a Retry-After header asks for; 0 where it is a date or no number."""
+    return min(float(header), REQUEST_PATIENCE_S) if header.isdecimal() else 0.0

@@ -1,8 +1,9 @@
 """The memory tier of a HyperPod cluster, through the vendor's client for its service.
 
-The service keeps blobs by namespace, rank and step. A namespace has a fixed number of ranks, and its newest step at
-one world size says nothing of another: shards go to a namespace of their world size, and which step is published at
-which world size is kept in one more namespace, whose number of ranks is always 1.
+The service holds blobs by namespace, rank and step, and keeps the highest steps. It is given the number of a save as
+its step, so that it keeps the newest saves after a return to an earlier step, too. A namespace has a fixed number
+of ranks, and its newest step at one world size says nothing of another: shards go to a namespace of their world size,
+and which save is published at which world size is kept in one more namespace, whose number of ranks is always 1.
 
 Source: amzn-sagemaker-checkpointing 1.1.3, storage/clients/inmemory.
 """
@@ -13,6 +14,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -52,18 +54,20 @@ class MemoryService:
         self._namespace, self._rank, self._world_size = namespace, rank, world_size
         self._retention, self._address = retention, address
         self._clients: dict[int, Any] = {}
+        self._places: dict[Key, int] = {}
+        self.faults: list[str] = []
         self._log, self._complaints = logging.Logger(PACKAGE), _Complaints()
         self._log.addHandler(self._complaints)
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         with _translated():
-            self._shards(self._world_size).put_checkpoint(key.step, data.numpy().tobytes(), rank=rank)
+            self._shards(self._world_size).put_checkpoint(key.save, data.numpy().tobytes(), rank=rank)
 
     def publish(self, key: Key, manifest: bytes) -> None:
         with _translated():
-            self._shards(self._world_size).put_checkpoint(key.step, manifest, metadata_index=0)
-            pointer = json.dumps({"save": key.save, "world_size": self._world_size}).encode()
-            self._pointers.put_checkpoint(key.step, pointer, rank=0)
+            self._shards(self._world_size).put_checkpoint(key.save, manifest, metadata_index=0)
+            pointer = {"step": key.step, "save": key.save, "world_size": self._world_size}
+            self._pointers.put_checkpoint(key.save, json.dumps(pointer).encode(), rank=0)
 
     def saves(self) -> dict[Key, bool]:
         with _translated():
@@ -71,30 +75,40 @@ class MemoryService:
             steps = pointers.get_latest_checkpoints(limit=self._retention + 1)
         if self._complaints.last:
             raise TierFailure(self._complaints.last)
-        return {Key(step, save): True for step in steps if (save := self._published(step)) is not None}
+        found, self.faults = {}, []
+        for place in steps:
+            try:
+                if pointer := self._pointer(place):
+                    found[pointer.key] = True
+            except Broken as error:
+                # Treated like a save that was never published: it is removed once there is a newer one.
+                self.faults.append(f"save {place}: {error}")
+                found[Key(0, place)] = False
+        return found
 
     def manifest(self, key: Key) -> bytes:
         with _translated():
-            return _found(
-                self._writers(key).get_checkpoint(key.step, metadata_index=0), f"manifest of step {key.step}"
-            )
+            place, world_size = self._located(key)
+            found = self._shards(world_size).get_checkpoint(place, metadata_index=0)
+            return _found(found, f"manifest of step {key.step}")
 
     def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
         with _translated():
-            data = _found(self._writers(key).get_checkpoint(key.step, rank=rank), f"shard of rank {rank}")
+            place, world_size = self._located(key)
+            data = _found(self._shards(world_size).get_checkpoint(place, rank=rank), f"shard of rank {rank}")
         if len(data) < num_bytes:
             raise Broken(f"the shard of rank {rank} is cut short")
         return BytesShard(numpy.frombuffer(data, dtype=numpy.uint8))
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            world_size = self._world_size
+            place, world_size = key.save, self._world_size
             with contextlib.suppress(Broken, TierFailure):  # of a pointer that is broken, too
-                world_size = (self._pointer(key.step) or (0, world_size))[1]
+                place, world_size = self._located(key)
             with _translated():
-                _drop(self._pointers, key.step, 0)
+                _drop(self._pointers, place, 0)
                 for rank in range(world_size + 1):
-                    _drop(self._shards(world_size), key.step, rank)
+                    _drop(self._shards(world_size), place, rank)
 
     @property
     def _pointers(self) -> Any:
@@ -122,28 +136,34 @@ class MemoryService:
             self._clients[world_size] = client
         return self._clients[world_size]
 
-    def _published(self, step: int) -> int | None:
-        """Return which save of a step is published; 0 where that is broken, as who asks for its manifest is told."""
-        try:
-            pointer = self._pointer(step)
-        except (Broken, TierFailure):
-            return 0
-        return pointer and pointer[0]
-
-    def _pointer(self, step: int) -> tuple[int, int] | None:
-        """Return which save of a step is published, and by how many ranks; None where none is."""
+    def _pointer(self, place: int) -> "_Pointer | None":
+        """Return which save is published under a number of the service; None where none is."""
         with _translated():
-            data = self._pointers.get_checkpoint(step, rank=0)
+            data = self._pointers.get_checkpoint(place, rank=0)
             if data is None:
                 return None
-            pointer = json.loads(data)
-            return int(pointer["save"]), int(pointer["world_size"])
+            found = json.loads(data)
+            key = Key(int(found.get("step", place)), int(found["save"]))
+            return _Pointer(key, int(found["world_size"]))
 
-    def _writers(self, key: Key) -> Any:
-        pointer = self._pointer(key.step)
-        if not pointer or pointer[0] != key.save:
-            raise Broken(f"step {key.step} is no longer there as it was published")
-        return self._shards(pointer[1])
+    def _located(self, key: Key) -> tuple[int, int]:
+        """Return the number under which the service has a save, and how many ranks wrote it.
+
+        The number is the save's own; earlier versions took the step.
+        """
+        for place in (key.save, key.step):
+            pointer = self._pointer(place)
+            if pointer and pointer.key == key:
+                return place, pointer.world_size
+        raise Broken(f"step {key.step} is no longer there as it was published")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pointer:
+    """A published save, and by how many ranks."""
+
+    key: Key
+    world_size: int
 
 
 class _Complaints(logging.Handler):
@@ -178,6 +198,9 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except InMemoryStorageError as error:
+        if type(error) is InMemoryStorageError:
+            # Of this class itself are the answers whose checksum or length is wrong.
+            raise Broken(str(error)) from error
         raise TierFailure(f"{error}: {error.__cause__}" if error.__cause__ else str(error)) from error
     except (KeyError, TypeError, ValueError) as error:
         raise Broken(f"the service's answer makes no sense: {error}") from error

@@ -10,6 +10,9 @@ from typing import Any
 from launcher import contract
 
 S3 = "s3://"
+PATIENCE_S = 600
+"""Seconds for which a tier that is unavailable is asked again while a checkpoint is loaded. Our own choice:
+throttling and failovers of storage last minutes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,24 +4,25 @@ A manifest is written last, when every shard is there. It holds a checksum for e
 its own: whatever matches is what was saved, wherever it was found.
 """
 
+import functools
 import os
 import pickle
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy
 import torch
-import xxhash
 from torch.distributed.checkpoint.metadata import Metadata
 
-MAGIC = b"rcptier1"
-"""First bytes of a manifest; another format gets another number."""
+from launcher.runtime.integrity import CHUNK, checksum, new_checksum
+from launcher.runtime.newest import Damaged
 
-CHUNK = 512 << 10
-"""Bytes that are checked right after they were read, while they are in the processor's cache."""
+MAGIC, FIRST_MAGIC = b"rcptier2", b"rcptier1"
+"""First bytes of a manifest; another format gets another number. The first format, which is still read, names no
+namespace and has one checksum a piece."""
 
 _HEAD = len(MAGIC) + 16
 """Bytes before a manifest's body: what it is, and the checksum."""
@@ -29,21 +30,26 @@ _HEAD = len(MAGIC) + 16
 _KEY = re.compile(r"(\d{12})\.([0-9a-f]{16})")
 
 
-class Broken(RuntimeError):
+class Broken(Damaged):
     """What was found is not what was saved."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@functools.total_ordering
+@dataclass(frozen=True, slots=True)
 class Key:
-    """One save of one step.
+    """One save of one step. A save with a higher number is newer, whatever its step is.
 
     Args:
         step: Optimizer steps done.
-        save: Nanoseconds since the epoch when it was saved: a step that is done again after a fault has a new one.
+        save: Number of the save, greater than that of every save before it. Earlier versions took nanoseconds since
+            the epoch; numbers continue from the greatest one that is stored.
     """
 
     step: int
     save: int
+
+    def __lt__(self, other: "Key") -> bool:
+        return (self.save, self.step) < (other.save, other.step)
 
     def __str__(self) -> str:
         return f"{self.step:012d}.{self.save:016x}"
@@ -63,9 +69,10 @@ class Piece:
         rank: Of the shard.
         offset: First byte in the shard.
         length: Bytes.
-        checksum: xxh3_128 of them.
+        checksum: xxh3_128 of each block, one after another.
         dtype: Of the tensor; None for any other object.
         shape: Of this part.
+        block: Bytes of a block, the last one may be shorter; 0 where the piece is a single block.
     """
 
     rank: int
@@ -74,6 +81,7 @@ class Piece:
     checksum: bytes
     dtype: torch.dtype | None
     shape: tuple[int, ...]
+    block: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +93,14 @@ class Manifest:
         sizes: Bytes of each rank's shard, shape `(num_ranks,)`.
         progress: What the training program wants to know when it goes on.
         metadata: Of torch.distributed.checkpoint; its `storage_data` holds a `Piece` for each index.
+        namespace: Of the checkpoint; empty where it is not recorded.
     """
 
     key: Key
     sizes: tuple[int, ...]
     metadata: Metadata
     progress: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str = ""
 
     @property
     def world_size(self) -> int:
@@ -110,23 +120,39 @@ def unseal(data: bytes) -> Manifest:
     Raises:
         Broken: It is cut short or changed.
     """
-    check_seal(data)
-    return pickle.loads(memoryview(data)[_HEAD:])
+    magic, body = data[: len(MAGIC)], memoryview(data)[_HEAD:]
+    if magic not in (MAGIC, FIRST_MAGIC) or data[len(MAGIC) : _HEAD] != checksum(body):
+        raise Broken("the manifest is cut short or changed")
+    manifest = pickle.loads(body)
+    return manifest if magic == MAGIC else _from_first_format(manifest)
 
 
-def check_seal(data: bytes) -> None:
-    """Compare a sealed manifest with its checksum.
+def unseal_own(data: bytes, key: Key, namespace: str) -> Manifest:
+    """Return the manifest of a save, which `data` is to be.
+
+    Args:
+        data: As it was found.
+        key: Under which key.
+        namespace: In which namespace.
 
     Raises:
-        Broken: It is cut short or changed.
+        Broken: It is cut short or changed, or belongs to another save.
     """
-    if data[: len(MAGIC)] != MAGIC or data[len(MAGIC) : _HEAD] != checksum(memoryview(data)[_HEAD:]):
-        raise Broken("the manifest is cut short or changed")
+    manifest = unseal(data)
+    if manifest.key != key:
+        raise Broken(f"its manifest belongs to step {manifest.key.step}, save {manifest.key.save}")
+    if manifest.namespace not in ("", namespace):
+        raise Broken(f"its manifest belongs to the namespace {manifest.namespace}")
+    return manifest
 
 
-def checksum(data: Any) -> bytes:
-    """Return the xxh3_128 of a buffer, 16 bytes."""
-    return xxhash.xxh3_128(data).digest()
+def _from_first_format(manifest: Manifest) -> Manifest:
+    """Fill in the fields that the first format does not have."""
+    known = [each.name for each in fields(Piece) if each.name != "block"]
+    found = manifest.metadata.storage_data.items()
+    pieces = {index: Piece(*(getattr(piece, name) for name in known)) for index, piece in found}
+    metadata = replace(manifest.metadata, storage_data=pieces)
+    return Manifest(manifest.key, manifest.sizes, metadata, manifest.progress)
 
 
 class Shard(Protocol):
@@ -193,7 +219,7 @@ def read_checked(shard: Shard, target: torch.Tensor, piece: Piece) -> None:
     Raises:
         Broken: They differ; `target` then holds what was found.
     """
-    state, data = xxhash.xxh3_128(), target.numpy()
+    state, data = new_checksum(), target.numpy()
     for start in range(0, piece.length, CHUNK):
         part = data[start : start + CHUNK]
         shard.read(piece.offset + start, part)

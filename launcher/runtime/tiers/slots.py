@@ -203,6 +203,13 @@ class Slots:
             self._free.append(slot)
             self._count += 1
 
+    def give_up(self, slot: Slot) -> None:
+        """Leave a slot's file as it is, and make room for another slot."""
+        with self._changed:
+            slot.pins -= 1
+            self._count -= 1
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Give the memory of free slots back."""
         with self._changed:

@@ -13,8 +13,9 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from launcher.runtime.checkpoint import without_group_warning
+from launcher.runtime.integrity import checksum
 from launcher.runtime.tiers.ranks import Ranks
-from launcher.runtime.tiers.shards import Piece, checksum
+from launcher.runtime.tiers.shards import Piece
 from launcher.runtime.tiers.slots import Slot
 
 ALIGNMENT = 64

@@ -4,15 +4,17 @@ All ranks reach the same ones. A store keeps named blobs; what makes them a chec
 """
 
 import contextlib
+import errno
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from launcher.runtime.durable import sync
+from launcher.runtime.newest import Unavailable
 from launcher.runtime.tiers.shards import Broken, FileShard, Key, Shard
 
 BLOCK = 64 << 20
@@ -20,20 +22,40 @@ BLOCK = 64 << 20
 
 MANIFEST = "manifest"
 
+REFUSALS = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
+"""Errors of a file system that stay until somebody changes it. Source: errno(3)."""
 
-class TierFailure(RuntimeError):
-    """A tier could not do what was asked: it cannot be reached, is full, or refuses."""
+
+class TierFailure(Unavailable):
+    """A tier could not do what was asked: it cannot be reached, is full, or throttles. No damage is known.
+
+    Args:
+        retry_after_s: Seconds that the tier asked to wait; 0 where it did not.
+    """
+
+    def __init__(self, reason: str, retry_after_s: float = 0.0):
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class TierRefused(TierFailure):
+    """A tier refuses what is asked, and waiting will not change that: access denied, no such bucket, not a folder."""
 
 
 class Store(Protocol):
-    """What a tier that all ranks reach can do. `name` is that of the tier it serves.
+    """What a tier that all ranks reach can do.
+
+    Args:
+        name: Of the tier it serves.
+        faults: Damage that the last `saves` found, in words.
 
     Raises:
-        TierFailure: Whatever goes wrong, in all methods.
-        Broken: What is to be read is not there, or of another size.
+        TierFailure: It could not be done, in all methods.
+        Broken: What is to be read is damaged: it no longer exists, or has another size.
     """
 
     name: str
+    faults: Sequence[str]
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         """Store this rank's shard, shape `(num_bytes,)`, and return when it lasts."""
@@ -62,6 +84,7 @@ class Folder:
     """
 
     name = "persistent"
+    faults = ()
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -98,11 +121,11 @@ class Folder:
             return {key: (self.folder / str(key) / MANIFEST).is_file() for key in keys}
 
     def manifest(self, key: Key) -> bytes:
-        with _translated():
+        with self._reading():
             return (self.folder / str(key) / MANIFEST).read_bytes()
 
     def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
-        with _translated():
+        with self._reading():
             return FileShard(self.folder / str(key) / _shard(rank), num_bytes)
 
     def remove(self, keys: Iterable[Key]) -> None:
@@ -111,16 +134,27 @@ class Folder:
                 (self.folder / str(key) / MANIFEST).unlink(missing_ok=True)
                 shutil.rmtree(self.folder / str(key))
 
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            with _translated():
+                yield
+        except Broken as error:
+            # A file system that is not mounted looks like an empty one.
+            if not self.folder.is_dir():
+                raise TierFailure(f"{self.folder} does not exist: is its file system mounted?") from error
+            raise
+
 
 def _shard(rank: int) -> str:
     return f"rank{rank:05d}.shard"
 
 
 @contextlib.contextmanager
-def _translated():
+def _translated() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
         raise Broken(f"{error.filename} is gone") from error
     except OSError as error:
-        raise TierFailure(str(error)) from error
+        raise (TierRefused if error.errno in REFUSALS else TierFailure)(str(error)) from error

@@ -1,0 +1,255 @@
+"""How a pod ends: its grace period in every template, and its start script as a process tree that gets SIGTERM."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ELASTIC, LLAMA_K8S
+from manifest_schemas import TIERS, templates
+
+from launcher import yamlio
+
+TIMEOUT_S = 120.0
+KUBEFLOW = "cluster.use_hyperpod_pytorch_job=false"
+GRACEFUL = "recipes.elastic_policy.graceful_shutdown_timeout"
+PROGRAM = """
+import pathlib, signal, sys, time
+
+def save(*_):
+    print("saving", flush=True)
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    pathlib.Path("checkpoint").write_text("step 5")
+    print("saved", flush=True)
+    sys.exit(7)
+
+signal.signal(signal.SIGTERM, save)
+print("training", flush=True)
+while not pathlib.Path("done").exists():
+    time.sleep(0.01)
+sys.exit(3)
+"""
+IMAGE_SCRIPT = "#!/usr/bin/env bash\n{}{} {}\n"
+
+
+def grace_periods(bundle):
+    job = yamlio.load(bundle.files["manifests/job.yaml"])
+    return [template["spec"]["terminationGracePeriodSeconds"] for template in templates(job)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), [660]),
+        ((ELASTIC, f"{GRACEFUL}=1200"), [1260]),
+        ((ELASTIC, TIERS, f"{GRACEFUL}=900"), [960, 960]),
+        ((ELASTIC, f"{GRACEFUL}=null"), [660]),
+        ((ELASTIC, f"{GRACEFUL}=0"), [660]),
+        ((f"++{GRACEFUL}=1200",), [1260]),
+        (
+            (
+                KUBEFLOW,
+                "recipes.trainer.num_nodes=2",
+                "recipes.training_config.training_args.train_batch_size=16",
+                f"++{GRACEFUL}=1200",
+            ),
+            [1260, 1260],
+        ),
+    ],
+    ids=["static", "elastic", "two-parts", "no-timeout", "zero", "static-with-timeout", "kubeflow"],
+)
+def test_every_pod_template_has_the_graceful_timeout_and_a_margin(render, overrides, expected):
+    assert grace_periods(render(*LLAMA_K8S, *overrides)) == expected
+
+
+SCRIPT = (
+    *("recipes=training/custom/script", "cluster=k8s", "container=me/image:1", "instance_type=ml.m5.2xlarge"),
+    "training_cfg.entry_script=/app/train.py",
+)
+
+
+def test_agent_and_torchrun_wait_as_long_for_their_workers(render):
+    def pod(*words):
+        (template, *_) = templates(yamlio.load(render(*SCRIPT, *words).files["manifests/job.yaml"]))
+        return template["spec"]["containers"][0]
+
+    timeout = f"++{GRACEFUL}=900"
+    policy = "++recipes.elastic_policy={is_elastic: false, min_nodes: 1, max_nodes: 1, use_graceful_shutdown: true}"
+    assert "--shutdown-timeout=900" in pod(policy, timeout)["command"]
+    own = pod(policy, timeout, "cluster.runtime=launcher")
+    assert {"name": "SHUTDOWN_TIMEOUT", "value": "900"} in own["env"]
+    kubeflow = pod(policy, timeout, KUBEFLOW)
+    assert {"name": "PET_SHUTDOWN_TIMEOUT", "value": "900"} in kubeflow["env"]
+    assert "PET_SHUTDOWN_TIMEOUT" not in {entry["name"] for entry in pod()["env"]}
+
+
+def test_a_command_of_the_users_own_stays_and_may_use_the_script(render):
+    files = render(*LLAMA_K8S, "cluster.command=[/bin/bash, /config/start.sh, python, x.py]").files
+    (template,) = templates(yamlio.load(files["manifests/job.yaml"]))
+    assert template["spec"]["containers"][0]["command"] == ["/bin/bash", "/config/start.sh", "python", "x.py"]
+    assert "tee" not in yamlio.load(files["manifests/configmap.yaml"])["data"]["start.sh"].replace("tee outlives", "")
+
+
+@pytest.mark.parametrize("overrides", [(), (ELASTIC,), (KUBEFLOW,)], ids=["static", "elastic", "kubeflow"])
+def test_shellcheck_finds_nothing_in_the_start_script(render, tmp_path, overrides):
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert shellcheck, "shellcheck is one of the test dependencies"
+    path = tmp_path / "start.sh"
+    path.write_text(start_script(render(*LLAMA_K8S, *overrides)))
+    done = subprocess.run([shellcheck, "--exclude=SC2329", str(path)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+# The script as a process tree
+
+
+def start_script(bundle):
+    return yamlio.load(bundle.files["manifests/configmap.yaml"])["data"]["start.sh"]
+
+
+def is_process_one_allowed():
+    probe = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "true"]
+    return shutil.which("unshare") and subprocess.run(probe, capture_output=True, timeout=60).returncode == 0
+
+
+class Container:
+    """A pod's container: its rendered command, as process 1 where this machine allows that."""
+
+    def __init__(self, bundle, work, program, **variables):
+        self.work = work
+        job = yamlio.load(bundle.files["manifests/job.yaml"])
+        (container,) = templates(job)[0]["spec"]["containers"]
+        self.script = work / "start.sh"
+        self.script.write_text(start_script(bundle).replace("/data/training.log", str(work / "training.log")))
+        assert container["command"][:2] == ["/bin/bash", "/config/start.sh"]
+        self.is_process_one = is_process_one_allowed()
+        alone = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"] if self.is_process_one else []
+        with (work / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*alone, "/bin/bash", str(self.script), *map(str, program)],
+                cwd=work,
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for each in [*self._all(), self.process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        self.process.wait()
+
+    def _all(self):
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def log(self):
+        return (self.work / "log").read_text(errors="replace")
+
+    def until(self, condition):
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
+
+    def terminate(self):
+        """Send SIGTERM as the kubelet does: to process 1 alone."""
+        one = psutil.Process(self.process.pid)
+        (one.children()[0] if self.is_process_one else one).send_signal(signal.SIGTERM)
+
+    def wait(self):
+        return self.process.wait(TIMEOUT_S)
+
+
+@pytest.fixture
+def image(tmp_path):
+    """Return a function to the program of a published image: a script that starts the agent, with exec or not."""
+    (tmp_path / "agent.py").write_text(PROGRAM)
+
+    def made(word=""):
+        path = tmp_path / "train-script-gpu.sh"
+        path.write_text(IMAGE_SCRIPT.format(word, sys.executable, tmp_path / "agent.py"))
+        path.chmod(0o755)
+        return path
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("word", "status"), [("exec ", 7), ("", 128 + signal.SIGTERM)], ids=["exec", "a-shell-that-waits"]
+)
+def test_sigterm_reaches_the_agent_behind_script_and_tee_and_the_pod_waits_for_its_checkpoint(
+    render, image, tmp_path, word, status
+):
+    with Container(render(*LLAMA_K8S), tmp_path, [image(word)]) as pod:
+        pod.until(lambda: "training" in pod.log())
+        pod.terminate()
+        pod.until(lambda: "saving" in pod.log())
+        pod.terminate()  # the kubelet may say it again
+        assert not (tmp_path / "checkpoint").exists()
+        (tmp_path / "go").touch()
+        assert pod.wait() == status
+    assert (tmp_path / "checkpoint").read_text() == "step 5"
+    lines = re.sub("saving\n(?:saving\n)*", "saving\n", (tmp_path / "training.log").read_text())
+    assert lines == "training\nsaving\nsaved\n"
+    assert pod.log().endswith("saved\n")
+
+
+@pytest.mark.parametrize("word", ["exec ", ""], ids=["exec", "a-shell-that-waits"])
+def test_the_exit_status_of_training_comes_through_tee(render, image, tmp_path, word):
+    with Container(render(*LLAMA_K8S), tmp_path, [image(word)]) as pod:
+        pod.until(lambda: "training" in pod.log())
+        (tmp_path / "done").touch()
+        assert pod.wait() == 3
+    assert (tmp_path / "training.log").read_text() == "training\n"
+
+
+def test_a_program_without_a_log_is_told_as_well(render, image, tmp_path):
+    with Container(render(*SCRIPT), tmp_path, [sys.executable, tmp_path / "agent.py"]) as pod:
+        image()
+        (tmp_path / "go").touch()
+        pod.until(lambda: "training" in pod.log())
+        pod.terminate()
+        assert pod.wait() == 7
+    assert (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "status"), [(["no-such-program"], 127), (["true"], 0), (["bash", "-c", "exit 42"], 42)]
+)
+def test_the_status_of_a_program_is_the_pods(render, tmp_path, program, status):
+    with Container(render(*SCRIPT), tmp_path, program) as pod:
+        assert pod.wait() == status
+
+
+def test_a_program_that_handles_no_signal_ends_at_once(render, tmp_path):
+    with Container(render(*SCRIPT), tmp_path, ["bash", "-c", "echo up; exec sleep 600"]) as pod:
+        pod.until(lambda: "up" in pod.log())
+        pod.terminate()
+        assert pod.wait() == 128 + signal.SIGTERM
+
+
+def test_the_agents_own_timeout_replaces_the_30_s_of_torch(monkeypatch):
+    hyperpodrun = pytest.importorskip("launcher.backends.local.hyperpodrun")
+    from hyperpod_elastic_agent.elastic_agent.plr_hyperpod_elastic_agent import PLRHyperPodElasticAgent
+
+    monkeypatch.setattr(hyperpodrun, "run", lambda args: None)
+    monkeypatch.setattr(hyperpodrun.HyperPodElasticAgent, "_shutdown_timeout", None, raising=False)
+    hyperpodrun.main(["--shutdown-timeout=77", "train.py"])
+    agent = PLRHyperPodElasticAgent.__new__(PLRHyperPodElasticAgent)
+    agent._shutdown_timeout = 30  # as SimpleElasticAgent.__init__ does
+    assert agent._shutdown_timeout == 77
