@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from launcher import console
 from launcher.commands import (
     checkpoint,
+    cluster,
     compiling,
     container,
     followed,
@@ -50,9 +51,14 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "scale": jobs.scale,
         "cancel": followed.cancel,
         "timeline": jobs.timeline,
+        "adopt": cluster.adopt,
     },
     "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
-    "Clusters and images": {"governance": governance.governance, "container": container.container},
+    "Clusters and images": {
+        "cluster": cluster.cluster,
+        "governance": governance.governance,
+        "container": container.container,
+    },
     "The program itself": {
         "schema": project.schema,
         "rules": project.rules,

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -93,6 +93,20 @@ def say_wrapped(head: str, text: str, style: str = "") -> None:
         say(part, style)
 
 
+def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
+    """Print rows as aligned columns; on a terminal too narrow for a row, its last cell goes below it, indented."""
+    from launcher import layout  # which imports YAML
+
+    first, *lines = layout.table([head, *rows])
+    columns, begin = width(), first.rindex(head[-1])
+    say(first, "dim")
+    for line, cells, style in zip(lines, rows, styles or [""] * len(lines), strict=True):
+        if columns is None or len(line) <= columns or not cells[-1]:
+            say(line, style)
+        else:
+            say_wrapped(line[:begin].rstrip(), cells[-1], style)
+
+
 def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
     """Return a line in pieces that fit a terminal, cut between words; whole where it goes elsewhere."""
     if not stream.isatty() or len(line) <= (columns := shutil.get_terminal_size().columns):
@@ -111,6 +125,19 @@ def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: say_count(f"\r{done} of {total} {what}")
     finally:
         say_count("\r" + " " * len(f"{total} of {total} {what}") + "\r")
+
+
+@contextmanager
+def while_waiting(what: str) -> Iterator[None]:
+    """Show what is waited for until the block ends; seen only on a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(what, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r" + " " * len(what) + "\r", end="", file=sys.stderr, flush=True)
 
 
 def shown_path(path: Path) -> str:

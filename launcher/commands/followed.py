@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from launcher.commands.cluster import Context, Namespace, cluster_jobs
 from launcher.commands.names import AsJson, AsLines, JobName
 from launcher.commands.pods import show_reasons, troubled_json
+from launcher.problems import fail
 
 if TYPE_CHECKING:
     from launcher.backends.base import Backend
@@ -24,10 +26,22 @@ def jobs(
     folder: Annotated[
         str, typer.Argument(metavar="[FOLDER]", help="What base_results_dir was when they were launched.")
     ] = "results",
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="In place of the folder: the training jobs of a Kubernetes cluster.")
+    ] = False,
+    context: Context = None,
+    namespace: Namespace = None,
+    is_everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="With --cluster.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List every bundle with the state of its job."""
+    """List every bundle with the state of its job. With --cluster, everybody's jobs there."""
     from pathlib import Path
+
+    if cluster:
+        cluster_jobs(context, namespace, is_everywhere=is_everywhere, as_json=as_json)
+        return
+    if context or namespace or is_everywhere:
+        raise fail("E801", "recipes jobs", "--context, --namespace and --all-namespaces go with --cluster")
 
     from launcher import console, pipeline
     from launcher.jobs import listing, with_statuses
@@ -144,7 +158,7 @@ def opened(name: str) -> tuple["Backend", "JobRecord"]:
     from launcher import pipeline
     from launcher.jobs import submitted
 
-    record = submitted(bundles.locate(name))
+    record = submitted(bundles.locate_job(name))
     return pipeline.load_backend(record.handle.backend), record
 
 

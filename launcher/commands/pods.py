@@ -27,7 +27,7 @@ Rank = Annotated[int, typer.Option("--rank", min=0, help="A rank that the pod ru
 
 
 def pods(job: JobName, as_json: AsJson = False) -> None:
-    """List a job's pods: what each runs, where, and why one waits, restarts or failed."""
+    """List a job's pods. With their ranks and nodes, and why one waits, restarts or failed."""
     from launcher import console
 
     backend, record = opened(job)
@@ -47,7 +47,7 @@ def exec_(
     ] = None,
     rank: Rank = 0,
 ) -> None:
-    """Run a command, or a shell, in the pod of a rank. Its exit code is the command's."""
+    """Run a command or a shell in a pod. Its exit code is the command's."""
     backend, record = opened(job)
     raise typer.Exit(backend.run_in_pod(record.handle, rank, command or ()))
 
@@ -59,7 +59,7 @@ def port_forward(
     ],
     rank: Rank = 0,
 ) -> None:
-    """Forward ports of 127.0.0.1 to the pod of a rank, until Ctrl-C."""
+    """Forward ports of this machine to a pod. Those of 127.0.0.1 only, until Ctrl-C."""
     pairs = [_pair(text) for text in ports]
     backend, record = opened(job)
     backend.forward_ports(record.handle, rank, pairs)
@@ -82,19 +82,11 @@ def opened(name: str) -> tuple["PodBackend", "JobRecord"]:
 
 
 def show(found: tuple["JobPod", ...]) -> None:
-    """Print a table of pods; on a terminal, reasons that do not fit go below their pod."""
-    from launcher import console, layout
+    """Print a table of pods; on a narrow terminal, a reason goes below its pod."""
+    from launcher import console
 
-    rows = [_cells(pod) for pod in found]
-    head, *lines = layout.table([_COLUMNS, *rows])
-    width, begin = console.width(), len(head) - len(_COLUMNS[-1])
-    console.say(head, "dim")
-    for line, pod in zip(lines, found, strict=True):
-        style = "red" if pod.phase == "Failed" else "yellow" if pod.reason else ""
-        if width is None or len(line) <= width:
-            console.say(line, style)
-        else:
-            console.say_wrapped(line[:begin].rstrip(), pod.reason, style)
+    styles = ["red" if pod.phase == "Failed" else "yellow" if pod.reason else "" for pod in found]
+    console.show_table(_COLUMNS, [_cells(pod) for pod in found], styles)
 
 
 def show_reasons(troubled: tuple["JobPod", ...] | None, job: str) -> None:

@@ -23,6 +23,7 @@ class Fault:
         path: Regular expression that the path and query contain.
         status: Answer with this status in the server's place.
         retry_after_s: What that answer asks for.
+        body: What that answer holds; a failure's Status where it is left out.
         is_lost: Carry the request out, then break the connection before the answer.
         is_refused: Break the connection before the request reaches the server.
         cut_after: Break the connection after so many bytes of the answer.
@@ -35,6 +36,7 @@ class Fault:
     path: str = "."
     status: int | None = None
     retry_after_s: int | None = None
+    body: dict | None = None
     is_lost: bool = False
     is_refused: bool = False
     cut_after: int | None = None
@@ -186,7 +188,7 @@ async def _answer(writer: asyncio.StreamWriter, fault: Fault) -> None:
         "status": "Failure",
         "message": f"made to fail with {fault.status}",
     }
-    text = json.dumps({**status, "code": fault.status}).encode()
+    text = json.dumps(fault.body or {**status, "code": fault.status}).encode()
     head = [f"HTTP/1.1 {fault.status} Made To Fail", "Content-Type: application/json", "Connection: close"]
     head.append(f"Content-Length: {len(text)}")
     if fault.retry_after_s is not None:

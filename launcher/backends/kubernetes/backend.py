@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from launcher import adopted, console, container, yamlio
 from launcher import bundle as bundles
-from launcher import console, container, yamlio
 from launcher.backends.base import RANK_0
 from launcher.backends.kubernetes import manifest, objects, stopping
 from launcher.backends.kubernetes.client import Connection, connect, told
@@ -119,7 +119,7 @@ class KubernetesBackend:
         """Yield what the selected ranks' containers wrote; with `follow`, and the news of the job, until it ended."""
         from launcher.backends.kubernetes import logs
 
-        job = objects.job_manifest(_bundle(handle)).body
+        job = _planned(handle)
         with told():
             lines = logs.read_logs(connect(handle.context), _target(handle), job, selection, follow=follow)
         return _telling(lines)
@@ -139,14 +139,15 @@ class KubernetesBackend:
         """
         from launcher.backends.kubernetes import control
 
-        planned = objects.job_manifest(_bundle(handle)).body
+        planned = _planned(handle)
         control.scale(connect(handle.context), _target(handle), planned, (min_nodes, num_nodes))
 
     def cancel(self, handle: JobHandle) -> None:
         """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""
         from launcher.backends.kubernetes import control
 
-        others = objects.manifests(_bundle(handle))[:-1]
+        is_adopted = adopted.is_adopted(handle.bundle_dir)
+        others = () if is_adopted else objects.manifests(_bundle(handle))[:-1]
         control.cancel(connect(handle.context), _target(handle), others)
 
     def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
@@ -200,8 +201,8 @@ def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
 
 
 def _planned(handle: JobHandle) -> Mapping[str, Any]:
-    """Return the custom resource as it was rendered."""
-    return objects.job_manifest(_bundle(handle)).body
+    """Return the custom resource as it was rendered, or the outline of one that was adopted."""
+    return adopted.outline(handle.bundle_dir) or objects.job_manifest(_bundle(handle)).body
 
 
 def _telling(lines: Iterator[str]) -> Iterator[str]:
@@ -226,7 +227,7 @@ def _target(handle: JobHandle) -> "Target":
     """
     from launcher.backends.kubernetes.follow import Target
 
-    job = objects.job_manifest(_bundle(handle))
+    job = objects.Manifest("", _planned(handle))
     return Target(job.kind, job.namespace, job.name, handle.uid or "", objects.selector(job.body))
 
 

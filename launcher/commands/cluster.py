@@ -1,0 +1,203 @@
+"""Commands about a Kubernetes cluster: what it has, whose jobs are on it, and following one of them from here."""
+
+import dataclasses
+import json
+from collections import Counter
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher.commands.names import AsJson
+from launcher.commands.pods import age
+from launcher.problems import fail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from launcher.backends.kubernetes.capacity import Capacity, Node
+    from launcher.backends.kubernetes.client import Connection
+    from launcher.backends.kubernetes.inventory import ClusterJob
+
+_JOBS = ("job", "kind", "by", "state", "nodes", "age", "message")
+_NODES = ("node", "instance", "state", "free", "accelerators", "health")
+_QUOTAS = ("queue", "flavor", "resource", "used", "quota", "borrowed")
+_WAITING = ("queue", "place", "job", "namespace", "priority", "age", "why")
+
+Context = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="Of the kubeconfig; its current one otherwise."),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", metavar="NAME", help="The context's own otherwise."),
+]
+
+
+def cluster(context: Context = None, namespace: Namespace = None, as_json: AsJson = False) -> None:
+    """Show what a cluster has. Nodes, free accelerators, quotas, and who waits for them."""
+    from launcher import console
+    from launcher.backends.kubernetes import capacity
+
+    with _connected(context) as connection:
+        found = capacity.read(connection, _namespace(connection, namespace))
+    if as_json:
+        print(json.dumps(_capacity_json(found), indent=2))
+    else:
+        _show_nodes(found)
+        _show_queues(found)
+    for notice in found.notices:
+        console.show_notice(notice, stderr=True)
+
+
+def cluster_jobs(context: str | None, namespace: str | None, *, is_everywhere: bool, as_json: bool) -> None:
+    """Print the training jobs of a cluster, for `recipes jobs --cluster`."""
+    from launcher import console
+    from launcher.backends.kubernetes import inventory
+
+    if is_everywhere and namespace:
+        raise fail("E801", "recipes jobs", "--all-namespaces leaves no --namespace to choose", value=namespace)
+    with _connected(context) as connection:
+        where = None if is_everywhere else _namespace(connection, namespace)
+        found = inventory.jobs(connection, where)
+    if as_json:
+        print(json.dumps([_job_json(job) for job in found], indent=2))
+    elif not found:
+        console.say(f"no training jobs in {where or 'any namespace'}", "dim", stderr=True)
+    else:
+        head = _JOBS if where else ("namespace", *_JOBS)
+        rows = [_job_cells(job) if where else (job.namespace, *_job_cells(job)) for job in found]
+        console.show_table(head, rows)
+
+
+def adopt(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Its name on the cluster.")],
+    context: Context = None,
+    namespace: Namespace = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="HyperPodPyTorchJob or PyTorchJob, where both exist.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Its name under results/; its own otherwise.")
+    ] = None,
+) -> None:
+    """Follow a job that was launched elsewhere. It gets a record under results/, and no bundle."""
+    from launcher import adopted, bundle, console, pipeline, terminal
+    from launcher.backends.kubernetes import inventory, objects
+
+    if kind not in (None, *objects.JOB_KINDS):
+        raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(objects.JOB_KINDS))
+    inventory.refuse_odd(name or job, "--as" if name else "JOB")
+    with _connected(context) as connection:
+        found = inventory.find(connection, _namespace(connection, namespace), job, kind)
+        outline = inventory.outline(found)
+    folder = Path(bundle.RESULTS, name or job)
+    record = adopted.write(folder, _record(connection, found, folder), outline)
+    console.say(f"adopted {terminal.native_name(record.handle)} as {folder}", "bold")
+    terminal.show_status(pipeline.load_backend("k8s").status(record.handle))
+
+
+def _record(connection: "Connection", found: Any, folder: Path) -> Any:
+    """Return the record of a job as its cluster has it; what only its bundle would say stays empty."""
+    from launcher.backends.kubernetes import objects
+    from launcher.jobs import JobRecord
+    from launcher.specs import JobHandle
+
+    metadata = found["metadata"]
+    annotations = metadata.get("annotations") or {}
+    own = (metadata["name"], found["kind"], metadata["namespace"], connection.context, metadata["uid"])
+    handle = JobHandle("k8s", folder.name, folder.absolute(), *own)
+    created = datetime.fromisoformat(metadata["creationTimestamp"]).astimezone(UTC).isoformat(timespec="seconds")
+    user = annotations.get(objects.USER, "unknown")
+    return JobRecord(handle, annotations.get(objects.DIGEST, ""), created, user)
+
+
+@contextmanager
+def _connected(context: str | None) -> "Iterator[Connection]":
+    """Give a connection; a request that fails within the block is a Problem.
+
+    Raises:
+        ProblemsFound: There is no such cluster, or it refuses.
+    """
+    from launcher import console
+    from launcher.backends.kubernetes.client import connect, told
+
+    connection = connect(context)
+    with told("--namespace"), console.while_waiting(f"asking {connection.host} …"):
+        yield connection
+
+
+def _namespace(connection: "Connection", namespace: str | None) -> str:
+    from launcher.backends.kubernetes import inventory
+
+    if namespace is not None:
+        inventory.refuse_odd(namespace, "--namespace")
+        return namespace
+    return inventory.default_namespace(connection.context)
+
+
+def _job_cells(job: "ClusterJob") -> tuple[str, ...]:
+    state = job.state.value if job.state else "unknown"
+    nodes = "?" if job.nodes is None else str(job.nodes or "-")
+    return job.name, job.kind, job.user or "-", state, nodes, age(job.created_s), job.message.partition("\n")[0]
+
+
+def _job_json(job: "ClusterJob") -> dict[str, Any]:
+    fields = dataclasses.asdict(job)
+    return fields | {"created": _time(fields.pop("created_s"))}
+
+
+def _capacity_json(found: "Capacity") -> dict[str, Any]:
+    fields = dataclasses.asdict(found)
+    for waiting in fields["waiting"] or ():
+        waiting["created"] = _time(waiting.pop("created_s"))
+    return fields
+
+
+def _time(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
+
+
+def _show_nodes(found: "Capacity") -> None:
+    from launcher import console
+
+    if found.nodes is None:
+        return
+    console.show_table(_NODES, [_node_cells(node) for node in found.nodes])
+    usable = [node for node in found.nodes if node.state == "Ready"]
+    for instance, count in sorted(Counter(node.instance or "-" for node in found.nodes).items()):
+        own = [node for node in usable if (node.instance or "-") == instance and node.resource]
+        free = None if any(node.free is None for node in own) else sum(node.free or 0 for node in own)
+        words = f"{count} node{'s' if count > 1 else ''}, {len(own)} with accelerators that take pods"
+        total = sum(node.accelerators for node in own)
+        console.say(f"total  {instance}  {words}: {'?' if free is None else free} of {total} accelerators free")
+
+
+def _node_cells(node: "Node") -> tuple[str, ...]:
+    free = "?" if node.free is None else str(node.free)
+    has = f"{node.accelerators} {node.resource}" if node.resource else "-"
+    health = ", ".join(f"{name} {value}" for name, value in node.health.items())
+    return node.name, node.instance or "-", node.state, free if node.resource else "-", has, health
+
+
+def _show_queues(found: "Capacity") -> None:
+    from launcher import console
+
+    if not found.has_kueue:
+        console.say("\nno Kueue answers on this cluster: it has no queues and no quotas of theirs")
+        return
+    if found.quotas:
+        rows = [(q.queue, q.flavor, q.resource, q.used, q.nominal or "-", q.borrowed) for q in found.quotas]
+        console.say("")
+        console.show_table(_QUOTAS, rows)
+    if found.waiting:
+        rows = [
+            (w.queue, str(w.position), w.job, w.namespace, str(w.priority), age(w.created_s), w.why)
+            for w in found.waiting
+        ]
+        console.say("")
+        console.show_table(_WAITING, rows)
+    elif found.waiting is not None:
+        console.say("\nnothing waits for quota")
