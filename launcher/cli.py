@@ -95,7 +95,7 @@ class _Grouped(TyperGroup):
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:
         for heading, names in _COMMANDS.items():
             with formatter.section(heading):
-                limit = formatter.width - 6 - max(map(len, self.commands))
+                limit = formatter.width - 6 - max(map(len, names))
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in names])
 
 

@@ -419,21 +419,24 @@ def operator(space):
     name = f"hp-training-operator-hp-training-controller-manager-{space.name}"
     body = {"metadata": {"name": name}, "spec": {"containers": [{"name": "manager", "image": "i"}]}}
     body["spec"]["nodeName"] = "node-1"
-    made = space.admin.apply(path("Pod", OPERATOR, name), {"apiVersion": "v1", "kind": "Pod", **body}, "test")
+    space.admin.apply(path("Pod", OPERATOR, name), {"apiVersion": "v1", "kind": "Pod", **body}, "test")
     running = {"name": "manager", "image": "i", "imageID": "", "ready": True, "restartCount": 0}
     running |= {"state": {"running": {}}}
     status = {"phase": "Running", "containerStatuses": [running]}
     space.admin.merge(f"{path('Pod', OPERATOR, name)}/status", {"status": status}, "operator")
     space.cluster.kubelet.start(name)
     yield name
-    space.admin.delete(path("Pod", OPERATOR, name), made["metadata"]["uid"])
+    # At once: no kubelet ends it.
+    space.admin._exchange("DELETE", path("Pod", OPERATOR, name), {"gracePeriodSeconds": 0})
 
 
 def test_the_operator_s_log_is_shown_as_far_as_it_is_about_the_job(space, submitted, operator, capsys):
     name, uid = submitted.native_id, submitted.uid
     own = [f"reconciling {name}", f'"job": "{space.name}/{name}"', f"pod {name}-pods-11 is ready", f"uid={uid}"]
     others = [f"reconciling {name}-2", f"reconciling my-{name}", f"pod {name}-pods-x of none", "starting"]
-    space.cluster.kubelet.write(operator, *(line for pair in zip(own, others, strict=True) for line in pair))
+    others += [f"elsewhere/{name}", f'{{"job": "{name}", "namespace": "elsewhere"}}']
+    pairs = itertools.zip_longest(own, others, fillvalue="")
+    space.cluster.kubelet.write(operator, *(line for pair in pairs for line in pair))
     assert out(capsys, "logs", name, "--operator").splitlines() == own
     lines = out(capsys, "logs", name, "--operator", "--json").splitlines()
     assert json.loads(lines[0]) == {"kind": "operator", "rank": None, "text": own[0]}

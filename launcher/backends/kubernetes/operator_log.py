@@ -29,6 +29,8 @@ _OPERATORS = {
 
 _LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "control-plane", "app")
 
+_NAMESPACE = re.compile(r'"namespace": *"([^"]+)"')
+
 
 def lines(connection: Connection, target: Target, places: Places) -> Iterator[str]:
     """Yield the lines of the operator's pods that mention a job or a pod of it, pod after pod.
@@ -50,7 +52,7 @@ def lines(connection: Connection, target: Target, places: Places) -> Iterator[st
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             reader = Reader(connection, operator.namespace, name, uid, is_followed=False)
             for _, line in reader.runs(lambda: False):
-                if mention.search(line):
+                if mention.search(line) and not _is_elsewhere(line, target):
                     yield masked(line)
     except ApiError as error:
         if error.status != 403:
@@ -74,8 +76,15 @@ def _is_operator_s(metadata: Mapping[str, Any], operator: _Operator) -> bool:
 
 
 def _mention(target: Target, places: Places) -> re.Pattern[str]:
-    """Return what a line that is about a job contains: its name or uid, or the name of a pod; not a longer name."""
+    """Return what a line that is about a job contains: its name, a pod's or its uid; not a longer name."""
     parts = "|".join(re.escape(name) for name, _ in places.parts)
+    before = rf"(?:(?<![\w/.-])|(?<![\w-]){re.escape(target.namespace)}/)"
     name = rf"{re.escape(target.name)}(?:-(?:{parts})(?:-\d+)?)?(?![\w-])"
     uid = rf"|{re.escape(target.uid)}" if target.uid else ""
-    return re.compile(rf"(?<![\w-]){name}{uid}")
+    return re.compile(f"{before}{name}{uid}")
+
+
+def _is_elsewhere(line: str, target: Target) -> bool:
+    """Return whether a line names only other namespaces, where another job may have the same name."""
+    named = _NAMESPACE.findall(line)
+    return bool(named) and target.namespace not in named
