@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections import Counter
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.client import Connection
     from launcher.backends.kubernetes.inventory import ClusterJob
 
-_JOBS = ("job", "kind", "by", "state", "nodes", "age", "message")
+_JOBS = ("job", "by", "state", "nodes", "age", "message")
 _NODES = ("node", "instance", "state", "free", "accelerators", "health")
 _QUOTAS = ("queue", "flavor", "resource", "used", "quota", "borrowed")
 _WAITING = ("queue", "place", "job", "namespace", "priority", "age", "why")
@@ -67,9 +66,7 @@ def cluster_jobs(context: str | None, namespace: str | None, *, is_everywhere: b
     elif not found:
         console.say(f"no training jobs in {where or 'any namespace'}", "dim", stderr=True)
     else:
-        head = _JOBS if where else ("namespace", *_JOBS)
-        rows = [_job_cells(job) if where else (job.namespace, *_job_cells(job)) for job in found]
-        console.show_table(head, rows)
+        _show_jobs(found, has_namespaces=is_everywhere)
 
 
 def adopt(
@@ -138,10 +135,26 @@ def _namespace(connection: "Connection", namespace: str | None) -> str:
     return inventory.default_namespace(connection.context)
 
 
+def _show_jobs(found: tuple["ClusterJob", ...], *, has_namespaces: bool) -> None:
+    """Print a table of jobs, with their kinds where they differ."""
+    from launcher import console
+
+    has_kinds = len({job.kind for job in found}) > 1
+    head, rows = _JOBS, [_job_cells(job) for job in found]
+    if has_kinds:
+        head, rows = (
+            (head[0], "kind", *head[1:]),
+            [(row[0], job.kind, *row[1:]) for row, job in zip(rows, found, strict=True)],
+        )
+    if has_namespaces:
+        head, rows = ("namespace", *head), [(job.namespace, *row) for row, job in zip(rows, found, strict=True)]
+    console.show_table(head, rows)
+
+
 def _job_cells(job: "ClusterJob") -> tuple[str, ...]:
     state = job.state.value if job.state else "unknown"
     nodes = "?" if job.nodes is None else str(job.nodes or "-")
-    return job.name, job.kind, job.user or "-", state, nodes, age(job.created_s), job.message.partition("\n")[0]
+    return job.name, job.user or "-", state, nodes, age(job.created_s), job.message.partition("\n")[0]
 
 
 def _job_json(job: "ClusterJob") -> dict[str, Any]:
@@ -166,13 +179,13 @@ def _show_nodes(found: "Capacity") -> None:
     if found.nodes is None:
         return
     console.show_table(_NODES, [_node_cells(node) for node in found.nodes])
-    usable = [node for node in found.nodes if node.state == "Ready"]
-    for instance, count in sorted(Counter(node.instance or "-" for node in found.nodes).items()):
-        own = [node for node in usable if (node.instance or "-") == instance and node.resource]
-        free = None if any(node.free is None for node in own) else sum(node.free or 0 for node in own)
-        words = f"{count} node{'s' if count > 1 else ''}, {len(own)} with accelerators that take pods"
-        total = sum(node.accelerators for node in own)
-        console.say(f"total  {instance}  {words}: {'?' if free is None else free} of {total} accelerators free")
+    for instance in sorted({node.instance or "-" for node in found.nodes if node.resource}):
+        own = [node for node in found.nodes if (node.instance or "-") == instance and node.resource]
+        usable = [node for node in own if node.state == "Ready"]
+        free = "?" if any(node.free is None for node in usable) else sum(node.free or 0 for node in usable)
+        total = sum(node.accelerators for node in usable)
+        ready = f"{len(usable)} of {len(own)} node{'s' if len(own) > 1 else ''} ready"
+        console.say(f"total  {instance}  {free} of {total} accelerators free; {ready}")
 
 
 def _node_cells(node: "Node") -> tuple[str, ...]:

@@ -76,9 +76,9 @@ def test_jobs_of_a_cluster_are_everybody_s(space, submitted, capsys, monkeypatch
     ]
     table = out(capsys, "jobs", "--cluster", "--namespace", space.name)
     head, first, second = table.splitlines()
-    assert head.split() == ["job", "kind", "by", "state", "nodes", "age", "message"]
-    assert first.split()[:5] == [submitted.native_id, JOB, "ada", "pending", "-"]
-    assert second.split()[:5] == ["theirs", JOB, "-", "running", "1"]
+    assert head.split() == ["job", "by", "state", "nodes", "age", "message"]
+    assert first.split()[:4] == [submitted.native_id, "ada", "pending", "-"]
+    assert second.split()[:4] == ["theirs", "-", "running", "1"]
     assert kube_api.CANARY not in table
 
 
@@ -277,7 +277,7 @@ def test_a_cluster_s_nodes_have_their_free_accelerators_and_health(space, nodes,
     assert mine[nodes[0]]["health"] == {"node-health-status": "Schedulable"}
     text = out(capsys, "cluster", "-n", space.name)
     (total,) = [line for line in text.splitlines() if line.startswith(f"total  ml.{space.name}")]
-    assert total.endswith("3 nodes, 2 with accelerators that take pods: 5 of 16 accelerators free")
+    assert total.endswith("5 of 16 accelerators free; 2 of 3 nodes ready")
 
 
 def queues(space):

@@ -166,6 +166,22 @@ def test_a_pod_that_takes_a_pod_s_place_is_the_one_that_is_used(space, job, pod,
     assert any(f"/{second}/" in each for each in space.cluster.kubelet.requests if each.startswith("/exec/"))
 
 
+def test_a_connection_that_breaks_is_not_taken_for_the_command_s_end(space, job, pod, run):
+    space.cluster.proxy.fail(path="/exec[?]", cut_after=3000)
+    done = run("exec", job, "--", "sh", "-c", "for number in $(seq 1000); do echo line $number; done; read line")
+    assert done.returncode == 2 and done.stdout.startswith(b"line 1\n")
+    assert b"E382" in done.stderr and b"the command may still be running" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [({"status": 503}, "E342"), ({"is_refused": True}, "E342")], ids=["in-trouble", "no-answer"]
+)
+def test_a_cluster_that_does_not_answer_is_a_problem(space, job, pod, capsys, fault, code):
+    space.cluster.proxy.fail(path="/exec[?]", **fault)
+    assert cli.run(["exec", job, "--", "true"]) == 2
+    assert code in capsys.readouterr().err
+
+
 ROLE = "rbac.authorization.k8s.io"
 
 

@@ -25,6 +25,8 @@ STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
 
 SHELL = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi")
 LOOPBACK = "127.0.0.1"
+_BROKEN = 2
+"""Exit code where the command's own is not known: that of every Problem."""
 _LINGER_S = 30.0
 """How long a pod may be silent after a local program has ended its side of a connection, which the protocol of port
 forwarding cannot pass on: it may still be answering."""
@@ -110,15 +112,14 @@ def _exchange(open_: Channels) -> Mapping[str, Any]:
     """Pass bytes on until the command has ended; return how it ended, as the cluster says it."""
     status = b""
     outputs = {STDOUT: sys.stdout.fileno(), STDERR: sys.stderr.fileno()}
-    for channel, data in open_.frames():
-        if channel == STATUS:
-            status += data
-        elif channel in outputs:
-            _write_all(outputs[channel], data)
-    try:
+    with contextlib.suppress(Unreachable, ValueError):
+        for channel, data in open_.frames():
+            if channel == STATUS:
+                status += data
+            elif channel in outputs:
+                _write_all(outputs[channel], data)
         return json.loads(status)
-    except ValueError:
-        return {"message": "the connection ended before the command did; whether it still runs is not known"}
+    return {}
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -127,11 +128,15 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _exit_code(status: Mapping[str, Any], pod: str) -> int:
-    """Return a command's exit code.
+    """Return a command's exit code; that of a Problem if the connection broke before the command had ended.
 
     Raises:
         ProblemsFound: It was not run.
     """
+    if not status:
+        broken = Problem("E382", pod, "the connection broke before the command ended")
+        console.show_problems((broken,), "the command may still be running")
+        return _BROKEN
     if status.get("status") == "Success":
         return 0
     for cause in (status.get("details") or {}).get("causes") or ():
