@@ -144,6 +144,7 @@ _ELSEWHERE = (
     Code("E360", "What a team gets is said as key=value.", _GOVERNANCE),
     Code("E361", "Names of a team's objects are names that Kubernetes, Kueue, IAM and EKS take.", _GOVERNANCE),
     Code("E362", "A setting of a team needs another one, or more than its nodes have.", _GOVERNANCE),
+    Code("E363", "Objects of the whole cluster say the same for every team; the last one applied wins.", _GOVERNANCE),
     Code("E364", "A job whose smallest size is more than its quota could never start.", _GOVERNANCE, "k8s"),
     Code(
         "E365",
@@ -214,6 +215,12 @@ _ELSEWHERE = (
         "E416",
         "Only a job that a server takes can be tried there; this machine checks at every launch.",
         _JOBS,
+        "local",
+    ),
+    Code(
+        "E417",
+        "The line that ends the watch for hangs is found by a regular expression.",
+        "Python, re",
         "local",
     ),
     Code("E420", "A job whose data or results are not where it is told cannot begin, or go on.", _CONTRACT, "local"),
@@ -329,6 +336,7 @@ _ELSEWHERE = (
     Code("N120", "A quota counts less memory a node than it has, as AWS's own example does.", _GOVERNANCE),
     Code("N121", "Pods of a team without an IAM role have no access to AWS of their own.", _GOVERNANCE),
     Code("N122", "A namespace that enforces no Pod Security profile only warns and audits.", _GOVERNANCE),
+    Code("N145", "A namespace of nodes with EFA relies on a policy, which older clusters do not know.", _GOVERNANCE),
     Code("N123", "An elastic job asks for more nodes than its quota will ever hold.", _GOVERNANCE, "k8s"),
     Code("N129", "Without a queue and a quota, an elastic job takes every node it may have.", _GOVERNANCE, "k8s"),
     Code(

@@ -57,6 +57,15 @@ done again after a fault is there again, with a higher attempt."""
 STARTS_FILE = "starts.jsonl"
 """Under the run folder: one JSON object per start of the workers, written by rank 0 after its first step."""
 
+ACTIVITY_FILE = "activity.json"
+"""Under the run folder: what rank 0 does between two steps, so that no watch takes a long save for a hang."""
+
+STEPS = "steps"
+"""What rank 0 does, by the file above, while steps are to be expected."""
+
+ENV_COLLECTIVE_TIMEOUT = "RECIPES_COLLECTIVE_TIMEOUT"
+"""Environment variable of a worker: seconds that a collective may take before it fails."""
+
 EVENTS_FILE = "events.jsonl"
 """Under the run folder: what the operator of a local job saw and did, one JSON object each."""
 

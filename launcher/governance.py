@@ -76,11 +76,12 @@ class Quota:
     def of_queue(cls, queue: Mapping[str, Any], limit_ranges: Iterable[Mapping[str, Any]] = ()) -> "Quota":
         """Return what a ClusterQueue allows, over all its flavors: its own share and what it may borrow."""
         spec = queue["spec"]
+        cohort = spec.get("cohortName") or spec.get("cohort")  # v1beta2, v1beta1
         hard: dict[str, str | None] = {}
         for group in spec.get("resourceGroups") or ():
             for flavor in group["flavors"]:
                 for resource in flavor["resources"]:
-                    _add(hard, f"requests.{resource['name']}", resource, is_shared=bool(spec.get("cohortName")))
+                    _add(hard, f"requests.{resource['name']}", resource, is_shared=bool(cohort))
         if "requests.pods" in hard:
             hard["pods"] = hard.pop("requests.pods")
         return cls(f"ClusterQueue {queue['metadata']['name']}", hard, _defaults(limit_ranges), is_queue=True)

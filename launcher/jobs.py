@@ -21,6 +21,9 @@ from launcher.specs import Bundle, JobHandle, JobState, JobStatus
 _NATIVE = ("native_id", "kind", "namespace", "context", "uid")
 """What a record keeps of a handle beside the bundle's own name and place."""
 
+_PLACE_PATHS, _PLACE_CODES = ("cluster", "cluster.kube_context"), ("E394", "E396")
+"""Problems of a connection: their paths on Kubernetes, their codes on AWS."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
@@ -229,7 +232,8 @@ def listing(results: Path) -> tuple[Listed, ...]:
 def with_statuses(listed: Iterable[Listed], load_backend: Callable[[str], Backend]) -> Iterator[Listed]:
     """Yield bundles with the status of their jobs as they are now.
 
-    A cluster that has refused an answer is not asked for its other jobs, which could take a minute each.
+    A cluster that does not answer is not asked for its other jobs, which could take a minute each. A Problem of one
+    job concerns that job alone.
     """
     refused: dict[tuple[str | None, ...], Problem] = {}
     for each in listed:
@@ -246,8 +250,13 @@ def with_statuses(listed: Iterable[Listed], load_backend: Callable[[str], Backen
             yield replace(each, status=status(job, backend))
         except ProblemsFound as error:
             yield replace(each, problem=error.problems[0])
-            if not backend.ends_with_launcher:
+            if _is_of_place(error.problems[0]):
                 refused[place] = error.problems[0]
+
+
+def _is_of_place(problem: Problem) -> bool:
+    """Return whether a Problem concerns every job of a cluster: it does not answer, or not this user."""
+    return problem.path in _PLACE_PATHS or problem.code in _PLACE_CODES
 
 
 def as_json(job: JobRecord, seen: JobStatus | None) -> dict[str, Any]:

@@ -5,12 +5,13 @@ Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Prerequisites:
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field
 
-from launcher import instances, yamlio
+from launcher import instances, pod_policy, yamlio
 from launcher.instances import Instance
 from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
@@ -18,6 +19,11 @@ from launcher.recipe import Listed, Model, NodeCount, NonNegativeInt
 from launcher.render import render_template
 from launcher.rules.kubernetes import DNS_LABEL
 from launcher.typed import type_problems
+
+KUEUE_VERSIONS = ("v1beta1", "v1beta2")
+"""Versions of Kueue's API that differ, for these objects, in the name of a cohort. Source: Kueue, its CRDs."""
+
+DEFAULT_KUEUE_VERSION = KUEUE_VERSIONS[-1]
 
 _PODS_PER_NODE = 4
 """Pods of the quota a node: a job's own, its next size's, and small ones beside them. Our own choice."""
@@ -81,11 +87,20 @@ class Team(Model):
     groups: Annotated[Listed[str], Field(min_length=1)] | None = None
     """Kubernetes groups that may use the namespace, as EKS access entries name them; null takes the namespace's
     name."""
-    pod_security: Literal["privileged", "baseline", "restricted"] | None = None
-    """Pod Security profile that the namespace enforces. null: baseline, but privileged where the instance has EFA,
-    for which the published image locks memory. What is less than restricted is warned of in any case."""
+    pod_security: Literal["privileged", "baseline", "restricted", "policy"] | None = None
+    """Pod Security profile that the namespace enforces. null: baseline, but policy where the instance has EFA or
+    host_paths are given. policy is baseline by a ValidatingAdmissionPolicy (Kubernetes 1.30): containers that request
+    EFA devices may lock memory, and pods may mount host_paths. A pod below restricted causes a warning."""
+    host_paths: Annotated[Listed[str], Field(min_length=1)] | None = None
+    """Folders of the nodes that pods may mount (cluster.volumes), each exactly as it is given; null allows none."""
     kueue: bool = True
     """false leaves out queue, flavor and workload priorities: where the task governance add-on makes them."""
+    kueue_version: Literal["v1beta1", "v1beta2"] | None = None
+    """Version of Kueue's API that the objects are written for; null takes the one that the cluster prefers where
+    --cluster is given, and v1beta2 otherwise."""
+    scheduler_preempts: bool = False
+    """true lets the scheduler evict single pods of lower priority. Only for a cluster without Kueue, which has jobs
+    save before they yield."""
 
     @property
     def namespace(self) -> str:
@@ -106,6 +121,32 @@ class Team(Model):
     def memory_gib(self) -> int:
         """GiB of main memory that a node counts."""
         return self.memory_gib_per_node or self.instance.counted_memory_gib
+
+
+def read_all(words: Sequence[str]) -> tuple[Team, ...]:
+    """Read the words of several teams: each `team=` starts one, and what stands before the first is every team's.
+
+    Raises:
+        ProblemsFound: Every fault of them.
+    """
+    starts = [i for i, word in enumerate(words) if word.startswith("team=")]
+    if len(starts) < 2:
+        return (read(words),)
+    groups = [words[start:end] for start, end in zip(starts, [*starts[1:], len(words)], strict=True)]
+    found, problems = [], []
+    for group in groups:
+        try:
+            found.append(read([*words[: starts[0]], *group]))
+        except ProblemsFound as error:
+            problems += [replace(each, path=f"{group[0]} {each.path}") for each in error.problems]
+    problems += [
+        Problem("E360", group[0], "is given twice", group[0])
+        for i, group in enumerate(groups)
+        if group[0] in [other[0] for other in groups[:i]]
+    ]
+    if problems:
+        raise ProblemsFound(tuple(problems))
+    return tuple(found)
 
 
 def read(words: Sequence[str]) -> Team:
@@ -174,6 +215,17 @@ def _queue_faults(team: Team) -> Iterator[Problem]:
             yield Problem("E362", key, message, value, remedy="leave it out")
 
 
+def _kueue_faults(team: Team) -> Iterator[Problem]:
+    if team.scheduler_preempts and team.kueue:
+        message = "the scheduler would evict single pods of jobs that Kueue has save first"
+        yield Problem(
+            "E362", "scheduler_preempts", message, True, remedy="leave it out, or kueue=false without Kueue"
+        )
+    if team.kueue_version and not team.kueue:
+        message = "is a setting of Kueue's objects, which kueue=false leaves out"
+        yield Problem("E362", "kueue_version", message, team.kueue_version, remedy="leave it out")
+
+
 def _priority_faults(team: Team) -> Iterator[Problem]:
     for name in team.priorities:
         if not _DNS_SUBDOMAIN.fullmatch(f"{name}-priority"):
@@ -195,7 +247,9 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Team], Iterator[Problem]]], ...]
     (("team",), _name_faults),
     (("instance_type", "memory_gib_per_node"), _instance_faults),
     (("borrow_nodes", "cohort", "topology", "kueue"), _queue_faults),
+    (("kueue", "kueue_version", "scheduler_preempts"), _kueue_faults),
     (("priorities",), _priority_faults),
+    (("host_paths", "pod_security"), pod_policy.faults),
     (("role_arn", "groups"), _access_faults),
 )
 """What types cannot say, with the keys that each check needs to be right in themselves."""
@@ -210,10 +264,7 @@ def notices(team: Team) -> tuple[Notice, ...]:
         found.append(Notice("N120", f"{message}; memory_gib_per_node={instance.memory_gib} counts all"))
     if team.role_arn is None:
         found.append(Notice("N121", "the service account has no IAM role; role_arn=… gives its pods access to AWS"))
-    if _pod_security(team) == "privileged":
-        reason = f"{instance.name} has EFA, and the published image locks memory for it; " * (not team.pod_security)
-        found.append(Notice("N122", f"the namespace enforces no Pod Security profile: {reason}it warns and audits"))
-    return tuple(found)
+    return (*found, *pod_policy.notices(team))
 
 
 def files(team: Team) -> dict[str, str]:
@@ -223,7 +274,10 @@ def files(team: Team) -> dict[str, str]:
         "team": team,
         "instance": instance,
         "groups": team.groups or [team.namespace],
-        "pod_security": _pod_security(team),
+        "pod_security": pod_policy.enforced_label(team),
+        "kueue_version": team.kueue_version or DEFAULT_KUEUE_VERSION,
+        "is_policy": pod_policy.profile(team) == pod_policy.POLICY,
+        **pod_policy.values(),
         "hard": _hard(team, nodes),
         "counted": _counted(team, nodes),
         "default": {"cpu": str(instance.vcpus), "memory": f"{team.memory_gib}Gi"},
@@ -236,14 +290,13 @@ def files(team: Team) -> dict[str, str]:
     names += ["disruption"] * bool(values["min_available"])
     names += ["priorities"] * bool(team.priorities)
     names += ["queues"] * team.kueue
+    # The policy is applied before the namespace that relies on it.
+    places = {"policy": 0} if values["is_policy"] else {}
+    places |= {name: place for place, name in enumerate(names, 1)}
     return {
         f"{place}-{name}.yaml": render_template(f"kubernetes/governance/{name}.yaml.j2", **values)
-        for place, name in enumerate(names, 1)
+        for name, place in places.items()
     }
-
-
-def _pod_security(team: Team) -> str:
-    return team.pod_security or ("privileged" if team.instance.efa else "baseline")
 
 
 def _devices(instance: Instance, nodes: int) -> dict[str, str]:

@@ -138,18 +138,18 @@ def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) ->
         ProblemsFound: The store cannot be reached; what is unsent stays in the run folder.
     """
     if settings := run_of(bundle):
-        from launcher.runtime import reporting
+        from launcher.runtime import courier
 
         run_dir = bundle.directory / contract.RUN_DIR
         with _problems(settings.tracking_uri):
             try:
-                reporting.ship(run_dir, settings.tracking_uri, settings.run_id)
-            except reporting.TrackingUnavailable as error:
+                courier.ship(run_dir, settings.tracking_uri, settings.run_id)
+            except courier.TrackingUnavailable as error:
                 raise fail("E506", f"{_PATH}.tracking_uri", f"the last metrics could not be sent: {error}") from error
             client = _client(settings.tracking_uri)
             client.set_terminated(settings.run_id, _STATUS[state])
             if course:
-                _log_course(client, settings.run_id, course, run_dir, reporting.prefix(run_dir))
+                _log_course(client, settings.run_id, course, run_dir, courier.prefix(run_dir))
 
 
 def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path, prefix: str) -> None:

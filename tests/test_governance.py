@@ -14,21 +14,22 @@ from launcher.problems import ProblemsFound
 
 P5 = ("team=research", "instance_type=ml.p5.48xlarge", "nodes=8")
 SHARED = (*P5, "cohort=shared", "borrow_nodes=4", "weight=3")
+HARMFUL = ("/", "/etc", "/var/lib/kubelet/pods", "/proc", "/var", "fsx", "/fsx/", "/fsx/../etc", "//fsx", "/dev/shm")
 CRDS = ROOT.parent / "shared" / "facts" / "kueue-crds"
 """Kueue's own CRDs, config/components/crd/bases of its repository, which are not part of this one."""
 
 
-@pytest.fixture(scope="module")
-def schemas():
-    """Return Kueue's schemas of version v1beta2 by kind."""
+@pytest.fixture(scope="module", params=teams.KUEUE_VERSIONS)
+def schemas(request):
+    """Return a version of Kueue's API, and its schemas by kind."""
     if not CRDS.is_dir():
         pytest.skip(f"Kueue's CRDs are not there: {CRDS.name}")
     specs = [yamlio.load(file.read_text(encoding="utf-8"))["spec"] for file in CRDS.glob("*.yaml")]
-    return {
+    return request.param, {
         spec["names"]["kind"]: version["schema"]["openAPIV3Schema"]
         for spec in specs
         for version in spec["versions"]
-        if version["name"] == "v1beta2"
+        if version["name"] == request.param
     }
 
 
@@ -119,11 +120,13 @@ def test_every_recommended_object_is_there():
     assert {o["kind"] for o in objects(*P5)} == {
         *("Namespace", "ResourceQuota", "LimitRange", "ServiceAccount", "Role", "RoleBinding", "PodDisruptionBudget"),
         *("PriorityClass", "WorkloadPriorityClass", "ResourceFlavor", "ClusterQueue", "LocalQueue"),
+        *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
     }
 
 
 def test_what_is_turned_off_is_left_out():
-    kinds = {o["kind"] for o in objects(*P5, "kueue=false", "min_available=0", "priorities={}")}
+    off = ("kueue=false", "min_available=0", "priorities={}", "pod_security=baseline")
+    kinds = {o["kind"] for o in objects(*P5, *off)}
     assert kinds == {"Namespace", "ResourceQuota", "LimitRange", "ServiceAccount", "Role", "RoleBinding"}
 
 
@@ -145,6 +148,28 @@ def test_without_a_cohort_there_is_no_borrowing_limit():
     assert "cohortName" not in queue
     assert all(set(r) == {"name", "nominalQuota"} for r in queue["resourceGroups"][0]["flavors"][0]["resources"])
     assert queue["preemption"]["reclaimWithinCohort"] == "Never"
+
+
+@pytest.mark.parametrize(
+    ("words", "policy"),
+    [
+        ((), "Never"),
+        (("kueue=false",), "Never"),
+        (("kueue=false", "scheduler_preempts=true"), "PreemptLowerPriority"),
+    ],
+    ids=["our-queue", "the-add-on's-queue", "no-kueue-at-all"],
+)
+def test_the_scheduler_preempts_nothing_beside_kueue(words, policy):
+    classes = [o for o in objects(*P5, *words) if o["kind"] == "PriorityClass"]
+    assert classes and {each["preemptionPolicy"] for each in classes} == {policy}
+
+
+def test_a_cohort_is_read_in_both_versions_of_a_queue():
+    for version in teams.KUEUE_VERSIONS:
+        queue = one("ClusterQueue", *SHARED, f"kueue_version={version}")
+        assert Quota.of_queue(queue).hard["requests.nvidia.com/gpu"] == "96"
+        del queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["borrowingLimit"]
+        assert Quota.of_queue(queue).hard["requests.nvidia.com/gpu"] is None
 
 
 def test_rights_end_at_the_namespace():
@@ -181,12 +206,13 @@ def test_the_disruption_budget_knows_the_pods_of_our_jobs(render):
 def test_objects_pass_the_schemas_of_kubernetes_and_kueue(words, schemas):
     validate = pytest.importorskip("kubernetes_validate").validate
     jsonschema = pytest.importorskip("jsonschema")
+    version, schemas = schemas
     seen = set()
-    for each in objects(*words, "topology=racks"):
+    for each in objects(*words, "topology=racks", f"kueue_version={version}"):
         seen.add(each["kind"])
         if each["kind"] in schemas:
             jsonschema.Draft202012Validator(strict(schemas[each["kind"]])).validate(each)
-            assert each["apiVersion"] == "kueue.x-k8s.io/v1beta2"
+            assert each["apiVersion"] == f"kueue.x-k8s.io/{version}"
         else:
             validate(each, "1.30", strict=True)
     assert seen >= {"ClusterQueue", "LocalQueue", "ResourceFlavor", "WorkloadPriorityClass"} and set(
@@ -210,8 +236,9 @@ def strict(schema):
 
 def test_the_schemas_refuse_a_field_that_kueue_does_not_know(schemas):
     jsonschema = pytest.importorskip("jsonschema")
-    queue = one("ClusterQueue", *P5)
-    queue["spec"]["cohort"] = "shared"
+    version, schemas = schemas
+    (other,) = {*teams.KUEUE_VERSIONS} - {version}
+    queue = one("ClusterQueue", *SHARED, f"kueue_version={other}")
     with pytest.raises(jsonschema.ValidationError, match="cohort"):
         jsonschema.Draft202012Validator(strict(schemas["ClusterQueue"])).validate(queue)
 
@@ -254,8 +281,23 @@ def test_every_fault_of_a_team_is_said_at_once():
         (("max_pods={",), "max_pods"),
         (("cohort='a: b'",), "cohort"),
         (("pod_security=none",), "pod_security"),
+        (("scheduler_preempts=true",), "scheduler_preempts"),
+        (("kueue_version=v1beta1", "kueue=false"), "kueue_version"),
+        (("kueue_version=v1beta3",), "kueue_version"),
+        (("pod_security=baseline", "host_paths=[/fsx]"), "pod_security"),
+        *((((f"host_paths=[{path}]"),), "host_paths.0") for path in HARMFUL),
     ],
-    ids=["label-too-long", "more-than-a-node", "no-queue", "twice", "no-yaml", "no-name", "no-profile"],
+    ids=[
+        "label-too-long",
+        "more-than-a-node",
+        "no-queue",
+        "twice",
+        "no-yaml",
+        "no-name",
+        "no-profile",
+        *("two-preempt", "no-kueue", "unknown-version", "denied-folder"),
+        *HARMFUL,
+    ],
 )
 def test_a_fault_of_a_team_is_a_problem_at_its_key(words, path):
     given_keys = {word.partition("=")[0] for word in words}
@@ -290,6 +332,55 @@ def test_the_command_prints_what_kubectl_takes_and_never_overwrites(tmp_path, ca
     assert cli.run(["governance", *P5, "--out", out]) == 2
     assert "E805" in capsys.readouterr().err
     assert (tmp_path / "gov/2-quotas.yaml").read_text() == "mine"
+
+
+OTHER = ("team=b", "instance_type=ml.p5.48xlarge", "nodes=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "count"),
+    [
+        ("priorities={high: 90, normal: 50, low: 10}", "priorities.high", 2),
+        ("topology=racks", "topology", 1),
+        ("priorities={extra: 1}", None, 0),
+        ("cohort=c", None, 0),
+    ],
+    ids=["value", "topology", "another-class", "its-own-queue"],
+)
+def test_teams_of_one_command_share_the_clusters_objects(capsys, words, key, count):
+    code = cli.run(["governance", *P5, *OTHER, words])
+    printed = capsys.readouterr()
+    faults = [line.split() for line in printed.err.splitlines() if line.startswith("E")]
+    assert faults == [["E363", key]] * count
+    assert code == (2 if count else 0)
+    assert (printed.out == "") is bool(count)
+    if not count:
+        names = [o["metadata"]["name"] for o in yamlio.load_documents(printed.out) if o["kind"] == "Namespace"]
+        assert names == ["hyperpod-ns-research", "hyperpod-ns-b"]
+
+
+def test_words_before_the_first_team_are_every_teams():
+    found = teams.read_all(["instance_type=g5.xlarge", "nodes=2", "team=a", "team=b", "weight=3"])
+    assert [(team.team, team.nodes, team.weight) for team in found] == [("a", 2, 1), ("b", 2, 3)]
+
+
+def test_faults_of_several_teams_name_their_team():
+    with pytest.raises(ProblemsFound) as caught:
+        teams.read_all(["instance_type=g5.xlarge", "team=a", "nodes=0", "team=a", "nodes=1", "team=b", "nodes=x"])
+    assert [problem.path for problem in caught.value.problems] == ["team=a nodes", "team=b nodes", "team=a"]
+
+
+def test_teams_on_disk_share_the_clusters_objects(tmp_path, capsys):
+    assert cli.run(["governance", *P5, *OTHER, "--out", str(tmp_path / "teams")]) == 0
+    assert sorted(path.name for path in (tmp_path / "teams").iterdir()) == ["b", "research"]
+    (tmp_path / "teams/notes").mkdir()
+    (tmp_path / "teams/notes/1-list.yaml").write_text("{ not yaml")
+    third = ["governance", "team=c", *P5[1:], "--out", str(tmp_path / "teams/c")]
+    assert cli.run([*third, "priorities={low: 11}"]) == 2
+    told = capsys.readouterr().err
+    assert "E363 priorities.low" in told and "teams/b" in told and "teams/research" in told
+    assert not (tmp_path / "teams/c").exists()
+    assert cli.run(third) == 0
 
 
 def test_the_command_without_a_team_says_what_it_needs(capsys):

@@ -261,11 +261,29 @@ def test_a_cluster_that_refuses_is_asked_once_for_all_its_jobs(bundle, record):
     for name in ("second", "third", "ended"):
         shutil.copytree(bundle.directory, bundle.directory.with_name(name))
     jobs.settled(jobs.submitted(ended), FAILED, Cluster())
-    cluster = Cluster(refuses=Problem("E341", "cluster", "does not answer"))
+    cluster = Cluster(refuses=Problem("E342", "cluster.kube_context", "does not answer"))
     listed = tuple(jobs.with_statuses(jobs.listing(Path("results")), lambda name: cluster))
     assert cluster.calls == ["status"]
     problems = {each.name: each.problem and each.problem.code for each in listed}
-    assert problems == {NAME: "E341", "second": "E341", "third": "E341", "ended": None}
+    assert problems == {NAME: "E342", "second": "E342", "third": "E342", "ended": None}
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [Problem("E704", "results/x", "was changed"), Problem("E342", "cluster.namespace", "500 conversion failed")],
+    ids=["bundle-damaged", "object-unreadable"],
+)
+def test_a_job_that_cannot_be_read_hides_no_other_job(bundle, record, problem):
+    shutil.copytree(bundle.directory, bundle.directory.with_name("second"))
+
+    class Partly(Cluster):
+        def status(self, handle):
+            if handle.bundle_dir.name == NAME:
+                raise ProblemsFound((problem,))
+            return super().status(handle)
+
+    listed = jobs.with_statuses(jobs.listing(Path("results")), lambda name: Partly(RUNNING))
+    assert {each.name: each.problem or each.status for each in listed} == {NAME: problem, "second": RUNNING}
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ def check(found, job, text):
     (container,) = pod["containers"]
     assert (found["metadata"]["name"], found["metadata"]["namespace"]) == (text, text)
     for metadata in (found["metadata"], template["metadata"]):
-        assert metadata["labels"] == {"app": text, "kueue.x-k8s.io/queue-name": text, text: text}
+        own = {"recipe-launcher/job": text}
+        assert metadata["labels"] == {"app": text, "kueue.x-k8s.io/queue-name": text, text: text} | own
         assert metadata["annotations"] == {text: text}
     assert (pod["serviceAccountName"], pod["priorityClassName"]) == (text, text)
     assert pod["nodeSelector"] == {"beta.kubernetes.io/instance-type": job.resources.instance_type, text: text}

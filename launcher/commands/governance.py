@@ -1,22 +1,39 @@
-"""The command for whoever runs the cluster: what a team gets."""
+"""The command of a cluster's administrator: namespaces, quotas, roles, queues and priorities of teams."""
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from launcher.commands.names import AsJson
-from launcher.problems import fail
+from launcher.problems import ProblemsFound, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from launcher.cluster_wide import Origin
+    from launcher.teams import Team
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Write a file for each subject there.", file_okay=False),
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Write a file for each subject there; of several teams, in a folder of each.",
+        file_okay=False,
+    ),
 ]
+Cluster = Annotated[
+    bool,
+    typer.Option("--cluster", help="Ask the cluster for its Kueue's version, and compare what teams share with it."),
+]
+Context = Annotated[
+    str | None, typer.Option("--context", metavar="NAME", help="With --cluster: a context of the kubeconfig.")
+]
+
+_MADE_HERE = "app.kubernetes.io/managed-by: recipe-launcher"
+"""Label, as it is written, of every object that this command makes."""
 
 
 def governance(
@@ -25,28 +42,117 @@ def governance(
         typer.Argument(metavar="KEY=VALUE...", help="team, instance_type, nodes; docs/governance.md has all."),
     ] = None,
     out: Out = None,
+    cluster: Cluster = False,
+    context: Context = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a team gets. Namespace, quotas, rights, queue and priorities; kubectl apply -f - takes it."""
+    """Print the objects of a team. Namespace, quotas, roles, queue and priorities; kubectl apply -f - takes them.
+
+    Each team= starts another team. Objects that teams share must be the same for all of them.
+    """
     from launcher import console, teams, yamlio
 
-    team = teams.read(words or ())
-    files = teams.files(team)
+    if context and not cluster:
+        raise fail("E801", "--context", "is the cluster that --cluster asks", value=context, remedy="add --cluster")
+    found = _of_cluster(teams.read_all(words or ()), context) if cluster else teams.read_all(words or ())
+    files = {team.team: teams.files(team) for team in found}
+    folders = _folders(files, out)
+    _refuse_differences(files, out and folders)
+    texts = list(dict.fromkeys(text for each in files.values() for text in each.values()))
     if as_json:
-        items = [each for text in files.values() for each in yamlio.load_documents(text)]
+        items = [each for text in texts for each in yamlio.load_documents(text)]
         print(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
     elif out is None:
-        sys.stdout.write("---\n".join(files.values()))
-    else:
-        write(out, files)
-        for name, text in files.items():
-            names = [f"{each['kind']} {each['metadata']['name']}" for each in yamlio.load_documents(text)]
-            console.say(f"{console.shown_path((out / name).absolute())}   {', '.join(names)}")
-    for notice in teams.notices(team):
+        sys.stdout.write("---\n".join(texts))
+    for name, folder in folders.items() if out and not as_json else ():
+        write(folder, files[name])
+        for file, text in files[name].items():
+            kinds = [f"{each['kind']} {each['metadata']['name']}" for each in yamlio.load_documents(text)]
+            console.say(f"{console.shown_path((folder / file).absolute())}   {', '.join(kinds)}")
+    for notice in dict.fromkeys(notice for team in found for notice in teams.notices(team)):
         console.show_notice(notice, stderr=True)
 
 
-def write(folder: Path, files: "Mapping[str, str]") -> None:
+def _folders(files: Mapping[str, Any], out: Path | None) -> dict[str, Path]:
+    """Return where each team's files are written."""
+    if out is None:
+        return {}
+    return {team: out / team if len(files) > 1 else out for team in files}
+
+
+def _of_cluster(found: "Sequence[Team]", context: str | None) -> "Sequence[Team]":
+    """Return the teams with the cluster's version of Kueue, after comparing them with the cluster.
+
+    Raises:
+        ProblemsFound: The cluster cannot be asked, lacks what they need, or has other objects of these names.
+    """
+    from launcher import cluster_wide, teams
+    from launcher.backends.kubernetes import client, governed
+
+    connection = client.connect(context)
+    written = [
+        team.model_copy(
+            update={"kueue_version": governed.kueue_version(connection, teams.KUEUE_VERSIONS, team.kueue_version)}
+        )
+        if team.kueue
+        else team
+        for team in found
+    ]
+    problems = []
+    for team in written:
+        objects = _objects(teams.files(team))
+        problems += governed.problems(connection, objects)
+        there = governed.existing(connection, objects)
+        problems += cluster_wide.differences(cluster_wide.Origin(f"team {team.team}", objects), [there])
+    if problems:
+        raise ProblemsFound(tuple(dict.fromkeys(problems)))
+    return written
+
+
+def _refuse_differences(files: Mapping[str, Mapping[str, str]], folders: Mapping[str, Path] | None) -> None:
+    """Refuse teams whose shared objects differ from each other, or from those of teams beside them on disk.
+
+    Raises:
+        ProblemsFound: Some do.
+    """
+    from launcher import cluster_wide
+
+    origins = [cluster_wide.Origin(f"team {team}", _objects(each)) for team, each in files.items()]
+    beside = _beside(folders) if folders else []
+    problems = []
+    for i, origin in enumerate(origins):
+        problems += cluster_wide.differences(origin, [*origins[:i], *beside])
+    if problems:
+        raise ProblemsFound(tuple(problems))
+
+
+def _beside(folders: Mapping[str, Path]) -> "list[Origin]":
+    """Return the objects of other teams: what this command wrote into folders beside the teams' own."""
+    import yaml
+
+    from launcher import cluster_wide, yamlio
+
+    own = {folder.absolute() for folder in folders.values()}
+    found = []
+    for folder in sorted({child for each in own for child in each.parent.glob("*/")} - own):
+        objects: list[Mapping[str, Any]] = []
+        for file in sorted(folder.glob("[0-9]-*.yaml")):
+            try:
+                text = file.read_text("utf-8", errors="replace")
+                objects += yamlio.load_documents(text) if _MADE_HERE in text else ()
+            except (OSError, yaml.YAMLError) as error:
+                raise fail("E805", str(file), f"cannot be compared with these teams: {error}") from error
+        found.append(cluster_wide.Origin(str(folder), tuple(objects)))
+    return found
+
+
+def _objects(files: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
+    from launcher import yamlio
+
+    return tuple(each for text in files.values() for each in yamlio.load_documents(text))
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
     """Write files, relative path to text, below a folder that holds none of other content.
 
     Raises:

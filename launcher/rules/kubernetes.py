@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from posixpath import isabs, normpath
 
+from launcher.backends.kubernetes.objects import PREFIX
 from launcher.check import Draft
 from launcher.problems import Problem
 from launcher.recipe import Model
@@ -90,6 +91,13 @@ def labels_are_labels(draft: Draft, problem: Callable[..., Problem]) -> Iterator
                 value=name,
                 remedy="cluster.queue_name and cluster.workload_priority_class set Kueue's labels",
             )
+        if prefix == PREFIX and "/" in name:
+            yield problem(
+                f"cluster.custom_labels.{name}",
+                f"{PREFIX}/ is reserved for the labels by which the launcher finds a job's pods",
+                value=name,
+                remedy="use another prefix, or none",
+            )
 
 
 def _labels(draft: Draft) -> Iterator[tuple[str, str, list[str]]]:
@@ -112,7 +120,10 @@ def _is_qualified_name(key: str) -> bool:
 
 @rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set", backend="k8s")
 def annotations_are_annotations(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """An annotation's key is written like a label's, and all hold 256 KiB; Kueue's elastic-job is of other jobs."""
+    """An annotation's key is written like a label's, and all hold 256 KiB; Kueue's elastic-job is of other jobs.
+
+    The launcher's own prefix is reserved.
+    """
     size = sum(len(text.encode()) for item in (draft.settings.annotations or {}).items() for text in item)
     if size > _ANNOTATIONS_LIMIT:
         yield problem("cluster.annotations", f"are {size} bytes", allowed=f"at most {_ANNOTATIONS_LIMIT}")
@@ -125,6 +136,9 @@ def annotations_are_annotations(draft: Draft, problem: Callable[..., Problem]) -
                 value=key,
                 allowed="[dns-prefix/]name, name of 1 to 63 characters",
             )
+        if key.startswith(f"{PREFIX}/"):
+            message = f"{PREFIX}/ is reserved for the launcher's own annotations"
+            yield problem(path, message, value=key, remedy="use another prefix, or none")
         if key == "kueue.x-k8s.io/elastic-job":
             yield problem(path, "is for other kinds of job than HyperPodPyTorchJob", value=key, remedy="leave it out")
 

@@ -1,18 +1,18 @@
 """Checkpoints that load at any number of ranks and are never seen half-written.
 
 A checkpoint is a folder of torch.distributed.checkpoint files and one `progress.json`. It is written
-under a temporary name, synced, renamed, and only then named by the pointer file `latest`. What else is in the
-same folder, be it named `step-1000`, is not touched.
+under a temporary name, synced, renamed, and only then named by the pointer file `latest`. Every piece has a
+checksum, which is compared when it is read: a damaged checkpoint is passed over for the newest older one that is
+intact. Other files in the same folder, and folders such as `step-1000`, are not touched.
 """
 
-import json
+import functools
 import pickle
-import re
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -20,30 +20,43 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from launcher.runtime import agent, randomness
+from launcher.runtime import agent, process_group, randomness
+from launcher.runtime.checkpoint_folder import (
+    LATEST,
+    LAUNCH,
+    PARTIAL_PREFIX,
+    candidates,
+    is_complete,
+    is_intact,
+    point_to,
+    pointed,
+    remove,
+    remove_leftovers,
+    step_of,
+    written,
+)
 from launcher.runtime.durable import sync, write_text
+from launcher.runtime.newest import Candidate, CheckpointBroken, Damaged, Search, Source, Unavailable, together
 from launcher.runtime.process_group import barrier, rank, world_size
+from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
+from launcher.runtime.tiers.journal import Journal, Record
 
-LATEST = "latest"
-PROGRESS = "progress.json"
-LAUNCH = "launch"
-"""File beside the pointer: the launch that took the folder last."""
+PATIENCE_S = 60.0
+"""Seconds for which a file system that fails is tried again before loading fails."""
 
-PARTIAL_PREFIX = ".partial-"
-REMOVED_PREFIX = ".removed-"
+TIER = "folder"
+"""Name of this kind of checkpoint in the records, beside those of the tiers."""
 
-_NAME = re.compile(r"step-\d{8}")
-_LEFTOVER_NAME = re.compile(rf"({re.escape(PARTIAL_PREFIX)}|{re.escape(REMOVED_PREFIX)}){_NAME.pattern}")
-
-_Found = TypeVar("_Found")
+_Value = TypeVar("_Value")
+_Loaded = tuple[Path, Progress, dict[str, Any]]
 
 
-class CheckpointBroken(RuntimeError):
-    """The published checkpoint is not there, or not whole."""
+class CheckpointUnsaved(RuntimeError):
+    """A checkpoint could not be written or published. What was published before is still there."""
 
 
-class FolderInUse(RuntimeError):
-    """Where a checkpoint is to be published there is something that is none."""
+class FolderInUse(CheckpointUnsaved):
+    """Something that is not a checkpoint has the name of the one to be published."""
 
 
 class Scheduler(Protocol):
@@ -54,42 +67,23 @@ class Scheduler(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far training is.
-
-    Args:
-        step: Optimizer steps done.
-        cursor: Samples consumed since the start of training, over all epochs.
-        world_size: Ranks that wrote the checkpoint.
-        num_samples: Size of the dataset that the cursor counts; None where it was not written down.
-        seed: Of the order that the cursor counts in, likewise.
-    """
-
-    step: int = 0
-    cursor: int = 0
-    world_size: int = 0
-    num_samples: int | None = None
-    seed: int | None = None
-
-
 def latest_progress(folder: Path) -> tuple[Path, Progress] | None:
-    """Return the newest published checkpoint under `folder` and its progress, or None.
+    """Return the newest published checkpoint under `folder` that is complete, and its progress, or None.
+
+    Its files have the sizes written; their content is not read.
 
     Raises:
-        CheckpointBroken: The pointer names a folder that lacks a file, or in which one is cut short; or there
-            are checkpoints without a pointer, and none of them is whole.
+        CheckpointBroken: There are checkpoints, and none of them is complete.
+        Unavailable: The file system failed.
     """
-    pointer = folder / LATEST
-    if pointer.exists():
-        return _whole(folder / pointer.read_text(encoding="utf-8").strip())
-    # A folder gets its name only when all in it is on disk: a lost pointer is no reason to lose the work too.
-    written = _written(folder)
-    for path in reversed(written):
-        with suppress(CheckpointBroken):
-            return _whole(path)
-    if written:
-        raise CheckpointBroken(f"{folder} has no file {LATEST}, and none of its checkpoints is whole")
+    reasons = []
+    for path in candidates(folder):
+        try:
+            return path, published(path, step_of(path)).progress
+        except Damaged as error:
+            reasons.append(f"step {step_of(path)}: {error}")
+    if reasons:
+        raise CheckpointBroken(reasons)
     return None
 
 
@@ -99,11 +93,17 @@ class Checkpoints:
     Args:
         folder: Seen by all ranks; made when missing. One run at a time saves to it, any number read.
         keep: Published checkpoints to keep; 0 keeps all.
+        journal: Receives warnings and failures; None for one that writes to the console.
+        patience_s: Seconds for which a file system that fails is tried again before `load` fails.
     """
 
-    def __init__(self, folder: Path, keep: int = 0):
+    def __init__(self, folder: Path, keep: int = 0, journal: Journal | None = None, patience_s: float = PATIENCE_S):
         self.folder = folder
         self.keep = keep
+        self._journal = journal
+        self._patience_s = patience_s
+        self._intact: Path | None = None
+        self._damaged: set[Path] = set()
 
     def save(
         self,
@@ -111,82 +111,121 @@ class Checkpoints:
         optimizer: torch.optim.Optimizer,
         progress: Progress,
         scheduler: Scheduler | None = None,
-    ) -> Path:
-        """Write and publish a checkpoint; return its folder once every rank can rely on it.
+        *,
+        is_last: bool = True,
+    ) -> None:
+        """Write and publish a checkpoint; return once every rank can rely on it.
 
-        A step that is already the published one is not written again.
+        A step that is published and intact is not written again. Where the file system fails on some rank, nothing
+        partial is left and all ranks know it: the failure is recorded, unless this is the last save.
 
         Raises:
-            FolderInUse: Something that is no checkpoint has the name of this one.
+            CheckpointUnsaved: The last save failed; on all ranks alike.
+            FolderInUse: Likewise: something that is not a checkpoint has the name of this one.
         """
-        import torch.distributed.checkpoint as dcp
+        began = time.perf_counter()
+        try:
+            if self._save(model, optimizer, progress, scheduler):
+                self._tell_saved(progress.step, time.perf_counter() - began)
+        except CheckpointUnsaved as error:
+            if is_last:
+                raise
+            self._tell_failed(progress.step, str(error), time.perf_counter() - began)
 
+    def _save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        scheduler: Scheduler | None,
+    ) -> bool:
+        """Return whether a checkpoint was written."""
         path = self.folder / f"step-{progress.step:08d}"
-        latest = self._found()
-        if isinstance(latest, tuple) and latest[1].step == progress.step:
-            return latest[0]
-        partial = self.folder / f"{PARTIAL_PREFIX}{path.name}"
-        if not _of_first_rank(lambda: self._make_room(path)):
-            raise FolderInUse(f"{path} is in the way: it is no checkpoint, and is left as it is")
+        if process_group.share(_all_can(lambda: rank() == 0 and self._is_saved(path))):
+            return False
         state = model_state(model, optimizer) | {"random": {random_key(): pickle.dumps(randomness.state())}}
         if scheduler:
             state["scheduler"] = pickle.dumps(scheduler.state_dict())
-        # Its own sync comes before it has handed its last bytes to the system.
-        writer = dcp.FileSystemWriter(partial, sync_files=False)
-        with without_group_warning():
-            dcp.save(state, storage_writer=writer, no_dist=not dist.is_initialized())
-        _sync_own_files(partial)
-        barrier()
-        if rank() == 0:
-            self._publish(partial, path, progress)
-        barrier()
+        partial = self.folder / f"{PARTIAL_PREFIX}{path.name}"
+        try:
+            _all_can(lambda: rank() or self._make_room(path))
+            _write(partial, state)
+            # Each rank its own: on a network file system only the machine that wrote a file can sync it.
+            _all_can(lambda: _sync_own_files(partial))
+            _all_can(lambda: rank() or self._publish(partial, path, progress))
+        except CheckpointUnsaved:
+            if rank() == 0:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+        self._intact = path
         agent.report_checkpoint(path, progress.step)
-        return path
+        return True
 
     def load(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Scheduler | None = None
     ) -> Progress | None:
-        """Load the newest published checkpoint, whatever number of ranks wrote it.
+        """Load the newest published checkpoint that is intact, whatever number of ranks wrote it.
 
         Random states are restored where the number of ranks is the same; otherwise every rank is seeded
-        anew, by its rank and the step.
+        anew, by its rank and the step. What is newer and damaged is passed over with a warning.
 
         Returns:
             The checkpoint's progress, or None when there is none.
 
         Raises:
-            CheckpointBroken: It is not there, or not whole.
+            CheckpointBroken: There are some, and all are damaged.
+            CheckpointUnavailable: The file system failed for longer than the patience.
+            StateMismatch: The checkpoint is of another model or optimizer.
         """
-        latest = self.latest()
-        if latest is None:
-            return None
-        import torch.distributed.checkpoint as dcp
+        began = time.perf_counter()
+        search = Search(process_group, self._patience_s, lambda reason: None)
+        paths = search.patiently(lambda: _from_first(lambda: candidates(self.folder)))
 
-        path, progress = latest
-        state = model_state(model, optimizer)
-        same_ranks = progress.world_size == world_size()
-        if same_ranks:
-            state["random"] = {random_key(): b""}
-        if scheduler:
-            state["scheduler"] = b""
-        with without_group_warning():
-            dcp.load(state, checkpoint_id=path, no_dist=not dist.is_initialized())
+        def candidate(path: Path) -> Candidate[_Loaded]:
+            load = functools.partial(self._load, path, model, optimizer, scheduler)
+            return Candidate(f"step {step_of(path)}", [Source(str(self.folder), load)])
+
+        loaded = search.newest([candidate(path) for path in paths])
+        if loaded is None:
+            return None
+        path, progress, state = loaded
+        self._intact, self._damaged = path, set(paths[: paths.index(path)])
         put_model_state(model, optimizer, state)
         if scheduler:
             scheduler.load_state_dict(pickle.loads(state["scheduler"]))
-        if same_ranks:
+        if "random" in state:
             randomness.restore(pickle.loads(state["random"][random_key()]))
         else:
             randomness.reseed(rank(), progress.step)
+        self._tell_passed_over(progress.step, search.passed_over, time.perf_counter() - began)
         return progress
 
+    def _load(
+        self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Scheduler | None
+    ) -> _Loaded:
+        from launcher.runtime.pieces import CheckedReader
+
+        stated: Published = _from_first(lambda: published(path, step_of(path)))
+        reader = together(process_group, lambda: CheckedReader(path, stated, is_first=rank() == 0))
+        if not stated.is_verifiable:
+            self._warn(stated.progress.step, "it was saved without checksums: its content is not verified")
+        state = model_state(model, optimizer)
+        if stated.progress.world_size == world_size():
+            state["random"] = {random_key(): b""}
+        if scheduler:
+            state["scheduler"] = b""
+        together(process_group, lambda: reader.load_into(state))
+        return path, stated.progress, state
+
     def latest(self) -> tuple[Path, Progress] | None:
-        """Return the newest published checkpoint and its progress, or None; the same on all ranks.
+        """Return the newest published checkpoint that is complete, and its progress, or None; the same on all ranks.
 
         Raises:
-            CheckpointBroken: It is not there, or not whole; on all ranks alike.
+            CheckpointBroken: There are some, and none is complete; on all ranks alike.
+            CheckpointUnavailable: The file system failed for longer than the patience.
         """
-        found = self._found()
+        search = Search(process_group, self._patience_s, lambda reason: None)
+        found = search.patiently(lambda: _from_first(lambda: _latest_or_error(self.folder)))
         if isinstance(found, CheckpointBroken):
             raise found
         return found
@@ -195,10 +234,11 @@ class Checkpoints:
         """Remove every checkpoint of the folder."""
         if rank() == 0:
             (self.folder / LATEST).unlink(missing_ok=True)
-            self._remove_leftovers()
-            for path in _written(self.folder):
-                _remove(path)
+            remove_leftovers(self.folder)
+            for path in written(self.folder):
+                remove(path)
         barrier()
+        self._intact, self._damaged = None, set()
 
     def is_taken_by(self, launch: str) -> bool:
         """Return whether `launch` is the one that took the folder last; the same on all ranks."""
@@ -211,34 +251,74 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(self.folder / LAUNCH, launch + "\n")
 
-    def _found(self) -> tuple[Path, Progress] | CheckpointBroken | None:
-        return _of_first_rank(lambda: _latest_or_error(self.folder))
+    def _is_saved(self, path: Path) -> bool:
+        """Return whether `path` is published and intact; it is read in full unless this object saved or loaded it."""
+        is_good = is_complete if self._intact == path else is_intact
+        return pointed(self.folder) == path and is_good(path)
 
-    def _make_room(self, path: Path) -> bool:
+    def _make_room(self, path: Path) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._remove_leftovers()
-        return not path.exists() or path in _written(self.folder)
+        remove_leftovers(self.folder)
+        if path.exists() and path not in self._damaged and path not in written(self.folder):
+            raise FolderInUse(f"{path} is in the way: it is not a checkpoint, and is left as it is")
 
     def _publish(self, partial: Path, path: Path, progress: Progress) -> None:
-        write_text(partial / PROGRESS, json.dumps(asdict(progress) | {"files": _sizes(partial)}))
+        write_text(partial / PROGRESS, sealed(partial, progress))
         if path.exists():
-            _remove(path)
+            remove(path)
         partial.rename(path)
-        sync(self.folder)
-        write_text(self.folder / LATEST, path.name + "\n")
-        written = _written(self.folder)
-        published = [each for each in written if each <= path]
-        # A later step got its name but never the pointer's; this run has just done other steps instead.
-        for each in written[len(published) :]:
-            _remove(each)
-        for each in published[: -self.keep] if self.keep else ():
-            _remove(each)
+        try:
+            sync(self.folder)
+            point_to(path)
+        except OSError:
+            if pointed(self.folder) != path:
+                remove(path)
+            raise
+        self._damaged.discard(path)
+        try:
+            self._retire(path)
+        except OSError as error:
+            self._warn(progress.step, f"older checkpoints were not removed: {error}")
 
-    def _remove_leftovers(self) -> None:
-        # Of a save or a removal that was killed. Only who saves does this: a reader would end a running save.
-        for path in self.folder.glob(".*"):
-            if _LEFTOVER_NAME.fullmatch(path.name):
-                shutil.rmtree(path)
+    def _retire(self, path: Path) -> None:
+        """Remove checkpoints older than those kept.
+
+        A damaged one does not count as kept. Newer ones stay: what made this run pass them over may not be in them.
+        """
+        if not self.keep:
+            return
+        older = [each for each in written(self.folder) if each <= path]
+        kept = [each for each in older if each not in self._damaged][-self.keep :]
+        for each in older:
+            if each < kept[0]:
+                remove(each)
+
+    def _warn(self, step: int, message: str) -> None:
+        if rank() == 0:
+            self._told.warn(step, message)
+
+    @property
+    def _told(self) -> Journal:
+        if self._journal is None:
+            self._journal = Journal(self.folder.name, rank())
+        return self._journal
+
+    def _tell_saved(self, step: int, seconds: float) -> None:
+        if rank() == 0:
+            num_bytes = sum(file.stat().st_size for file in self._intact.iterdir())
+            self._told.record(Record(time.time(), "saved", step, TIER, num_bytes, seconds, seconds))
+
+    def _tell_failed(self, step: int, reason: str, seconds: float) -> None:
+        if rank() == 0:
+            self._told.failed(step, TIER, f"{reason}; training continues, and saves again when the next one is due")
+            self._told.record(Record(time.time(), "failed", step, TIER, 0, seconds, seconds, reason))
+
+    def _tell_passed_over(self, step: int, passed_over: list[str], seconds: float) -> None:
+        if not passed_over or rank():
+            return
+        detail = "; ".join(passed_over)
+        self._told.warn(step, f"resumes from step {step}, the newest that is intact; passed over: {detail}")
+        self._told.record(Record(time.time(), "loaded", step, TIER, 0, seconds, seconds, detail))
 
 
 def _latest_or_error(folder: Path) -> tuple[Path, Progress] | CheckpointBroken | None:
@@ -248,53 +328,58 @@ def _latest_or_error(folder: Path) -> tuple[Path, Progress] | CheckpointBroken |
         return error
 
 
-def _of_first_rank(find: Callable[[], _Found]) -> _Found:
+def _of_first_rank(find: Callable[[], _Value]) -> _Value:
     # One view for all: a network file system may show a file to others later.
-    found = [find() if rank() == 0 else None]
-    if dist.is_initialized():
-        dist.broadcast_object_list(found, src=0)
-    return found[0]
+    return process_group.share(find() if rank() == 0 else None)
 
 
-def _written(folder: Path) -> list[Path]:
-    """Return the checkpoints in `folder`, published or not, in the order of their steps."""
-    return sorted(
-        path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and (path / PROGRESS).is_file()
-    )
+def _from_first(find: Callable[[], _Value]) -> _Value:
+    """Return what the first rank finds; its Damaged or Unavailable is raised on all ranks."""
+    return process_group.share(together(process_group, lambda: find() if rank() == 0 else None))
 
 
-def _whole(path: Path) -> tuple[Path, Progress]:
+def _write(folder: Path, state: dict[str, Any]) -> None:
+    """Write the files of torch.distributed.checkpoint; collective.
+
+    Raises:
+        CheckpointUnsaved: The file system failed on some rank; on all ranks alike.
+    """
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    from launcher.runtime.pieces import CheckedWriter
+
     try:
-        written = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
-        files = dict(written.pop("files"))
-        progress = Progress(**written)
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointBroken(f"{path} holds no checkpoint") from error
-    found = _sizes(path)
-    if broken := sorted(name for name, size in files.items() if found.get(name) != size):
-        raise CheckpointBroken(f"{path} is not whole: {', '.join(broken)} missing or not of the size written")
-    return path, progress
+        with without_group_warning():
+            dcp.save(state, storage_writer=CheckedWriter(folder), no_dist=not dist.is_initialized())
+    except CheckpointException as error:
+        failures = {place: failure for place, (failure, _) in error.failures.items()}
+        if not all(isinstance(failure, OSError | RuntimeError | MemoryError) for failure in failures.values()):
+            raise  # the state cannot be saved, and never will be
+        reasons = "; ".join(f"rank {place}: {failure}" for place, failure in failures.items())
+        raise CheckpointUnsaved(reasons) from error
 
 
-def _remove(path: Path) -> None:
-    # Its name goes at once: killed on the way, no half of it is left that could be taken for a checkpoint.
-    removed = path.with_name(f"{REMOVED_PREFIX}{path.name}")
-    path.rename(removed)
-    shutil.rmtree(removed)
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of each file of torch.distributed.checkpoint in `folder`, by name."""
-    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != PROGRESS}
+def _all_can(work: Callable[[], _Value]) -> _Value:
+    """Return what `work` returns here; collective. What the file system refuses one rank is raised on all."""
+    value, failure = None, None
+    try:
+        value = work()
+    except (OSError, Unavailable) as error:
+        failure = (CheckpointUnsaved, f"rank {rank()}: {error}")
+    except CheckpointUnsaved as error:
+        failure = (type(error), str(error))
+    if failures := [each for each in process_group.gather(failure) if each]:
+        raise failures[0][0]("; ".join(reason for _, reason in failures))
+    return value
 
 
 def _sync_own_files(folder: Path) -> None:
-    # Each rank its own: on a network file system only the machine that wrote a file can sync it.
     # Source: torch.distributed.checkpoint.FileSystemWriter names a rank's files __RANK_N.distcp.
     for path in folder.glob(f"__{rank()}_*"):
         sync(path)
     if rank() == 0:
-        sync(folder / ".metadata")
+        sync(folder / METADATA)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,9 +14,11 @@ from launcher import contract
 from launcher.runtime import agent, process_group, starts
 from launcher.runtime.agreement import StepAgreement
 from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler
+from launcher.runtime.feed import LoaderMismatch, matched
 from launcher.runtime.gradients import gradient_exchange, gradient_scale
 from launcher.runtime.reporting import Reporter, StepMetrics
-from launcher.runtime.sampler import Batch, SamplerMismatch, StepSampler
+from launcher.runtime.sampler import Batch, Draw, SamplerMismatch, StepSampler
+from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
 from launcher.runtime.waits import Fed
 
@@ -64,15 +66,17 @@ class Job:
     ):
         self.model, self.optimizer, self.scheduler, self.sampler = model, optimizer, scheduler, sampler
         self._tiers = _tiers(tiers or tier_settings_from_env())
-        own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep)
+        self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
+        journal = Journal("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
+        own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep, journal)
         self.checkpoints = self._tiers or own
         self.save_every = save_every
         self.step = 0
-        self._batch: Batch | None = None
+        sampler.records_draws = True
+        self._draw: Draw | None = None
         self._fed: Fed[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
-        self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
         self._on_step = on_step
         self._event_pending = event_pending
         self._agreement = StepAgreement()
@@ -95,9 +99,14 @@ class Job:
     @property
     def batch(self) -> Batch:
         """The current batch: where it lies in the stream and in its step."""
-        if self._batch is None:
+        return self.draw.batch
+
+    @property
+    def draw(self) -> Draw:
+        """The current batch with the dataset indices that the loader drew for it."""
+        if self._draw is None:
             raise OutsideOfSteps("there is a batch only while `steps` is being iterated")
-        return self._batch
+        return self._draw
 
     @property
     def completes_step(self) -> bool:
@@ -183,7 +192,8 @@ class Job:
         """Load the newest checkpoint if there is one; `steps` does so where it is not done yet.
 
         Raises:
-            CheckpointBroken: It is not there, or not whole.
+            CheckpointBroken: There are checkpoints, and all of them are damaged.
+            CheckpointUnavailable: The newest one could not be read in time.
             SamplerMismatch: It was saved by training on another number of samples, or with another seed.
         """
         if self._restored_at is None:
@@ -194,19 +204,23 @@ class Job:
         return self._resumed
 
     def save(self) -> None:
-        """Publish a checkpoint of the steps done; one that is published already is left as it is."""
+        """Publish a checkpoint of the steps done; one that is published already is left as it is.
+
+        Raises:
+            CheckpointUnsaved: It could not be saved. Saves that `steps` makes while training continues do not raise:
+                they are recorded as failed, and repeated when the next one is due.
+        """
         self._save(is_last=True)
 
     def _save(self, *, is_last: bool) -> None:
         if not self.step:
             return
+        with self._reporter.busy("checkpoint") if self._reporter else nullcontext():
+            self._publish(is_last=is_last)
+
+    def _publish(self, *, is_last: bool) -> None:
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        if self._tiers:
-            self._tiers.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
-        else:
-            self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler)
-            if self._reporter:
-                self._reporter.saved(self.step, self.sampler.cursor)
+        self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
 
     def _is_due(self) -> bool:
         """Return whether a checkpoint is due after this step."""
@@ -225,18 +239,25 @@ class Job:
         then: `save`, called on all ranks, does it. A new loop goes on after the last step that was done.
 
         Args:
-            loader: Gives this rank's batches in the order of the sampler.
+            loader: Draws this rank's batches from the sampler, in this process, and gives them in that order: a
+                DataLoader that has it as its `batch_sampler`, or anything else that iterates over it.
+
+        Raises:
+            LoaderMismatch: The loader does not draw from the sampler; before the first batch is trained on.
+            SamplerMismatch: The sampler splits a step over a number of ranks that does not divide theirs.
         """
         self._check_ranks()
         self.restore()
         self._scale = None
+        if self._reporter:
+            self._reporter.announce(contract.STEPS)
         began = time.perf_counter()
         try:
             self._fed = Fed(lambda: _begun(loader))
-            for batch, data in zip(self.sampler.batches(), self._fed, strict=True):
-                with self._passing(batch, began):
+            for draw, data in matched(self.sampler, self._fed):
+                with self._passing(draw, began):
                     yield data
-                if not batch.completes_step:
+                if not draw.batch.completes_step:
                     continue
                 is_event = self._end_step(began)
                 if is_event or self._is_due():
@@ -256,18 +277,18 @@ class Job:
             )
 
     @contextmanager
-    def _passing(self, batch: Batch, began: float) -> Iterator[None]:
+    def _passing(self, draw: Draw, began: float) -> Iterator[None]:
         """Surround the script's work on a batch."""
-        self._batch, self._has_stepped, self._is_left = batch, False, False
+        self._draw, self._has_stepped, self._is_left = draw, False, False
         if self._agreement.due and not (self._tells_loss or self._agreement.begun):
             self._agreement.begin(None, self._event_pending())
         try:
-            with gradient_exchange(self.model, batch.completes_step):
+            with gradient_exchange(self.model, draw.batch.completes_step):
                 yield
         except GeneratorExit:
             # A step that is in the model already counts, or it would be done twice.
             self._is_left = True
-            if self._has_stepped and batch.completes_step:
+            if self._has_stepped and draw.batch.completes_step:
                 self._end_step(began)
             raise
 
@@ -337,9 +358,10 @@ class Job:
         self._has_stepped = True
 
     def _close(self) -> None:
-        self._batch = self._loss = None
+        self._draw = self._loss = None
         if self._reporter:
             self._tell_start(None)
+            self._reporter.announce("after the steps")
             self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
 
 
@@ -362,5 +384,7 @@ def _begun(loader: Iterable[Data]) -> Iterator[Data]:
     spawned workers, it would end them. The seed that is drawn for them is put back, so that a resumed run
     draws the numbers of one that was not interrupted.
     """
+    if getattr(loader, "in_order", True) is False:
+        raise LoaderMismatch("the loader has in_order=False: its batches must come in the order of the sampler")
     with agent.stop_signal_held(), torch.random.fork_rng(devices=[]):
         return iter(loader)

@@ -26,6 +26,10 @@ class Unavailable(RuntimeError):
     """It could not be read now; whether it is intact is unknown."""
 
 
+class StateMismatch(RuntimeError):
+    """The checkpoint is of another model or optimizer."""
+
+
 class CheckpointBroken(RuntimeError):
     """There are checkpoints, and all of them are damaged.
 
@@ -48,6 +52,9 @@ class CheckpointUnavailable(RuntimeError):
     def __init__(self, tried: Sequence[str]):
         super().__init__("no checkpoint could be loaded; tried " + "; ".join(tried))
         self.tried = tuple(tried)
+
+
+_OUTCOMES = (StateMismatch, Damaged, Unavailable)
 
 
 class Ranks(Protocol):
@@ -170,23 +177,25 @@ class Search:
 def together(ranks: Ranks, attempt: Callable[[], _Value]) -> _Value:
     """Return what `attempt` returns here; collective. What it raises on one rank is raised on all.
 
-    Damage on one rank outweighs unavailability on another: it is proven.
+    A mismatch outweighs damage: the state could not be loaded from an intact checkpoint either. Damage outweighs
+    unavailability: it is proven.
 
     Args:
         ranks: Those that attempt it.
-        attempt: May raise Damaged or Unavailable on some ranks only.
+        attempt: May raise on some ranks only.
 
     Raises:
-        Damaged: It was damaged for at least one rank.
+        StateMismatch: At least one rank's state is of another form.
+        Damaged: Otherwise, where it was damaged for at least one rank.
         Unavailable: Otherwise, where it was unavailable for at least one.
     """
     value, outcome = None, None
     try:
         value = attempt()
-    except (Damaged, Unavailable) as error:
-        outcome = (isinstance(error, Damaged), str(error))
+    except _OUTCOMES as error:
+        outcome = (type(error), str(error))
     outcomes = [each for each in ranks.gather(outcome) if each]
-    for kind, is_damage in ((Damaged, True), (Unavailable, False)):
-        if reasons := dict.fromkeys(reason for each, reason in outcomes if each is is_damage):
+    for kind in _OUTCOMES:
+        if reasons := dict.fromkeys(reason for each, reason in outcomes if issubclass(each, kind)):
             raise kind("; ".join(reasons))
     return value

@@ -14,9 +14,22 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from launcher import contract
 from launcher.runtime import starts
 
 JOIN_TIMEOUT = timedelta(minutes=10)
+"""How long ranks wait for each other to join."""
+
+COLLECTIVE_TIMEOUT_S = 600.0
+"""How long a collective may take where nothing else is set; torch's own default for NCCL.
+
+Source: torch.distributed documentation, init_process_group, timeout.
+"""
+
+
+class BadTimeout(ValueError):
+    """The environment gives a timeout that is not a positive number of seconds."""
+
 
 _Value = TypeVar("_Value")
 
@@ -70,13 +83,29 @@ def join(place: Place | None = None) -> Place:
         store=store,
         rank=place.rank if store else -1,
         world_size=place.world_size if store else -1,
-        timeout=JOIN_TIMEOUT,
+        timeout=collective_timeout(),
         device_id=device_id,
     )
     # Not before: torch installs a hook of its own, which would swallow what this one prints.
     sys.excepthook = _leave_on_error
     starts.reached("joined")
     return place
+
+
+def collective_timeout() -> timedelta:
+    """Return how long a collective of this job may take.
+
+    Raises:
+        BadTimeout: The environment variable is not a positive number.
+    """
+    text = os.environ.get(contract.ENV_COLLECTIVE_TIMEOUT) or str(COLLECTIVE_TIMEOUT_S)
+    try:
+        timeout = timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        timeout = timedelta(0)
+    if timeout <= timedelta(0):
+        raise BadTimeout(f"{contract.ENV_COLLECTIVE_TIMEOUT}={text!r} must be a positive number of seconds")
+    return timeout
 
 
 def _loopback_store(place: Place) -> dist.Store | None:

@@ -5,6 +5,9 @@ cursor, the samples that all ranks consumed since the start; neither the world s
 steps, loader workers or prefetched batches is part of it.
 """
 
+import itertools
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -76,6 +79,19 @@ class Batch:
         return self.step_start + self.step_samples
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A batch that was given out to a loader.
+
+    Args:
+        batch: Where it lies in the stream.
+        samples: The dataset indices of its samples; empty for a rank that has nothing left to do in the step.
+    """
+
+    batch: Batch
+    samples: tuple[int, ...]
+
+
 class StepSampler:
     """A `batch_sampler` that takes every sample of every epoch exactly once, however the ranks change.
 
@@ -90,8 +106,8 @@ class StepSampler:
         seed: Seeds every epoch's order.
         micro_batch_size: Most samples in one forward pass of a rank; None for a rank's whole share.
         per_rank: Each rank's samples of a step; None for the same, or one more for the first ranks.
-        rank: This process's; None asks the process group at every use.
-        world_size: Number of ranks, likewise.
+        rank: This process's among those that take different samples; None asks the process group at every use.
+        world_size: Number of ranks that take different samples, the data-parallel ones, likewise.
     """
 
     def __init__(
@@ -113,7 +129,15 @@ class StepSampler:
         self.total_samples = num_samples * epochs
         self.micro_batch_size = micro_batch_size
         self.cursor = 0
+        self.records_draws = False
         self._per_rank, self._rank, self._world_size = per_rank, rank, world_size
+        self._iterators: weakref.WeakSet[DatasetIndices] = weakref.WeakSet()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_iterators": None}  # an iterator belongs to its process
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _iterators=weakref.WeakSet())
 
     @property
     def rank(self) -> int:
@@ -156,8 +180,14 @@ class StepSampler:
                 yield Batch(positions, cursor, sum(shares), number == len(parts))
             cursor += sum(shares)
 
-    def __iter__(self) -> "_DatasetIndices":
-        return _DatasetIndices(self)
+    def __iter__(self) -> "DatasetIndices":
+        iterator = DatasetIndices(self)
+        self._iterators.add(iterator)
+        return iterator
+
+    def iterators(self) -> "list[DatasetIndices]":
+        """Return the iterators over this sampler that are in use."""
+        return list(self._iterators)
 
     def __len__(self) -> int:
         """Return how many batches `iter` gives: those from the cursor to the end."""
@@ -185,22 +215,31 @@ class StepSampler:
         self.cursor = state["cursor"]
 
 
-class _DatasetIndices:
+_numbers = itertools.count()
+
+
+class DatasetIndices:
     """The iterator over a sampler's batches, as lists of dataset indices.
+
+    If its sampler records draws, `draws` holds those that no consumer has taken yet, and `num_drawn` counts all.
 
     It has a state of its own for torchdata's StatefulDataLoader, which asks the iterator, batch by batch,
     and keeps the answer that belongs to the batch its consumer has.
     """
 
     def __init__(self, sampler: StepSampler):
+        self.number = next(_numbers)
+        self.num_drawn = 0
+        self.draws: deque[Draw] = deque()
         self._sampler = sampler
         self._restart()
 
     def _restart(self) -> None:
         self._batches = self._sampler.batches()
         self._cursor = self._sampler.cursor
+        self.draws.clear()
 
-    def __iter__(self) -> "_DatasetIndices":
+    def __iter__(self) -> "DatasetIndices":
         return self
 
     def __next__(self) -> list[int]:
@@ -209,7 +248,11 @@ class _DatasetIndices:
             self._cursor = batch.step_stop
         # A rank without samples processes one of the step with weight 0: it takes part in the exchanges.
         filler = range(batch.step_start, batch.step_start + 1)
-        return self._sampler.stream.indices(batch.positions or filler).tolist()
+        indices = self._sampler.stream.indices(batch.positions or filler).tolist()
+        if self._sampler.records_draws:
+            self.num_drawn += 1
+            self.draws.append(Draw(batch, tuple(indices) if batch.positions else ()))
+        return indices
 
     def state_dict(self) -> dict[str, int]:
         """Return the state after the last step that was given out whole."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher import contract
 from launcher.runtime import process_group, starts
-from launcher.runtime.sampler import Batch, SampleStream
+from launcher.runtime.sampler import Draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +17,15 @@ class SampleLog:
 
     Args:
         run_dir: The job's.
-        stream: Gives the dataset's index at each position.
     """
 
     run_dir: Path
-    stream: SampleStream
 
-    def note(self, step: int, batch: Batch) -> None:
-        """Write down the samples of a forward pass of optimizer step `step`."""
+    def note(self, step: int, draw: Draw) -> None:
+        """Write down the samples that the loader drew for a forward pass of optimizer step `step`."""
         folder = self.run_dir / contract.SAMPLES_DIR
         folder.mkdir(parents=True, exist_ok=True)
-        samples = self.stream.indices(batch.positions).tolist()
         record = {"time": time.time(), "attempt": starts.attempt(), "step": step}
-        record |= {"position": batch.positions.start, "samples": samples}
+        record |= {"position": draw.batch.positions.start, "samples": draw.samples}
         with (folder / f"rank-{process_group.rank()}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")

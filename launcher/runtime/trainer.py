@@ -99,7 +99,7 @@ class Trainer:
             on_step=self._show,
             event_pending=event_pending,
         )
-        self.sample_log = SampleLog(run_dir, self.job.sampler.stream) if settings.log_samples else None
+        self.sample_log = SampleLog(run_dir) if settings.log_samples else None
         self.last_loss: float | None = None
 
     def run(self) -> bool:
@@ -111,7 +111,7 @@ class Trainer:
         began = time.monotonic()
         for rows in self.job.steps(self._rows()):
             if self.sample_log:
-                self.sample_log.note(self.job.step + 1, self.job.batch)
+                self.sample_log.note(self.job.step + 1, self.job.draw)
             step_tokens = self.job.batch.step_samples * self.settings.max_len
             self.job.weigh_sum(self._token_losses(rows), step_tokens).backward()
             if self.job.completes_step:

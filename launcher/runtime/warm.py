@@ -41,6 +41,12 @@ _MODULES = (
 RECEIVE_TIMEOUT_S = 10.0
 """How long a worker may take to say what it wants."""
 
+ANSWER_TIMEOUT_S = 60.0
+"""How long a worker waits for the warm process, which may still import: 3 to 13 s seen, more on a loaded machine."""
+
+PING_TIMEOUT_S = 5.0
+"""How long a warm process that has answered before may take to answer again."""
+
 _STANDARD_STREAMS = (0, 1, 2)
 _LENGTH = struct.Struct("!I")
 _STATUS = struct.Struct("!i")
@@ -82,17 +88,46 @@ def _ask(name: str) -> socket.socket:
     Raises:
         OSError: There is no fork.
     """
+    server = _connect(name, ANSWER_TIMEOUT_S)
+    try:
+        return _request(server)
+    except TimeoutError:
+        # It may wake up later and fork a second worker of this rank: it must not.
+        os.kill(_peer(server)[0], signal.SIGKILL)
+        raise TimeoutError(f"the job's warm process did not answer in {ANSWER_TIMEOUT_S:g} s") from None
+
+
+def _connect(name: str, timeout_s: float) -> socket.socket:
+    """Connect to a warm process.
+
+    Raises:
+        OSError: It is not there, or does not answer in time.
+    """
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.settimeout(timeout_s)
     server.connect(f"\0{name}")
     # A name is anybody's: what this process sends is meant for its own user.
-    if _peer_uid(server) != os.getuid():
+    if _peer(server)[1] != os.getuid():
         raise PermissionError("the warm process is another user's")
+    return server
+
+
+def _request(server: socket.socket) -> socket.socket:
     start = json.dumps(asdict(Start(sys.argv, dict(os.environ), os.getcwd()))).encode()
     socket.send_fds(server, [_LENGTH.pack(len(start))], list(_STANDARD_STREAMS))
     server.sendall(start)
     if server.recv(len(_STARTED)) != _STARTED:
         raise ConnectionResetError("the job's warm process has ended")
+    server.settimeout(None)
     return server
+
+
+def answers(name: str, timeout_s: float = PING_TIMEOUT_S) -> bool:
+    """Return whether the warm process of this name answers; one that still imports does not."""
+    with contextlib.suppress(OSError), _connect(name, timeout_s) as server:
+        server.sendall(_LENGTH.pack(0))
+        return server.recv(1) == b""
+    return False
 
 
 def _stand_for(server: socket.socket) -> int:
@@ -155,7 +190,7 @@ class Server:
     def _accept(self) -> Start | None:
         worker, _ = self._listener.accept()
         worker.settimeout(RECEIVE_TIMEOUT_S)
-        received = _receive_start(worker) if _peer_uid(worker) == os.getuid() else None
+        received = _receive_start(worker) if _peer(worker)[1] == os.getuid() else None
         if received is None:
             worker.close()
             return None
@@ -245,9 +280,10 @@ class _Fork:
         os.close(self.pidfd)
 
 
-def _peer_uid(connection: socket.socket) -> int:
+def _peer(connection: socket.socket) -> tuple[int, int, int]:
+    """Return the pid, user and group at the other end; of a server, those of the process that listens."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(credentials)[1]
+    return _CREDENTIALS.unpack(credentials)
 
 
 def _receive_start(worker: socket.socket) -> tuple[Start, list[int]] | None:

@@ -67,22 +67,33 @@ class Causes:
 
     def _hit(self, fault: OperatorEvent) -> OperatorEvent | None:
         """Return what the scenario did to a node just before its fault, or None."""
-        hits = [hit for hit in self._told(is_hit=True) if _led_to(hit, fault)]
+        hits = [hit for hit in self._told(is_hit=True) if self._led_to(hit, fault)]
         return hits[-1] if hits else None
 
     def _recovery(self, decision: OperatorEvent, seen: float) -> tuple[float, str]:
         """Return when the first cause of a recovery came, and all of them."""
         faults = self._faults(decision)
-        hits = [hit for hit in self._told(is_hit=True) if any(_led_to(hit, fault) for fault in faults)]
+        hits = [hit for hit in self._told(is_hit=True) if any(self._led_to(hit, fault) for fault in faults)]
         fresh = [hit for hit in hits if hit not in self._used]
         self._used += fresh
         # The workers of other nodes fail because one is gone: such a fault is a cause only where there is no other.
-        own = [fault for fault in faults if _is_own(fault) and not any(_led_to(hit, fault) for hit in fresh)]
+        own = [fault for fault in faults if _is_own(fault) and not any(self._led_to(hit, fault) for hit in fresh)]
         roots = sorted([*fresh, *own], key=lambda event: event.time) or faults[:1]
         if not roots:
             return seen, decision.message
         came = min(event.time for event in (*roots, *faults))
         return came, "; ".join(dict.fromkeys(root.message for root in roots))
+
+    def _led_to(self, hit: OperatorEvent, fault: OperatorEvent) -> bool:
+        """Return whether a fault comes from what the scenario did: it hit that node just before, or hung a worker."""
+        if "leads_to" not in hit.fields:
+            node = hit.fields.get("node", fault.fields.get("node"))
+            return node == fault.fields.get("node") and 0 <= fault.time - hit.time <= _NOTICED_WITHIN_S
+        # A worker that hangs is found by the watch, or by the workers that it keeps waiting.
+        leads_to = hit.fields["leads_to"]
+        is_such = leads_to == fault.fields.get("cause") or (leads_to and not _is_own(fault))
+        starts = (event.time for event in self._launch.events if event.kind == "starting")
+        return bool(is_such) and hit.time <= fault.time and not any(hit.time < time <= fault.time for time in starts)
 
     def _faults(self, decision: OperatorEvent) -> list[OperatorEvent]:
         """Return the faults of the attempt that a recovery ends, those of nodes that only got ready left out."""
@@ -104,9 +115,3 @@ def running_faults(events: Iterable[OperatorEvent]) -> Iterator[OperatorEvent]:
 
 def _is_own(fault: OperatorEvent) -> bool:
     return bool(fault.fields.get("is_own", fault.fields.get("cause") != Cause.WORKER))
-
-
-def _led_to(hit: OperatorEvent, fault: OperatorEvent) -> bool:
-    """Return whether a scenario's event is what a fault comes from: it hit that node just before."""
-    node = hit.fields.get("node", fault.fields.get("node"))
-    return node == fault.fields.get("node") and 0 <= fault.time - hit.time <= _NOTICED_WITHIN_S

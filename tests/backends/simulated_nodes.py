@@ -115,6 +115,7 @@ class Workers:
         self.next_step_at = world.clock.now + world.rng.uniform(2, 12)
         self.save_ends_at = None
         self.is_frozen = False
+        self.is_hung = False
         self.is_over = False
         if len(nodes) < size:  # those that did start wait for the others in vain
             self._break_up(10, 60)
@@ -124,6 +125,8 @@ class Workers:
             return
         if any(not node.has_workers or node.stopped_at <= now for node in self.nodes):
             self._break_up(0.3, 8)
+        elif self.is_hung:
+            return
         elif self.save_ends_at is not None:
             if not self.is_frozen and now >= self.save_ends_at:
                 self._stop()
@@ -339,6 +342,15 @@ class World:
         node = self.nodes[pid - FIRST_PID]
         node.falls_at = min(node.falls_at, self.clock.now + self.rng.uniform(0.1, 1.2))
         return node.has_workers
+
+    def hang_worker(self, _warm_pid, pid, _rank):
+        node = self.nodes[pid - FIRST_PID]
+        for workers in self.workers:
+            workers.is_hung = workers.is_hung or (node in workers.nodes and not workers.is_over)
+        return node.has_workers
+
+    def damage_checkpoint(self, _folder, _num_bytes):
+        return bool(self.saved)
 
     def kill_agent(self, pid):
         self.crash(self.nodes[pid - FIRST_PID])

@@ -78,3 +78,34 @@ def test_a_job_whose_script_starts_nothing_warm_has_no_warm_process(tmp_path):
         [sys.executable, "-c", FLEET, tmp_path], input="", capture_output=True, text=True, timeout=30
     )
     assert (done.returncode, done.stdout) == (0, "None\n")
+
+
+SERVING = """
+# launcher.runtime.warm
+exec "$PYTHON" -c 'import sys; from launcher.runtime.warm import Server; Server(sys.argv[1]).serve()' "$2"
+"""
+
+
+def test_a_warm_process_that_hangs_is_replaced_before_workers_are_started(tmp_path):
+    (tmp_path / "run.sh").write_text(SERVING)
+    # Nothing imports here: a warm process must answer at once.
+    patient = "import launcher.backends.local.fleet as module; module.ANSWER_TIMEOUT_S = 0\n"
+    command = [sys.executable, "-c", patient + FLEET, tmp_path]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def do(what):
+        print(what, file=process.stdin, flush=True)
+        return int(process.stdout.readline())
+
+    first = int(process.stdout.readline())
+    wait = "[time.sleep(0.1) for _ in iter(lambda: module.answers(fleet._warm_socket), True)]"
+    assert do(f"exec('import time; {wait}')") == first
+    assert do(START) == first  # it serves
+    (server,) = psutil.Process(first).children()
+    server.suspend()
+    second = do(START)
+    assert second != first
+    assert do("fleet.look()") == second and not psutil.pid_exists(server.pid)
+    process.stdin.close()
+    assert process.wait(60) == 0
+    assert not psutil.pid_exists(second)

@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.backends.local.rehearsal import (
+    HangWorker,
     Happening,
     KillAgent,
     KillWorker,
     LoseNode,
     Progress,
     RestartOperator,
+    RotBits,
     SlowCheckpoint,
     advance,
     as_json,
@@ -326,6 +328,8 @@ def test_losing_a_node_that_the_job_has_to_give_up_leaves_no_debt(action):
     ("action", "fault"),
     [
         ({"worker_crash": {"rank": 7}}, KillWorker(7)),
+        ({"hang": {"rank": 7}}, HangWorker(7)),
+        ({"bit_rot": {"num_bytes": 9}}, RotBits(9)),
         ({"agent_crash": {"node": 3}}, KillAgent(3)),
         ({"slow_checkpoint": {"seconds": 90}}, SlowCheckpoint(90)),
         ({"operator_restart": {"down": 3}}, RestartOperator(3)),
@@ -340,6 +344,7 @@ def test_faults_that_cost_no_node_are_handed_to_the_operator(action, fault):
 @pytest.mark.parametrize(
     ("action", "words"),
     [
+        ({"hang": {"rank": 8}}, "worker 8 cannot hang, the job has 8 workers: nothing is done"),
         ({"worker_crash": {"rank": 8}}, "worker 8 cannot crash, the job has 8 workers: nothing is done"),
         ({"agent_crash": {"node": 4}}, "the agent of node 4 cannot crash, the job has 4 nodes: nothing is done"),
         ({"node_loss": {"node": 4}}, "node 4 cannot be lost, the job has 4 nodes: nothing is done"),
@@ -411,6 +416,8 @@ def _events(*left_out):
         "replacement_node": some,
         "slow_checkpoint": st.fixed_dictionaries({"seconds": seconds}),
         "operator_restart": st.fixed_dictionaries({"down": seconds}),
+        "hang": st.fixed_dictionaries({"rank": small}),
+        "bit_rot": st.fixed_dictionaries({"num_bytes": some}),
     }
     assert set(values) == set(ACTIONS)
     moments = st.one_of(

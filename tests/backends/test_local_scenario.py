@@ -265,6 +265,8 @@ def test_a_shipped_scenario_loads_without_a_fault_and_says_what_it_shows(scenari
 
 
 COURSES = {
+    "bit-rot": [2],
+    "hang": [2],
     "node-loss": [3, 2, 3],
     "node-replaced": [2, 1, 2],
     "operator-restart": [2],

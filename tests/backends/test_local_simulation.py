@@ -80,7 +80,7 @@ class Watch:
         """Each node that died while the job counted on it has its event, and no other node has that of a death."""
         for order in orders:
             if isinstance(order, Note) and order.kind == "fault":
-                fault = (order.fields["node"], order.fields["cause"], before.attempt)
+                fault = (order.fields.get("node", -1), order.fields["cause"], before.attempt)
                 assert fault not in self.noted, "a fault is noted twice"
                 self.noted.add(fault)
                 assert order.fields["cause"] != Cause.LOST or not sight.report(fault[0]).alive
@@ -141,7 +141,12 @@ def play(run_dir, job, luck, policy, scenario):
     """Play a job to its end, and go through what must hold on the way."""
     world, watch = World(run_dir, job, luck, policy.sizes), Watch()
     signals = SimpleNamespace(
-        kill_worker=world.kill_worker, kill_agent=world.kill_agent, worker_pid=world.worker_pid, Freezer=world.freeze
+        kill_worker=world.kill_worker,
+        hang_worker=world.hang_worker,
+        damage_checkpoint=world.damage_checkpoint,
+        kill_agent=world.kill_agent,
+        worker_pid=world.worker_pid,
+        Freezer=world.freeze,
     )
     orders = Orders("job", job.nproc_per_node, policy.sizes[0], policy)
     interrupts, known = Interrupts(), None
@@ -196,6 +201,8 @@ ACTIONS = {
     ),
     "job_leaves": st.sampled_from("ab"),
     "worker_crash": st.fixed_dictionaries({"rank": NODES}),
+    "hang": st.fixed_dictionaries({"rank": NODES}),
+    "bit_rot": st.fixed_dictionaries({"num_bytes": st.integers(1, 9)}),
     "agent_crash": st.fixed_dictionaries({"node": NODES}),
     "node_loss": st.fixed_dictionaries({"node": NODES}, optional={"replacement_after": st.integers(0, 30)}),
     "replacement_node": st.integers(1, 2),

@@ -122,17 +122,31 @@ class Space:
         held = [{"type": each, "status": "True", "reason": f"Job{each}", "message": f"is {each}"} for each in types]
         self.set_status("HyperPodPyTorchJob", name, {"conditions": held, **status})
 
-    def pod(self, job: dict[str, Any], index: int = 0, *, suffix: str = "", number: int = 0) -> str:
-        """Make a pod of a job as the operator does, on the stand-in's node; return its name."""
-        template = pod_templates(job)[0]
-        name = f"{job['metadata']['name']}-pods-{index}{suffix}"
-        owner = {
-            "apiVersion": job["apiVersion"],
-            "kind": job["kind"],
-            "name": job["metadata"]["name"],
-            "uid": job["metadata"]["uid"],
+    def hold(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Make the StatefulSet that holds a job's pods, and name it in the job's status, as the operator does."""
+        name, template = f"{job['metadata']['name']}-pods", pod_templates(job)[0]
+        labels = template["metadata"]["labels"]
+        containers = [{"name": "pytorch", "image": "me/image:1"}]
+        body = {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": name, "ownerReferences": [reference(job)]},
+            "spec": {
+                "serviceName": name,
+                "selector": {"matchLabels": {"set": name}},
+                "template": {"metadata": {"labels": {**labels, "set": name}}, "spec": {"containers": containers}},
+            },
         }
-        metadata = {"labels": template["metadata"]["labels"], "ownerReferences": [owner]}
+        held = self.admin.apply(f"/apis/apps/v1/namespaces/{self.name}/statefulsets/{name}", body, "operator")
+        named = {**reference(held), "namespace": self.name}
+        self.set_status(job["kind"], job["metadata"]["name"], {"jobPods": [named]})
+        return held
+
+    def pod(self, job: dict[str, Any], index: int = 0, *, suffix: str = "") -> str:
+        """Make a pod of a job as its StatefulSet does, on the stand-in's node; return its name."""
+        held = self.hold(job)
+        name = f"{held['metadata']['name']}-{index}{suffix}"
+        metadata = {"labels": pod_templates(job)[0]["metadata"]["labels"], "ownerReferences": [reference(held)]}
         container = {"name": "pytorch", "image": "me/image:1"}
         self.make("Pod", name, metadata=metadata, spec={"containers": [container], "nodeName": "node-1"})
         return name
@@ -168,6 +182,12 @@ class Space:
             "lastState": {"terminated": last} if last else {},
         }
         self.set_status("Pod", pod, {"phase": phase, "containerStatuses": [container]})
+
+
+def reference(owner: dict[str, Any]) -> dict[str, Any]:
+    """Return a reference to an object, as its dependents have it."""
+    own = {key: owner[key] for key in ("apiVersion", "kind")}
+    return own | {key: owner["metadata"][key] for key in ("name", "uid")}
 
 
 def _space(cluster: Cluster, folder: Path, patch: pytest.MonkeyPatch) -> Space:

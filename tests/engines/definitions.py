@@ -1,5 +1,6 @@
 """Custom resource definitions for the test's API server."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,24 @@ def training_job(definitions: dict[str, Any]) -> dict[str, Any]:
     Args:
         definitions: Those of the API server's own OpenAPI document.
     """
-    crd = yamlio.load((HOME / "crd.yaml").read_text())
-    pod_spec = _inlined({"$ref": "#/definitions/io.k8s.api.core.v1.PodSpec"}, definitions)
-    items = schema(crd)["properties"]["spec"]["properties"]["replicaSpecs"]["items"]
-    items["properties"]["template"] = {"type": "object", "properties": {"metadata": _OBJECT_META, "spec": pod_spec}}
+
+    def inlined(name: str) -> dict[str, Any]:
+        return _inlined({"$ref": f"#/definitions/io.k8s.api.core.v1.{name}"}, definitions)
+
+    template = {"type": "object", "properties": {"metadata": _OBJECT_META, "spec": inlined("PodSpec")}}
+    parts = {"podTemplate": template, "objectReference": inlined("ObjectReference")}
+    crd = _filled(yamlio.load((HOME / "crd.yaml").read_text()), parts)
     _allow_zeros(schema(crd))
     return crd
+
+
+def _filled(part: Any, parts: dict[str, Any]) -> Any:
+    """Return a value with each name of a part replaced by a copy of that part."""
+    if isinstance(part, dict):
+        return {key: _filled(value, parts) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_filled(value, parts) for value in part]
+    return copy.deepcopy(parts[part]) if isinstance(part, str) and part in parts else part
 
 
 def _allow_zeros(part: Any) -> None:

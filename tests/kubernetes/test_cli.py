@@ -69,3 +69,53 @@ def test_wait_follows_a_job_and_exits_as_it_ended(space, launch, end, code, caps
     space.conditions(name, end)
     assert codes.result(30) == [code]
     assert "hello from the pod" in capsys.readouterr().out
+
+
+ELASTIC_STATUS = {
+    "elasticScalingStatus": {
+        "targetReplicas": {"pods": 1},
+        "lastScalingTime": "2026-01-02T03:04:05Z",
+        "podsScaled": True,
+        "isFaultyPodScaleDown": False,
+        "consecutiveScalingFailures": 0,
+    },
+    "latestFaultyPodInstanceList": {"restartType": "JobLevel", "faultyInstanceIdList": ["i-7"]},
+    "restartStatus": {"currentEvalPeriod": 1, "fullJobRestartCount": 0, "restartCount": 1},
+    "elasticWorkloadRef": {"name": "w"},
+    "restartCount": 1,
+    "masterPort": "1234",
+}
+
+
+def test_every_command_works_on_an_elastic_job_that_has_scaled(space, launch, capsys):
+    assert launch() == 0 and launch() == 0
+    name, other = space.names(JOB)
+    pod = space.pod(space.get(JOB, name))
+    space.run_container(pod)
+    space.conditions(name, "Created", "Running", **ELASTIC_STATUS)
+    space.conditions(other, "Odd")
+    capsys.readouterr()
+    assert cli.run(["status", name]) == 0
+    told = capsys.readouterr().out
+    assert "restarted 1 time; faulty nodes: i-7" in told
+    assert cli.run(["status", other]) == 0
+    assert "condition Odd (JobOdd: is Odd)" in capsys.readouterr().out
+    assert cli.run(["logs", name]) == cli.run(["events", name]) == cli.run(["scale", name, "--nodes", "4"]) == 0
+    assert cli.run(["jobs", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert [each["state"] for each in json.loads(out[out.index("[\n") :])] == ["running", "pending"]
+    space.end_container(pod)
+    assert cli.run(["cancel", name]) == 0
+    assert space.names(JOB) == [other]
+
+
+def test_a_job_that_the_api_cannot_return_is_listed_beside_the_others(space, launch, capsys, monkeypatch):
+    monkeypatch.setattr("launcher.backends.kubernetes.client.PATIENCE_S", 0.5)
+    assert launch() == 0 and launch() == 0
+    first, second = space.names(JOB)
+    space.cluster.proxy.fail(path=f"hyperpodpytorchjobs/{first}$", status=500, times=10**6)
+    capsys.readouterr()
+    assert cli.run(["jobs", "--json"]) == 0
+    listed = {each["job"]: each for each in json.loads(capsys.readouterr().out)}
+    assert listed[second]["state"] == "pending" and "problem" not in listed[second]
+    assert listed[first]["state"] is None and "E342" in listed[first]["problem"]

@@ -1,8 +1,10 @@
 """Following a job: its states, its events, and every line of its logs once."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
+import re
 import threading
 import time
 
@@ -14,6 +16,7 @@ from launcher import pipeline
 from launcher.backends.kubernetes.follow import lines as read_lines
 from launcher.backends.kubernetes.objects import path
 from launcher.problems import ProblemsFound
+from launcher.render import MANIFEST, bundle_digest
 from launcher.specs import JobState, LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
@@ -308,14 +311,71 @@ def test_several_ranks_come_with_their_prefixes(space, launched):
     assert len(everything) == 6
 
 
-def test_pods_of_another_job_are_not_followed(space, launched):
-    handle, job = launched("cluster.custom_labels={app: shared}")
-    other = {**job, "metadata": {**job["metadata"], "name": "other", "uid": "0-0"}}
-    stranger = space.pod(other)
-    space.run_container(stranger)
-    space.cluster.kubelet.write(stranger, "not ours")
-    assert BACKEND.status(handle).nodes == 0
-    assert list(BACKEND.logs(handle, LogSelection(None), follow=False)) == []
+def previous(bundle):
+    """Return a bundle as the version before our own label would have rendered it."""
+    own = re.compile(r"\n *recipe-launcher/job: .*")
+    files = {
+        name: own.sub("", text) if name.startswith("manifests/") else text for name, text in bundle.files.items()
+    }
+    return with_files(bundle, files)
+
+
+def with_files(bundle, files):
+    """Return a bundle whose files on disk, hashes and digest are those given."""
+    hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items() if name != MANIFEST}
+    manifest = {**json.loads(files[MANIFEST]), "files": hashes, "digest": bundle_digest(hashes)}
+    files = {**files, MANIFEST: json.dumps(manifest)}
+    for name, text in files.items():
+        (bundle.directory / name).write_text(text)
+    return dataclasses.replace(bundle, files=files, digest=manifest["digest"])
+
+
+SHARED = "cluster.custom_labels={app: shared, team: a}"
+
+
+@pytest.mark.parametrize("as_made_before", [False, True], ids=["labelled", "before-our-label"])
+def test_pods_of_another_job_with_the_same_labels_are_neither_counted_nor_read(space, bundle, as_made_before):
+    made = [bundle(SHARED, suffix=suffix) for suffix in ("own00", "other")]
+    made = [previous(each) for each in made] if as_made_before else made
+    handle, other = [BACKEND.submit(each) for each in made]
+    for each, words in ((handle, "ours"), (other, "not ours")):
+        pod = space.pod(space.get(JOB, each.native_id))
+        space.run_container(pod)
+        space.cluster.kubelet.write(pod, words)
+        event(space, f"of-{words[:3]}-{each.native_id}", pod_of(space, pod), "Started")
+    for each in (handle, other):
+        space.conditions(each.native_id, "Created", "Running")
+    assert [BACKEND.status(each).nodes for each in (handle, other)] == [1, 1]
+    assert logged(BACKEND.logs(handle, LogSelection(None), follow=False)) == ["rank 0-7 | ours"]
+    assert [each.about for each in BACKEND.events(handle, follow=False)] == [f"Pod/{handle.native_id}-pods-0"]
+    logs = follow(handle, ranks=None)
+    space.end_container(f"{handle.native_id}-pods-0")
+    space.conditions(handle.native_id, "Completed")
+    assert logged(logs.result()) == ["rank 0-7 | ours"]
+
+
+def pod_of(space, name):
+    return {"kind": "Pod", "name": name, "uid": space.get("Pod", name)["metadata"]["uid"]}
+
+
+def test_a_cancelled_job_does_not_wait_for_pods_of_another_with_its_labels(space, bundle):
+    handle, other = [BACKEND.submit(previous(bundle(SHARED, suffix=suffix))) for suffix in ("own00", "other")]
+    space.run_container(space.pod(space.get(JOB, other.native_id)))
+    BACKEND.cancel(handle)
+    assert space.names(JOB) == [other.native_id]
+
+
+def test_pods_of_an_earlier_job_of_that_name_are_not_counted(space, bundle):
+    made = bundle()
+    first = BACKEND.submit(made)
+    job = space.get(JOB, first.native_id)
+    stale = space.pod(job, 0)
+    space.run_container(stale)
+    space.admin.delete(path(JOB, space.name, first.native_id), job["metadata"]["uid"])
+    second = BACKEND.submit(made)
+    held = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": f"{first.native_id}-pods", "uid": "another"}
+    space.set_status(JOB, second.native_id, {"jobPods": [held]})
+    assert BACKEND.status(second).nodes == 0
 
 
 @pytest.mark.parametrize(

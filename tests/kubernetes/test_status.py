@@ -1,11 +1,15 @@
 """What the cluster says of a job as one state and a few words. No API server: these are tables."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.control import planned_sizes
 from launcher.backends.kubernetes.logs import Window
 from launcher.backends.kubernetes.ranks import Filter, Places
 from launcher.backends.kubernetes.status import View, read
+from launcher.backends.kubernetes.target import Target, is_event_of, own_pods
 from launcher.specs import JobState, LogSelection
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "q"}
@@ -30,8 +34,18 @@ def pod(phase="Running", waiting=None, unschedulable=None):
     return {"metadata": {"name": "p"}, "status": status}
 
 
-def scaling(target, **more):
-    return {"elasticScalingStatus": {"targetReplicas": target, **more}}
+def scaling(*targets, **more):
+    named = dict(zip(("pods", "elastic"), targets, strict=False))
+    return {"elasticScalingStatus": {"targetReplicas": named, **more}}
+
+
+FAULTY = {
+    "restartType": "JobLevel",
+    "faultyInstanceIdList": ["i-1", "i-2"],
+    "faultyPodList": ["j-pods-1", "j-pods-2"],
+    "faultyRankList": ["8", "16"],
+}
+FIXED_BASE = {"replicaSpecs": [{"name": "base", "replicas": 2}, {"name": "elastic", "maxReplicas": 6}]}
 
 
 RUNNING = ("Created", "PodsRunning", "Running")
@@ -70,7 +84,7 @@ CASES = {
     ),
     "running": (View(job(*RUNNING), (pod(),)), JobState.RUNNING, ""),
     "restarted": (
-        View(job(*RUNNING, restartCount=2, latestFaultyPodInstanceList=["i-1", "i-2"]), (pod(),)),
+        View(job(*RUNNING, restartCount=2, latestFaultyPodInstanceList=FAULTY), (pod(),)),
         JobState.RUNNING,
         "restarted 2 times; faulty nodes: i-1, i-2",
     ),
@@ -90,6 +104,50 @@ CASES = {
         JobState.SCALING,
         "scales from 2 to 1 nodes; 3 scalings in a row failed; leaves faulty pods behind",
     ),
+    "grows-in-two-parts": (
+        View(job(*RUNNING, **scaling(1, 3)), (pod(),) * 2 + (pod("Pending"),) * 2),
+        JobState.SCALING,
+        "scales from 2 to 4 nodes",
+    ),
+    "grows-beside-a-fixed-part": (
+        View(
+            job(*RUNNING, spec=FIXED_BASE, elasticScalingStatus={"targetReplicas": {"elastic": 1}}),
+            (pod(), pod(), pod("Pending")),
+        ),
+        JobState.SCALING,
+        "scales from 2 to 3 nodes",
+    ),
+    "faulty-pods": (
+        View(job(*RUNNING, latestFaultyPodInstanceList={"faultyPodList": ["j-pods-1"]}), (pod(),)),
+        JobState.RUNNING,
+        "faulty nodes: j-pods-1",
+    ),
+    "condition-unknown": (
+        View(job(*RUNNING, "Migrating"), (pod(),)),
+        JobState.RUNNING,
+        "condition Migrating (R: why)",
+    ),
+    "status-odd": (
+        View({**job(), "status": "lost"}, (pod(),)),
+        JobState.PENDING,
+        'pods run on 1 nodes, and the workers start; status is "lost"',
+    ),
+    "target-odd": (
+        View(job(*RUNNING, elasticScalingStatus={"targetReplicas": "all"}), (pod(),)),
+        JobState.RUNNING,
+        'elasticScalingStatus.targetReplicas is "all"',
+    ),
+    "targets-odd": (
+        View(job(*RUNNING, elasticScalingStatus={"targetReplicas": {"base": 1, "elastic": None}}), (pod(),)),
+        JobState.RUNNING,
+        'elasticScalingStatus.targetReplicas is {"base": 1, "elastic": null}',
+    ),
+    "conditions-odd": (
+        View({**job(), "status": {"conditions": [None, {"type": 3}]}}),
+        JobState.PENDING,
+        'waits for the operator to make its pods; conditions is [null, {"type": 3}]',
+    ),
+    "removed-once-completed": (View(job(*RUNNING, "Completed", deleted=True)), JobState.SUCCEEDED, "R: why"),
     "completed": (View(job(*RUNNING, "Completed")), JobState.SUCCEEDED, "R: why"),
     "kubeflow-succeeded": (View(job("Created", "Succeeded")), JobState.SUCCEEDED, "R: why"),
     "failed": (View(job(*RUNNING, "Failed")), JobState.FAILED, "R: why"),
@@ -100,6 +158,59 @@ CASES = {
 def test_reads_a_state_and_says_what_it_waits_for(view, state, message):
     seen = read(view)
     assert (seen.state, seen.message) == (state, message)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["True", "Running"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def mixed(*keys):
+    """Return mappings with anything at each of some keys."""
+    return st.fixed_dictionaries({}, optional={key: JSON for key in keys})
+
+
+CONDITIONS = st.lists(mixed("type", "status", "reason", "message") | JSON, max_size=3) | JSON
+STATUS = JSON | st.fixed_dictionaries(
+    {},
+    optional={
+        "conditions": CONDITIONS,
+        "elasticScalingStatus": mixed("targetReplicas", "consecutiveScalingFailures", "isFaultyPodScaleDown") | JSON,
+        "latestFaultyPodInstanceList": mixed("faultyInstanceIdList", "faultyPodList", "faultyRankList") | JSON,
+        "jobPods": st.lists(mixed("kind", "name", "uid") | JSON, max_size=3) | JSON,
+        "restartCount": JSON,
+        "phase": JSON,
+        "containerStatuses": st.lists(mixed("name", "state", "image") | JSON, max_size=2) | JSON,
+    },
+)
+TARGET = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", ("pods",))
+
+
+@given(status=STATUS, pod_status=STATUS, workload_status=STATUS, held=st.sampled_from(["", "Running", "Completed"]))
+@settings(max_examples=400, deadline=None)
+def test_any_status_is_read_and_shown(status, pod_status, workload_status, held):
+    if held and isinstance(status, dict):
+        status = {
+            **status,
+            "conditions": [{"type": held, "status": "True"}, *lenient.items(status.get("conditions"))],
+        }
+    resource = {"metadata": {"name": "j", "labels": QUEUE}, "status": status}
+    pods = [{"metadata": {"name": "j-pods-0", "uid": "1"}, "status": pod_status}]
+    seen = read(View(resource, own_pods(pods, TARGET, resource), [{"status": workload_status}]))
+    assert isinstance(seen.message, str) and seen.restarts >= 0
+    assert all(isinstance(node, str) for node in seen.faulty_nodes)
+    assert not is_event_of({"involvedObject": status}, TARGET, resource, pods)
+    if status and not isinstance(status, dict):
+        assert "status is" in seen.message
+    if held == "Completed" and isinstance(status, dict) and "Failed" not in str(status):
+        assert seen.state is JobState.SUCCEEDED
 
 
 def test_a_condition_that_does_not_hold_counts_for_nothing():

@@ -1,9 +1,10 @@
 """A team's namespace on a real API server: what its quotas let in, and what its people may do."""
 
+import definitions
 import kube_api
 import pytest
 
-from launcher import teams, yamlio
+from launcher import cli, teams, yamlio
 from launcher.backends.kubernetes.client import ApiError
 from launcher.backends.kubernetes.submit import validate
 
@@ -20,6 +21,7 @@ PLACES = {
     "PriorityClass": "apis/scheduling.k8s.io/v1/priorityclasses",
 }
 KUEUE = {"WorkloadPriorityClass", "ResourceFlavor", "ClusterQueue", "LocalQueue"}
+POLICIES = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 
 
 def place(kind, namespace, name):
@@ -32,8 +34,8 @@ def team(space):
     made = teams.read([f"team={space.name}", "instance_type=p5.48xlarge", "nodes=2"])
     for text in teams.files(made).values():
         for each in yamlio.load_documents(text):
-            if each["kind"] in KUEUE:
-                continue  # their schemas use keywords that this API server is too old for
+            if each["kind"] in KUEUE | POLICIES:
+                continue  # this API server is too old for their schemas, and for policies
             if each["kind"] == "PodDisruptionBudget":
                 each["apiVersion"] = "policy/v1beta1"  # the version this API server has
             if each["kind"] == "RoleBinding":  # its tokens have no groups
@@ -99,3 +101,118 @@ def test_the_teams_people_may_launch_in_their_namespace_and_nowhere_else(space, 
             forbidden()
         assert caught.value.status == 403
     assert validate(ada, bundle(suffix="other")).problems
+
+
+def test_the_teams_people_make_no_pods_and_lift_no_restriction(space, team):
+    """Their pods come from jobs; the policy and the namespace's label, which decide about those, are not theirs."""
+    ada = space.connection(kube_api.USER_TOKEN)
+    asked = {
+        ("create", "", "pods"): False,
+        ("update", "", "pods/ephemeralcontainers"): False,
+        ("create", "", "pods/exec"): False,
+        ("patch", "", "namespaces"): False,
+        ("patch", "", "serviceaccounts"): False,
+        ("create", "", "persistentvolumes"): False,
+        ("create", "apps", "deployments"): False,
+        ("create", "batch", "jobs"): False,
+        ("delete", "admissionregistration.k8s.io", "validatingadmissionpolicies"): False,
+        ("patch", "admissionregistration.k8s.io", "validatingadmissionpolicybindings"): False,
+        ("create", "rbac.authorization.k8s.io", "rolebindings"): False,
+        ("create", "sagemaker.amazonaws.com", "hyperpodpytorchjobs"): True,
+    }
+    allowed = {}
+    for verb, group, resource in asked:
+        name, _, subresource = resource.partition("/")
+        attributes = {"namespace": team.namespace, "verb": verb, "group": group, "resource": name}
+        review = {"spec": {"resourceAttributes": {**attributes, "subresource": subresource}}}
+        review |= {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+        answer = ada.ask("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        allowed[verb, group, resource] = answer["status"]["allowed"]
+    assert allowed == asked
+
+
+# recipes governance --cluster
+
+NO_EFA = ("instance_type=g5.xlarge", "nodes=2")
+
+
+@pytest.fixture
+def governance(space, capsys, monkeypatch):
+    """Return a function that runs `recipes governance --cluster` for teams of this test: code, output, errors."""
+
+    def run(*words, token=kube_api.ADMIN_TOKEN):
+        monkeypatch.setenv("KUBECONFIG", str(space.kubeconfig(token)))
+        code = cli.run(["governance", f"team={space.name}", "--cluster", *words])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def shared(space):
+    """Return a function that makes an object of the whole cluster, until the test ends."""
+    made = []
+
+    def make(kind, name, api, **body):
+        plural = {"PriorityClass": "priorityclasses", "ResourceFlavor": "resourceflavors"}.get(kind) or "topologies"
+        where = f"/apis/{api}/{plural}/{name}"
+        there = space.admin.apply(
+            where, {"apiVersion": api, "kind": kind, "metadata": {"name": name}, **body}, "test"
+        )
+        made.append((where, there["metadata"]["uid"]))
+
+    yield make
+    for where, uid in made:
+        space.admin.delete(where, uid)
+
+
+def test_the_clusters_version_of_kueue_is_written(governance):
+    code, out, err = governance(*NO_EFA, "cohort=c", "priorities={own: 7}")
+    assert code == 0, err
+    made = [each for each in yamlio.load_documents(out) if "kueue" in each["apiVersion"]]
+    assert {each["apiVersion"] for each in made} == {f"kueue.x-k8s.io/{definitions.KUEUE_VERSION}"}
+    (queue,) = [each for each in made if each["kind"] == "ClusterQueue"]
+    assert queue["spec"]["cohort"] == "c" and "cohortName" not in queue["spec"]
+
+
+def test_a_version_that_the_cluster_does_not_serve_is_refused(governance):
+    code, out, err = governance(*NO_EFA, "kueue_version=v1beta2")
+    assert (code, out) == (2, "")
+    assert "E347 kueue_version" in err and "of the cluster: v1beta1" in err
+
+
+def test_objects_of_the_cluster_that_differ_are_refused(governance, shared):
+    shared("PriorityClass", "own-priority", "scheduling.k8s.io/v1", value=8, preemptionPolicy="Never")
+    spec = {"nodeLabels": {"beta.kubernetes.io/instance-type": "ml.g5.xlarge"}, "topologyName": "racks"}
+    shared("ResourceFlavor", "ml.g5.xlarge", f"kueue.x-k8s.io/{definitions.KUEUE_VERSION}", spec=spec)
+    code, out, err = governance(*NO_EFA, "priorities={own: 7}")
+    assert (code, out) == (2, "")
+    assert [line for line in err.splitlines() if line.startswith("E")] == ["E363 priorities.own", "E363 topology"]
+    assert "allowed: 8, as the cluster" in err and "allowed: racks, as the cluster" in err
+
+
+def test_objects_of_the_cluster_that_are_the_same_are_no_problem(governance, shared):
+    shared("PriorityClass", "own-priority", "scheduling.k8s.io/v1", value=7, preemptionPolicy="Never")
+    assert governance(*NO_EFA, "priorities={own: 7}")[0] == 0
+
+
+def test_a_topology_that_is_not_there_is_a_problem(governance, shared):
+    code, _, err = governance(*NO_EFA, "priorities={own: 7}", "topology=racks")
+    assert code == 2 and "E347 topology" in err
+    shared("Topology", "racks", f"kueue.x-k8s.io/{definitions.KUEUE_VERSION}", spec={})
+    assert governance(*NO_EFA, "priorities={own: 7}", "topology=racks")[0] == 0
+
+
+def test_a_cluster_that_knows_no_policies_is_a_problem(governance):
+    """Otherwise the namespace would be privileged, and nothing would restrict it."""
+    words = ("instance_type=p5.48xlarge", "nodes=1", "priorities={own: 7}")
+    code, out, err = governance(*words)
+    assert (code, out) == (2, "")
+    assert "E346 pod_security" in err
+    assert governance(*words, "pod_security=restricted")[0] == 0
+
+
+def test_who_may_not_read_the_clusters_objects_is_told(governance):
+    code, out, err = governance(*NO_EFA, "priorities={own: 7}", token=kube_api.USER_TOKEN)
+    assert (code, out) == (2, "")
+    assert "E344" in err

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from launcher.runtime import agreement
+from launcher.runtime.checkpoint import latest_progress
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.job import OutsideOfSteps
 from launcher.runtime.process_group import Place
@@ -277,14 +278,6 @@ def new_job(folder: Path) -> Job:
     return Job(model, optimizer, scheduler, sampler=StepSampler(NUM_SAMPLES, SAMPLES_PER_STEP), folder=folder)
 
 
-def test_a_loader_that_ends_early_is_an_error(tmp_path):
-    job = new_job(tmp_path)
-    with pytest.raises(ValueError, match="shorter"):
-        for _ in job.steps([1, 2]):
-            pass
-    assert job.step == 2 and not job.finished
-
-
 def test_there_is_no_batch_outside_of_the_steps(tmp_path):
     with pytest.raises(OutsideOfSteps):
         new_job(tmp_path).weigh(torch.zeros(()))
@@ -372,8 +365,9 @@ def test_a_checkpoint_of_another_stream_is_refused(tmp_path, num_samples, seed, 
 
 def test_a_checkpoint_that_names_no_stream_is_gone_on_from(tmp_path):
     trained_on(tmp_path, 64)
-    path = tmp_path / (tmp_path / "latest").read_text().strip() / "progress.json"
+    path = latest_progress(tmp_path)[0] / "progress.json"
     written = json.loads(path.read_text())
+    del written["checksum"], written["metadata"]  # that version wrote none
     assert (written.pop("num_samples"), written.pop("seed")) == (64, 0)
     path.write_text(json.dumps(written | {"cursor": 64}))
     model, optimizer, _ = parts("plain")

@@ -3,21 +3,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from launcher import contract
-from launcher.runtime.reporting import (
-    METRIC_NAMES,
-    MetricsFile,
-    Reporter,
-    StepMetrics,
-    TrackingUnavailable,
-    _Courier,
-    prefix,
-    ship,
-)
+from launcher.runtime.courier import METRIC_NAMES, TrackingUnavailable, _Courier, prefix, ship
+from launcher.runtime.reporting import MetricsFile, Reporter, StepMetrics
 
 FIRST = StepMetrics(1, 5.5, 0.001, 2, 1, 100.0, 32, 1_700_000_000.25, attempt=0, cursor=32)
 UNREACHABLE = "http://127.0.0.1:9"
@@ -26,7 +18,7 @@ UNREACHABLE = "http://127.0.0.1:9"
 def write_steps(run_dir, *steps: int, attempt: int = 0) -> None:
     file = MetricsFile(run_dir)
     for step in steps:
-        file.append(replace(FIRST, step=step, loss=5.5 - step / 100 + attempt, attempt=attempt))
+        file.append(asdict(replace(FIRST, step=step, loss=5.5 - step / 100 + attempt, attempt=attempt)))
     file.close()
 
 
@@ -107,7 +99,7 @@ def test_of_a_step_redone_before_it_was_sent_the_last_time_counts(tmp_path, mlfl
 def test_redone_steps_in_a_batch_that_failed_are_sent_once(tmp_path, mlflow_run, monkeypatch):
     """The second batch of two is refused: what the first one took is not sent again."""
     client, uri, run_id = mlflow_run
-    monkeypatch.setattr("launcher.runtime.reporting.STEPS_PER_CALL", 3)
+    monkeypatch.setattr("launcher.runtime.courier.POINTS_PER_CALL", 12)
     write_steps(tmp_path, 1, 2, 3, 4)
     write_steps(tmp_path, 3, 4, 5, attempt=1)
     courier = _Courier(tmp_path, uri, run_id)
@@ -130,7 +122,7 @@ def test_redone_steps_in_a_batch_that_failed_are_sent_once(tmp_path, mlflow_run,
 def test_a_step_without_a_loss_is_sent_without_one(tmp_path, mlflow_run):
     client, uri, run_id = mlflow_run
     file = MetricsFile(tmp_path)
-    file.append(replace(FIRST, loss=None, learning_rate=None))
+    file.append(asdict(replace(FIRST, loss=None, learning_rate=None)))
     file.close()
     assert ship(tmp_path, uri, run_id) == 1
     (tmp_path / contract.SHIPPED_FILE).unlink()
@@ -151,8 +143,8 @@ def test_steps_are_not_sent_twice_when_the_acknowledgement_was_lost(tmp_path, ml
 def test_only_whole_lines_are_sent_and_acknowledged(tmp_path, monkeypatch):
     sent = []
     monkeypatch.setattr(_Courier, "_connect", lambda self: setattr(self, "_client", object()))
-    monkeypatch.setattr(_Courier, "_last_step_of_server", lambda self: 0)
-    monkeypatch.setattr(_Courier, "_log", lambda self, records: sent.extend(r["step"] for r in records))
+    monkeypatch.setattr(_Courier, "_last_step_of_server", lambda self, name: 0)
+    monkeypatch.setattr(_Courier, "_log", lambda self, records: sent.extend(r.step for r in records))
     write_steps(tmp_path, *range(1, 300))
     size = (tmp_path / contract.METRICS_FILE).stat().st_size
     with (tmp_path / contract.METRICS_FILE).open("a") as file:
@@ -168,6 +160,9 @@ MALFORMED = {
     "no_text": b"\xff\xfe",
     "no_step": b'{"loss": 1.0, "time": 1.0}',
     "no_number": b'{"step": "two", "time": 1.0, "loss": 1, "learning_rate": 1, "world_size": 1, "samples_per_s": 1}',
+    "further_no_numbers": b'{"step": 2, "time": 1.0, "further": {"a": "b"}}',
+    "further_no_object": b'{"step": 2, "time": 1.0, "further": [1]}',
+    "nothing_further": b'{"step": 2, "time": 1.0, "further": {}}',
     "no_time": b'{"step": 2, "time": Infinity, "loss": 1, "learning_rate": 1, "world_size": 1, "samples_per_s": 1}',
 }
 
@@ -245,7 +240,7 @@ def test_the_reporter_sends_while_training_goes_on(tmp_path, mlflow_run):
 def test_an_unreachable_server_is_said_once_and_stops_nothing(tmp_path, monkeypatch, capfd):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr("launcher.runtime.reporting.POLL_INTERVAL_S", 0.05)
+    monkeypatch.setattr("launcher.runtime.courier.POLL_INTERVAL_S", 0.05)
     reporter = Reporter(tmp_path, UNREACHABLE, "some-run")
     for step in range(1, 4):
         reporter.report(replace(FIRST, step=step))
@@ -255,6 +250,48 @@ def test_an_unreachable_server_is_said_once_and_stops_nothing(tmp_path, monkeypa
     assert capfd.readouterr().err.count("training goes on") == 1
     with pytest.raises(TrackingUnavailable):
         ship(tmp_path, UNREACHABLE, "some-run")
+
+
+def test_further_metrics_reach_a_real_store_once(tmp_path, mlflow_run):
+    """A fault in step 5 redoes steps 3 and 4, and the evaluation after 4; the acknowledgement was lost."""
+    client, uri, run_id = mlflow_run
+    reporter = Reporter(tmp_path)
+    for step, attempt in [(1, 0), (2, 0), (3, 0), (4, 0), (3, 1), (4, 1), (5, 1), (6, 1)]:
+        reporter.report(replace(FIRST, step=step, attempt=attempt, further={"grad_norm": step + attempt / 10}))
+        if step % 2 == 0:
+            reporter.report_further(step, attempt, {"eval/loss": step + attempt / 10, "eval/accuracy": 0.5})
+        if (step, attempt) == (4, 0):
+            assert ship(tmp_path, uri, run_id) == 4
+        if (step, attempt) == (5, 1):
+            (tmp_path / contract.SHIPPED_FILE).unlink()
+    assert ship(tmp_path, uri, run_id) == 2
+    found = {
+        name: {point.step: point.value for point in client.get_metric_history(run_id, name)}
+        for name in ("grad_norm", "eval/loss", "eval/accuracy")
+    }
+    assert found == {
+        "grad_norm": {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0, 5: 5.1, 6: 6.1},
+        "eval/loss": {2: 2.0, 4: 4.0, 6: 6.1},
+        "eval/accuracy": {2: 0.5, 4: 0.5, 6: 0.5},
+    }
+    for name in found:
+        assert len(logged(client, run_id, name)) == len(found[name])
+
+
+def test_many_further_metrics_are_sent_in_several_calls(tmp_path, mlflow_run):
+    """The server takes 1000 metrics in a call."""
+    client, uri, run_id = mlflow_run
+    reporter = Reporter(tmp_path)
+    for step in range(1, 31):
+        reporter.report(replace(FIRST, step=step, further={f"group/{number}": step for number in range(90)}))
+    assert ship(tmp_path, uri, run_id) == 30
+    assert logged(client, run_id, "group/89") == logged(client, run_id) == list(range(1, 31))
+
+
+def test_a_step_without_further_metrics_has_no_field_for_them(tmp_path):
+    reporter = Reporter(tmp_path)
+    reporter.report(FIRST)
+    assert "further" not in json.loads((tmp_path / contract.METRICS_FILE).read_text())
 
 
 def test_without_a_run_there_is_no_shipper(tmp_path):

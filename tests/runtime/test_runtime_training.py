@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from runtime_ranks import metrics, starts, tiny_config, train, uneven
 
-from launcher.runtime.reporting import ship
+from launcher.runtime.courier import ship
 from launcher.runtime.settings import shares_of
 from launcher.runtime.shares import SharesMismatch
 from launcher.runtime.trainer import UnknownStrategy, distribute
@@ -62,11 +62,11 @@ def test_every_sample_once_and_the_same_losses_across_scale_events(tmp_path, cap
 
 
 def test_redone_steps_and_each_start_are_written_down(tmp_path, monkeypatch):
-    """Killed after step 5 with a checkpoint of step 4: the restart does step 5 again."""
+    """The checkpoint of step 5 is damaged: the restart takes that of step 4 and does step 5 again."""
     config = tiny_config(2, save_steps=4)
     train(config, 2, tmp_path, stop_after_step=5)
-    folder = tmp_path / "checkpoints"
-    (folder / "latest").write_text("step-00000004\n")
+    damaged = tmp_path / "checkpoints" / "step-00000005" / "__1_0.distcp"
+    damaged.write_bytes(bytes(damaged.stat().st_size))
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     train(config, 2, tmp_path)
     assert [(line["step"], line["attempt"]) for line in metrics(tmp_path)] == [

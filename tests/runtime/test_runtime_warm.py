@@ -12,6 +12,8 @@ import psutil
 import pytest
 from conftest import ROOT
 
+from launcher.runtime import warm
+
 SERVER = """
 import sys
 from launcher.runtime import warm
@@ -23,8 +25,10 @@ runpy.run_path(os.environ["WORK"])
 """
 
 WORKER = """
-from launcher.runtime.warm import run_warm
-run_warm()
+import os
+from launcher.runtime import warm
+warm.ANSWER_TIMEOUT_S = float(os.environ.get("PATIENCE_S", warm.ANSWER_TIMEOUT_S))
+warm.run_warm()
 print("cold", flush=True)
 """
 
@@ -56,12 +60,14 @@ def node(tmp_path):
     assert server.stdout.readline() == "listening\n"
     workers = []
 
-    def start(work, **options):
+    server.name = name
+
+    def start(work, patience_s=60.0, **options):
         (tmp_path / "work.py").write_text(work)
         (tmp_path / "folder").mkdir(exist_ok=True)
         worker = subprocess.Popen(
             [sys.executable, "-c", WORKER, "--flag", "a b"],
-            env=environment | {"WORK": str(tmp_path / "work.py")},
+            env=environment | {"WORK": str(tmp_path / "work.py"), "PATIENCE_S": str(patience_s)},
             cwd=tmp_path / "folder",
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,6 +140,34 @@ def test_a_killed_fork_ends_its_worker_alike(node):
     worker = start(SLEEPS)
     os.kill(asleep(worker), signal.SIGKILL)
     assert worker.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("waiting", [1, 2], ids=["one-worker", "two-workers"])
+def test_a_warm_process_that_hangs_is_killed_and_its_workers_start_cold(node, waiting):
+    start, server = node
+    earlier = start(SLEEPS)
+    fork = asleep(earlier)
+    server.send_signal(signal.SIGSTOP)
+    workers = [start(SAYS_WHO_IT_IS, patience_s=0.2) for _ in range(waiting)]
+    for worker in workers:
+        out, err = worker.communicate(timeout=60)
+        assert out == "cold\n" and worker.returncode == 0
+        assert "no warm start" in err
+    assert server.wait(60) == -signal.SIGKILL
+    wait_gone(fork)  # it would run beside the workers of the next attempt
+    assert earlier.wait(60) == -signal.SIGKILL
+
+
+def test_a_warm_process_answers_while_it_serves_and_not_while_it_hangs(node):
+    start, server = node
+    assert warm.answers(server.name)
+    asleep(start(SLEEPS))
+    assert warm.answers(server.name)
+    server.send_signal(signal.SIGSTOP)
+    assert not warm.answers(server.name, 0.2)
+    server.send_signal(signal.SIGCONT)
+    assert warm.answers(server.name, 60)
+    assert not warm.answers("recipes-warm-of-nobody")
 
 
 def test_a_killed_warm_process_takes_every_fork_with_it(node):

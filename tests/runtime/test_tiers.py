@@ -13,7 +13,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher import contract
-from launcher.runtime import reporting
+from launcher.runtime import courier as couriers
 from launcher.runtime.checkpoint import Progress
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
@@ -245,7 +245,7 @@ def test_saves_and_loads_reach_mlflow_once(tmp_path):
     manager = alone(Folder(Path("store")), tmp_path)
     save_steps(manager, 1, 2)
     load(manager)
-    courier = reporting._Courier(tmp_path, None, "run")
+    courier = couriers._Courier(tmp_path, None, "run")
     courier._client = tracked = Tracked()
     courier.deliver()
     names = {f"checkpoint/{tier}/save_{what}" for tier in ("memory", "persistent") for what in ("bytes", "seconds")}

@@ -275,7 +275,7 @@ def test_a_script_of_ones_own_goes_on_from_the_tiers_of_its_recipe(monkeypatch):
         model, optimizer = linear()
         job = Job(model, optimizer, sampler=StepSampler(24, 4, 1))
         resumed, losses = job.restore(), []
-        for _ in job.steps(iter([None] * (6 - job.step))):
+        for _ in job.steps(job.sampler):
             loss = model(torch.full((1, 3), float(job.step))).square().mean()
             job.weigh(loss).backward()
             optimizer.step()

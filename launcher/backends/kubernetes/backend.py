@@ -14,8 +14,8 @@ from launcher.render import render_yaml
 from launcher.specs import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:
-    from launcher.backends.kubernetes.follow import Target
     from launcher.backends.kubernetes.interact import PodOfRank
+    from launcher.backends.kubernetes.target import Target
 
 CONFIG_MAP_LIMIT = 1 << 20
 """Bytes a ConfigMap may hold. Source: Kubernetes, ConfigMaps, Motivation."""
@@ -187,8 +187,7 @@ def _own_pods(connection: Connection, target: "Target") -> Sequence[Mapping[str,
     """Return the job's pods as they are now."""
     from launcher.backends.kubernetes import follow as following
 
-    listed = connection.get(objects.path("Pod", target.namespace), labelSelector=target.selector)["items"]
-    return following.own_pods(listed, target)
+    return following.read_objects(connection, target)[1]
 
 
 def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
@@ -225,10 +224,11 @@ def _target(handle: JobHandle) -> "Target":
     Raises:
         ProblemsFound: The bundle is damaged.
     """
-    from launcher.backends.kubernetes.follow import Target
+    from launcher.backends.kubernetes.target import Target
 
     job = objects.Manifest("", _planned(handle))
-    return Target(job.kind, job.namespace, job.name, handle.uid or "", objects.selector(job.body))
+    selector, parts = objects.selector(job.body), objects.part_names(job.body)
+    return Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts)
 
 
 BACKEND = KubernetesBackend()

@@ -217,7 +217,7 @@ def connect(context: str | None) -> Connection:
         )
     if not settings.host.startswith("https://"):
         raise _unusable(name, f"its server {settings.host} is not https")
-    return Connection(name, settings.host, client.ApiClient(settings))
+    return Connection(name, settings.host, client.ApiClient(settings), PATIENCE_S)
 
 
 def _load(config: Any, settings: Any, context: str | None) -> str | None:
@@ -318,7 +318,7 @@ def problem(error: ApiError | Unreachable, path: str, *, value: Any = None) -> P
     if error.status == 403:
         return Problem("E344", path, error.message, value=value, remedy="ask for a Role that allows it")
     if is_passing(error):
-        return Problem("E342", "cluster.kube_context", f"the cluster's API is in trouble: {error}")
+        return Problem("E342", path, f"the cluster's API is in trouble: {error}", value=value)
     return Problem("E351", path, error.message, value=value)
 
 

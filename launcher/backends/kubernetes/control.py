@@ -5,7 +5,8 @@ from typing import Any
 
 from launcher.backends.kubernetes import objects
 from launcher.backends.kubernetes.client import ApiError, Connection, Unreachable, pause_s, problem
-from launcher.backends.kubernetes.follow import Target, read_status
+from launcher.backends.kubernetes.follow import read_status
+from launcher.backends.kubernetes.target import Target
 from launcher.problems import Problem, ProblemsFound, fail
 
 _ATTEMPTS = 8

@@ -4,12 +4,12 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from launcher.backends.kubernetes import objects, status
+from launcher.backends.kubernetes import lenient, objects, status
 from launcher.backends.kubernetes.client import (
     ApiError,
     Connection,
@@ -20,6 +20,7 @@ from launcher.backends.kubernetes.client import (
     problem,
 )
 from launcher.backends.kubernetes.preflight import kueue_version
+from launcher.backends.kubernetes.target import Object, Target, is_event_of, own_pods
 from launcher.problems import ProblemsFound
 from launcher.specs import JobEvent, JobState, JobStatus
 
@@ -43,21 +44,6 @@ _ASIDE_PATIENCE_S = 2.0
 """How long Kueue, which only explains what is known, may keep a follower from what it follows."""
 
 Objects = Mapping[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A submitted job: what the API calls it, and the labels of its pods."""
-
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-    selector: str
-
-    @property
-    def path(self) -> str:
-        return objects.path(self.kind, self.namespace, self.name)
 
 
 def snapshots(connection: Connection, where: str, **query: Any) -> Iterator[Objects]:
@@ -150,8 +136,8 @@ class Observer:
     connection: Connection
     target: Target
     inbox: queue.Queue[Any] = field(default_factory=lambda: queue.Queue(maxsize=1000))
-    job: Mapping[str, Any] | None = None
-    pods: tuple[Mapping[str, Any], ...] = ()
+    job: Object | None = None
+    selected: tuple[Object, ...] = ()
     known: set[str] = field(default_factory=set)
 
     def __enter__(self) -> "Observer":
@@ -212,6 +198,11 @@ class Observer:
         """Whether both lists have come."""
         return self.known == {"job", "pods"}
 
+    @property
+    def pods(self) -> tuple[Object, ...]:
+        """The job's own pods as the watches have them."""
+        return own_pods(self.selected, self.target, self.job)
+
     def status(self) -> JobStatus:
         """Return the job's status as the watches have it."""
         return current_status(self.connection, self.target, self.job, self.pods)
@@ -221,19 +212,9 @@ class Observer:
             if what == "job":
                 self.job = found.get(self.target.uid)
             else:
-                self.pods = own_pods(found.values(), self.target)
+                self.selected = tuple(found.values())
             self.known.add(what)
             self.tell(None)
-
-
-def own_pods(pods: Any, target: Target) -> tuple[Mapping[str, Any], ...]:
-    """Return those pods that belong to no other job of the same labels."""
-
-    def is_other_s(pod: Mapping[str, Any]) -> bool:
-        owners = pod["metadata"].get("ownerReferences") or ()
-        return any(owner["kind"] in objects.JOB_KINDS and owner["uid"] != target.uid for owner in owners)
-
-    return tuple(pod for pod in pods if not is_other_s(pod))
 
 
 def read_status(connection: Connection, target: Target) -> JobStatus:
@@ -243,23 +224,36 @@ def read_status(connection: Connection, target: Target) -> JobStatus:
         ApiError: The API refuses.
         Unreachable: It does not answer.
     """
+    return current_status(connection, target, *read_objects(connection, target))
+
+
+def read_objects(connection: Connection, target: Target) -> tuple[Object | None, tuple[Object, ...]]:
+    """Return a job's custom resource, None once it is deleted, and its own pods.
+
+    Raises:
+        ApiError: The API refuses.
+        Unreachable: It does not answer.
+    """
+    job = _read_job(connection, target)
+    pods, _ = _listed(connection, objects.path("Pod", target.namespace), {"labelSelector": target.selector})
+    return job, own_pods(pods.values(), target, job)
+
+
+def _read_job(connection: Connection, target: Target) -> Object | None:
     try:
-        job: Mapping[str, Any] | None = connection.get(target.path)
+        job = connection.get(target.path)
     except ApiError as error:
         if error.status != 404:
             raise
-        job = None
-    if job is not None and job["metadata"]["uid"] != target.uid:
-        job = None  # another job of that name
-    pods, _ = _listed(connection, objects.path("Pod", target.namespace), {"labelSelector": target.selector})
-    return current_status(connection, target, job, own_pods(pods.values(), target))
+        return None
+    return job if job["metadata"]["uid"] == target.uid else None  # else another job of that name
 
 
 def current_status(connection: Connection, target: Target, job: Any, pods: Any) -> JobStatus:
     """Return a job's status; Kueue is asked only for one that waits in a queue."""
     view = status.View(job, pods)
     seen = status.read(view)
-    is_queued = job is not None and status.QUEUE_LABEL in (job["metadata"].get("labels") or {})
+    is_queued = job is not None and status.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
     if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):
         return seen
     aside = replace(connection, patience_s=min(connection.patience_s, _ASIDE_PATIENCE_S))
@@ -273,7 +267,8 @@ def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any
         return ()
     where = objects.path("Workload", target.namespace, version=version)
     try:
-        return tuple(connection.get(where, labelSelector=f"kueue.x-k8s.io/job-uid={target.uid}")["items"])
+        found = connection.get(where, labelSelector=f"kueue.x-k8s.io/job-uid={target.uid}")
+        return tuple(lenient.mappings(found.get("items")))
     except (ApiError, Unreachable):
         return ()  # a user of the namespace need not be allowed to read them
 
@@ -304,43 +299,43 @@ def events(connection: Connection, target: Target, *, follow: bool) -> Iterator[
     """Yield the events of a job and its pods, oldest first; with `follow`, until it has ended."""
     where, told = objects.path("Event", target.namespace), {}
     if not follow:
+        job, pods = read_objects(connection, target)
         found, _ = _listed(connection, where, {})
-        yield from _new_events(found, target, told)
+        yield from _new_events(found, lambda event: is_event_of(event, target, job, pods), target, told)
         return
     with Observer(follower(connection), target) as observer:
 
         def observe() -> None:
             for found in snapshots(observer.connection, where):
-                observer.tell({uid: event for uid, event in found.items() if _is_own(event, target)})
+                observer.tell(found)
+
+        def is_own(event: Object) -> bool:
+            return is_event_of(event, target, observer.job, observer.pods)
 
         observer.spawn(observe)
         while True:
             found = observer.next(_LOOK_AGAIN_S)
             if found is not None:
-                yield from _new_events(found, target, told)
+                yield from _new_events(found, is_own, target, told)
             if observer.is_informed and observer.inbox.empty() and observer.status().state.is_final:
                 latest, _ = _listed(observer.connection, where, {})
-                yield from _new_events(latest, target, told)
+                yield from _new_events(latest, is_own, target, told)
                 return
 
 
-def _new_events(found: Objects, target: Target, told: dict[str, int]) -> list[JobEvent]:
-    """Return what is new among events; one that is counted up is told again."""
+def _new_events(
+    found: Objects, is_own: Callable[[Object], bool], target: Target, told: dict[str, int]
+) -> list[JobEvent]:
+    """Return what is new among events; one whose count has grown is returned again."""
     new = []
     for uid, event in found.items():
         about, count = event["involvedObject"], event.get("count") or 1
-        if _is_own(event, target) and told.get(uid, 0) < count:
+        if told.get(uid, 0) < count and is_own(event):
             told[uid] = count
             label = "" if about.get("uid") == target.uid else f"{about.get('kind')}/{about.get('name')}"
             is_warning = event.get("type") == "Warning"
             new.append(JobEvent(_time_s(event), event.get("reason", ""), event.get("message", ""), label, is_warning))
     return sorted(new, key=lambda event: event.time_s)
-
-
-def _is_own(event: Mapping[str, Any], target: Target) -> bool:
-    about = event["involvedObject"]
-    is_pod = about.get("kind") == "Pod" and about.get("name", "").startswith(f"{target.name}-")
-    return is_pod or about.get("uid") == target.uid
 
 
 def _time_s(event: Mapping[str, Any]) -> float:

@@ -1,7 +1,7 @@
 """The training jobs of a cluster, whoever submitted them and from where."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.backends.kubernetes import objects, status
 from launcher.backends.kubernetes.client import ApiError, Connection, problem
-from launcher.backends.kubernetes.ranks import Places
+from launcher.backends.kubernetes.target import Target, own_pods
 from launcher.problems import ProblemsFound, fail, masked
 from launcher.rules.kubernetes import DNS_LABEL
 from launcher.specs import JobState
@@ -127,7 +127,7 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
     annotations = metadata.get("annotations") or {}
     state, nodes, message = None, None, ""
     try:
-        seen = status.read(status.View(job, tuple(_own(job, pods or ()))))
+        seen = status.read(status.View(job, _own(job, pods or ())))
         state, nodes, message = seen.state, seen.nodes if pods is not None else None, seen.message
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"its status cannot be read: {error!r}"
@@ -143,16 +143,18 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
     )
 
 
-def _own(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the pods of a job: by their names, and where they name a job as their owner, by that."""
-    places = Places.of(job)
-    for pod in pods:
-        metadata = pod["metadata"]
-        owners = [owner for owner in metadata.get("ownerReferences") or () if owner["kind"] in objects.JOB_KINDS]
-        is_own = all(owner["uid"] == job["metadata"]["uid"] for owner in owners)
-        is_here = metadata["namespace"] == job["metadata"]["namespace"]
-        if is_here and is_own and places.place(metadata["name"]) is not None:
-            yield pod
+def _own(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return a job's pods among those of several."""
+    metadata, selector = job["metadata"], objects.selector(job)
+    wanted = set(selector.split(",")) if selector else set()
+    own = (job["kind"], metadata["namespace"], metadata["name"], metadata["uid"])
+    target = Target(*own, selector, objects.part_names(job))
+    near = [pod for pod in pods if pod["metadata"]["namespace"] == target.namespace]
+    return own_pods([pod for pod in near if wanted <= _labels(pod)], target, job)
+
+
+def _labels(pod: Mapping[str, Any]) -> set[str]:
+    return {f"{key}={value}" for key, value in (pod["metadata"].get("labels") or {}).items()}
 
 
 def find(connection: Connection, namespace: str, name: str, kind: str | None) -> Mapping[str, Any]:

@@ -13,8 +13,9 @@ from typing import Any
 
 from launcher.backends.kubernetes import objects
 from launcher.backends.kubernetes.client import ApiError, Connection, Unreachable, chunks, is_passing, pause_s
-from launcher.backends.kubernetes.follow import Observer, Target, follower, lines, own_pods
+from launcher.backends.kubernetes.follow import Observer, follower, lines, read_objects
 from launcher.backends.kubernetes.ranks import Filter, Places
+from launcher.backends.kubernetes.target import Target
 from launcher.problems import fail
 from launcher.specs import JobStatus, LogSelection
 
@@ -262,8 +263,8 @@ def read_logs(
 
 def _wanted_pods(connection: Connection, target: Target, wanted: Filter) -> list[Mapping[str, Any]]:
     """Return the pods of wanted ranks that are there, in their places' order."""
-    listed = connection.get(objects.path("Pod", target.namespace), labelSelector=target.selector)["items"]
-    pods = [pod for pod in own_pods(listed, target) if wanted.wants(_name(pod))]
+    _, own = read_objects(connection, target)
+    pods = [pod for pod in own if wanted.wants(_name(pod))]
     return sorted(pods, key=lambda pod: (wanted.places.place(_name(pod)) or 0, _name(pod)))
 
 

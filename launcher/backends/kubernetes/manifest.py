@@ -10,6 +10,7 @@ from typing import Any
 
 from launcher import container
 from launcher.backends.kubernetes import stopping
+from launcher.backends.kubernetes.objects import JOB_LABEL
 from launcher.backends.kubernetes.security import container_context
 from launcher.backends.kubernetes.settings import LabelSelector
 from launcher.contract import CHECKPOINT_LOG
@@ -119,7 +120,8 @@ def labels(job: JobSpec) -> dict[str, str]:
         "kueue.x-k8s.io/queue-name": settings.queue_name,
         "kueue.x-k8s.io/priority-class": settings.workload_priority_class,
     }
-    return {"app": job.name, **(settings.custom_labels or {}), **{k: v for k, v in queue.items() if v}}
+    own = {JOB_LABEL: job.name}
+    return {"app": job.name, **(settings.custom_labels or {}), **{k: v for k, v in queue.items() if v}, **own}
 
 
 def annotations(job: JobSpec) -> dict[str, str]:

@@ -14,11 +14,17 @@ from launcher.specs import Bundle
 MANAGER = "recipe-launcher"
 """Our name as a field manager; that of an object's maker has the bundle's digest behind it."""
 
-USER = "recipe-launcher/user"
+PREFIX = "recipe-launcher"
+"""Prefix of our labels and annotations; users' own are refused under it (E303, E304)."""
+
+USER = f"{PREFIX}/user"
 """Annotation of a job: who launched its bundle."""
 
-DIGEST = "recipe-launcher/digest"
+DIGEST = f"{PREFIX}/digest"
 """Annotation: digest of the bundle that an object comes from."""
+
+JOB_LABEL = f"{PREFIX}/job"
+"""Label of every object and pod of a job: the job's name. Pods are selected by it."""
 
 _SHORT = 12
 """Characters of a digest in a field manager's name, which holds 128."""
@@ -164,7 +170,17 @@ def pod_templates(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def selector(job: Mapping[str, Any]) -> str:
-    """Return the label selector of a job's pods: what all its templates say."""
-    labels = [set((template.get("metadata") or {}).get("labels", {}).items()) for template in pod_templates(job)]
-    common = set.intersection(*labels) if labels else set()
-    return ",".join(f"{key}={value}" for key, value in sorted(common))
+    """Return the label selector of a job's pods: our own label.
+
+    Jobs of earlier versions lack it; theirs are the labels that all their templates have.
+    """
+    labels = [set(((template.get("metadata") or {}).get("labels") or {}).items()) for template in pod_templates(job)]
+    common = dict(set.intersection(*labels)) if labels else {}
+    chosen = {JOB_LABEL: common[JOB_LABEL]} if JOB_LABEL in common else common
+    return ",".join(f"{key}={value}" for key, value in sorted(chosen.items()))
+
+
+def part_names(job: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of a job's replica specs."""
+    spec = job["spec"]
+    return tuple(part["name"] for part in spec.get("replicaSpecs") or ()) or tuple(spec["pytorchReplicaSpecs"])

@@ -7,9 +7,9 @@ from typing import Any
 
 from launcher.backends.kubernetes import objects
 from launcher.backends.kubernetes.client import ApiError, Connection
-from launcher.backends.kubernetes.follow import Target
 from launcher.backends.kubernetes.logs import Reader
 from launcher.backends.kubernetes.ranks import Places
+from launcher.backends.kubernetes.target import Target
 from launcher.problems import fail, masked
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.ranks import Places
 from launcher.problems import masked
 from launcher.specs import JobPod
@@ -28,16 +29,11 @@ def described(pods: Iterable[Mapping[str, Any]], places: Places) -> tuple[JobPod
 
 def reason(pod: Mapping[str, Any]) -> str:
     """Return why a pod waits, restarts or failed, in the words of Kubernetes; "" if nothing is wrong with it."""
-    status = pod.get("status") or {}
-    if status.get("reason"):  # Evicted, NodeLost, UnexpectedAdmissionError
-        return _sentence(status["reason"], status.get("message"))
-    parts = list(dict.fromkeys(_of_containers(status)))
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            parts.append(_sentence("FailedScheduling", condition.get("message") or condition.get("reason")))
-        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
-            parts.append(_sentence(condition.get("reason") or "DisruptionTarget", condition.get("message")))
-    if pod["metadata"].get("deletionTimestamp"):
+    status = lenient.mapping(pod, "status")
+    if why := lenient.text(status.get("reason")):  # Evicted, NodeLost, UnexpectedAdmissionError
+        return _sentence(why, status.get("message"))
+    parts = list(dict.fromkeys((*_of_containers(status), *_of_conditions(status))))
+    if lenient.mapping(pod, "metadata").get("deletionTimestamp"):
         parts.append("Terminating")
     if not parts and status.get("phase") == "Failed":
         parts.append("Failed")
@@ -48,7 +44,7 @@ def failures(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield why pods ended with a failure, each reason once with the pods that have it."""
     found: dict[str, list[str]] = {}
     for pod in pods:
-        if (pod.get("status") or {}).get("phase") == "Failed" and (why := reason(pod)):
+        if lenient.mapping(pod, "status").get("phase") == "Failed" and (why := reason(pod)):
             found.setdefault(why, []).append(_name_and_node(pod))
     for why, names in found.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -84,28 +80,36 @@ def _all_ready(containers: Iterable[Mapping[str, Any]]) -> bool:
     return bool(states) and all(states)
 
 
+def _of_conditions(status: Mapping[str, Any]) -> Iterator[str]:
+    for condition in lenient.mappings(status.get("conditions")):
+        kind, value = condition.get("type"), condition.get("status")
+        why, message = lenient.text(condition.get("reason")), condition.get("message")
+        if (kind, value) == ("PodScheduled", "False"):
+            yield _sentence("FailedScheduling", message or why)
+        if (kind, value) == ("DisruptionTarget", "True"):
+            yield _sentence(why or "DisruptionTarget", message)
+
+
 def _of_containers(status: Mapping[str, Any]) -> Iterator[str]:
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        state, last = container.get("state") or {}, (container.get("lastState") or {}).get("terminated")
-        before = f"last run: {_end(last)}" if last else ""
-        if waiting := state.get("waiting"):
-            if waiting.get("reason") not in (None, *_STARTING):
-                yield _sentence(waiting["reason"], waiting.get("message"))
-            if before:
-                yield before
-        elif terminated := state.get("terminated"):
-            if terminated.get("exitCode"):
-                yield _end(terminated)
-        elif before:
-            yield before
+    lists = (status.get("initContainerStatuses"), status.get("containerStatuses"))
+    for container in (container for each in lists for container in lenient.mappings(each)):
+        waiting, terminated = (lenient.mapping(container, "state", name) for name in ("waiting", "terminated"))
+        why = lenient.text(waiting.get("reason"))
+        if why and why not in _STARTING:
+            yield _sentence(why, waiting.get("message"))
+        if terminated.get("exitCode"):
+            yield _end(terminated)
+        last = lenient.mapping(container, "lastState", "terminated")
+        if last and not terminated:
+            yield f"last run: {_end(last)}"
 
 
 def _end(terminated: Mapping[str, Any]) -> str:
     """Return how a container ended: its reason, its exit code, and its own last words."""
-    code = terminated.get("exitCode") or 0
+    code = lenient.count(terminated.get("exitCode"))
     name = _signal_name(code)
-    words = f"{terminated.get('reason') or 'ended'}, exit code {code}" + (f" ({name})" if name else "")
-    return _sentence(words, terminated.get("message"))
+    why = lenient.text(terminated.get("reason")) or "ended"
+    return _sentence(f"{why}, exit code {code}" + (f" ({name})" if name else ""), terminated.get("message"))
 
 
 def _signal_name(code: int) -> str:
@@ -115,14 +119,15 @@ def _signal_name(code: int) -> str:
         return ""
 
 
-def _sentence(what: str, message: str | None) -> str:
+def _sentence(what: str, message: Any) -> str:
     """Return a reason and the first line of its message, as a terminal may show it."""
-    line = (message or "").strip().partition("\n")[0].rstrip(".")
+    line = lenient.text(message).strip().partition("\n")[0].rstrip(".")
     text = masked(f"{what}: {line}" if line else what)
     text = "".join(sign if sign.isprintable() else " " for sign in text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _name_and_node(pod: Mapping[str, Any]) -> str:
-    node = pod["spec"].get("nodeName")
-    return f"{pod['metadata']['name']} on {node}" if node else pod["metadata"]["name"]
+    node = lenient.text(lenient.mapping(pod, "spec").get("nodeName"))
+    name = lenient.text(lenient.mapping(pod, "metadata").get("name"))
+    return f"{name} on {node}" if node else name

@@ -1,9 +1,11 @@
 """What the operator, Kueue and the kubelets say of a job, as one state and a few words. Pure."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.pods import failures
 from launcher.specs import JobState, JobStatus
 
@@ -23,6 +25,9 @@ Source: HyperPod training operator, status.conditions; Kubeflow training operato
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+_CONTAINERS = ("initContainerStatuses", "containerStatuses")
+_LONGEST_VALUE = 200
+"""Characters of a value that is shown as it is."""
 _STARTING = ("ContainerCreating", "PodInitializing")
 """Why a container waits. Source: Kubernetes, pkg/kubelet/images and container statuses."""
 
@@ -43,42 +48,125 @@ class View:
 
 
 def read(view: View) -> JobStatus:
-    """Return a job's status."""
-    nodes = len([pod for pod in view.pods if _phase(pod) == "Running"])
+    """Return a job's status. Never raises: what it cannot interpret is part of the message, as it is."""
+    pods = [pod for pod in view.pods if isinstance(pod, Mapping)]
+    nodes = len([pod for pod in pods if _phase(pod) == "Running"])
     if view.job is None:
         return JobStatus(JobState.GONE, nodes, "the cluster does not have it any more")
-    status = view.job.get("status") or {}
-    held = {each["type"]: each for each in status.get("conditions") or () if each["status"] == "True"}
+    status = lenient.mapping(view.job, "status")
+    held = _held(status)
     name, state = next(((name, state) for name, state in STATES if name in held), ("", JobState.PENDING))
-    extras = {
-        "restarts": status.get("restartCount") or 0,
-        "faulty_nodes": tuple(status.get("latestFaultyPodInstanceList") or ()),
-    }
-    if view.job["metadata"].get("deletionTimestamp"):
+    extras = {"restarts": lenient.count(status.get("restartCount")), "faulty_nodes": _faulty(status)}
+    odd = tuple(_odd(view.job.get("status"), held))
+    if state.is_final:  # also while it is removed: it has ended as it did
+        why = failures(pods) if state is JobState.FAILED else ()
+        return JobStatus(state, nodes, "; ".join((_said(held[name]), *why, *odd)).removeprefix("; "), **extras)
+    if lenient.mapping(view.job, "metadata").get("deletionTimestamp"):
         return JobStatus(JobState.PENDING, nodes, "is being removed", **extras)
-    if state.is_final:
-        why = failures(view.pods) if state is JobState.FAILED else ()
-        return JobStatus(state, nodes, "; ".join((_said(held[name]), *why)), **extras)
     if state is JobState.PENDING:
-        return JobStatus(state, nodes, "; ".join((_waiting(view, nodes), *_faults(extras))), **extras)
-    return _running(view, nodes, extras)
+        words = (_waiting(view, nodes), *_faults(extras), *odd)
+        return JobStatus(state, nodes, "; ".join(words), **extras)
+    return _running(view, nodes, extras, odd)
 
 
-def _running(view: View, nodes: int, extras: dict[str, Any]) -> JobStatus:
-    scaling = (view.job or {}).get("status", {}).get("elasticScalingStatus") or {}
-    target = scaling.get("targetReplicas") or nodes
-    words = list(_faults(extras))
+def _held(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the conditions that hold, by their types."""
+    conditions = lenient.mappings(status.get("conditions"))
+    return {lenient.text(each.get("type")): each for each in conditions if each.get("status") == "True"}
+
+
+def _running(view: View, nodes: int, extras: dict[str, Any], odd: tuple[str, ...]) -> JobStatus:
+    scaling = lenient.mapping(view.job, "status", "elasticScalingStatus")
+    target = target_nodes(view.job) or nodes
+    words = [*_faults(extras), *odd]
     if target == nodes:
         return JobStatus(JobState.RUNNING, nodes, "; ".join(words), **extras)
-    if failures := scaling.get("consecutiveScalingFailures"):
-        words.append(f"{failures} scalings in a row failed")
-    if scaling.get("isFaultyPodScaleDown"):
+    if failed := lenient.count(scaling.get("consecutiveScalingFailures")):
+        words.append(f"{failed} scalings in a row failed")
+    if scaling.get("isFaultyPodScaleDown") is True:
         words.append("leaves faulty pods behind")
     if target > nodes and (not _has_all_pods(view, target) or any(_obstacles(view.pods))):
         words.insert(0, f"asks for {target} nodes and {_waiting(view, nodes)}")
         return JobStatus(JobState.RUNNING, nodes, "; ".join(words), target, **extras)
     words.insert(0, f"scales from {nodes} to {target} nodes")
     return JobStatus(JobState.SCALING, nodes, "; ".join(words), target, **extras)
+
+
+def target_nodes(job: Any) -> int | None:
+    """Return the nodes that the operator scales a job to, over all its replica specs; None if it names none.
+
+    A spec of fixed size that is not named has its own number.
+
+    Source: HyperPodPyTorchJob, status.elasticScalingStatus.targetReplicas: replica spec to number.
+    """
+    targets = lenient.mapping(job, "status", "elasticScalingStatus", "targetReplicas")
+    named = {name: count for name, count in targets.items() if _is_count(count)}
+    if not named:
+        return None
+    parts = lenient.mappings(lenient.mapping(job, "spec").get("replicaSpecs"))
+    fixed = [part for part in parts if part.get("maxReplicas") is None and part.get("name") not in named]
+    return sum(named.values()) + sum(lenient.count(part.get("replicas")) for part in fixed)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _faulty(status: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what failed last: instances, or pods or ranks where no instance is named."""
+    faulty = lenient.mapping(status, "latestFaultyPodInstanceList")
+    instances, pods = lenient.texts(faulty.get("faultyInstanceIdList")), lenient.texts(faulty.get("faultyPodList"))
+    return instances or pods or tuple(f"rank {rank}" for rank in lenient.texts(faulty.get("faultyRankList")))
+
+
+def _odd(status: Any, held: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what a status holds that is not understood, as it is: conditions and values of a wrong type."""
+    known = {name for name, _ in STATES}
+    for name, condition in held.items():
+        if name not in known:
+            yield f"condition {name}" + (f" ({said})" if (said := _said(condition)) else "")
+    if not isinstance(status, Mapping):
+        if status is not None:
+            yield _shown("status", status)
+        return
+    for keys, is_right in _TYPES.items():
+        *before, last = keys
+        value = lenient.mapping(status, *before).get(last)
+        if value is not None and not is_right(value):
+            yield _shown(".".join(keys), value)
+
+
+def _is_conditions(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, Mapping) and isinstance(each.get("type"), str) and isinstance(each.get("status"), str)
+        for each in value
+    )
+
+
+def _is_targets(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_count, value.values()))
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+_TYPES = {
+    ("conditions",): _is_conditions,
+    ("restartCount",): _is_count,
+    ("latestFaultyPodInstanceList",): _is_mapping,
+    ("elasticScalingStatus",): _is_mapping,
+    ("elasticScalingStatus", "targetReplicas"): _is_targets,
+}
+"""Fields of a status that are read here, and whether a value has the right type.
+
+Source: HyperPodPyTorchJob, status.
+"""
+
+
+def _shown(name: str, value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return f"{name} is {text if len(text) <= _LONGEST_VALUE else f'{text[:_LONGEST_VALUE]}…'}"
 
 
 def _has_all_pods(view: View, target: int) -> bool:
@@ -107,16 +195,16 @@ def _waiting(view: View, nodes: int) -> str:
 
 
 def _queued(view: View) -> str | None:
-    """Return what Kueue says of a job that it has not admitted."""
-    job = view.job or {}
-    queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
+    """Return what Kueue reports about a job that it has not admitted."""
+    queue = lenient.text(lenient.mapping(view.job, "metadata", "labels").get(QUEUE_LABEL))
     if not queue:
-        return "is suspended" if (job["spec"].get("runPolicy") or {}).get("suspend") else None
-    waiting = [each for each in view.workloads if not _holds(each, "Admitted")]
+        return "is suspended" if lenient.mapping(view.job, "spec", "runPolicy").get("suspend") is True else None
+    waiting = [each for each in view.workloads if "Admitted" not in _held(lenient.mapping(each, "status"))]
     for workload in waiting:
-        for condition in (workload.get("status") or {}).get("conditions") or ():
-            if condition["type"] == "QuotaReserved" and condition["status"] == "False":
-                return f"waits for quota in queue {queue}: {condition.get('message', '').rstrip('.')}"
+        for condition in lenient.mappings(lenient.mapping(workload, "status").get("conditions")):
+            if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
+                message = lenient.text(condition.get("message")).rstrip(".")
+                return f"waits for quota in queue {queue}: {message}"
     if waiting or not view.pods:
         return f"waits in queue {queue} to be admitted"
     return None
@@ -133,28 +221,25 @@ def _obstacles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _obstacle(pod: Mapping[str, Any]) -> str | None:
-    status = pod.get("status") or {}
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        waiting = container.get("state", {}).get("waiting")
-        if waiting and waiting.get("reason") not in (None, *_STARTING):
-            reason, message = waiting["reason"], waiting.get("message") or ""
+    status = lenient.mapping(pod, "status")
+    containers = [each for key in _CONTAINERS for each in lenient.mappings(status.get(key))]
+    for container in containers:
+        waiting = lenient.mapping(container, "state", "waiting")
+        reason = lenient.text(waiting.get("reason"))
+        if reason and reason not in _STARTING:
             is_image = reason in _IMAGE_REASONS
-            what = f"waits for image {container['image']}" if is_image else "has pods that cannot start"
-            return f"{what}: {reason} {message}".strip().rstrip(".")
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition["status"] == "False" and _phase(pod) == "Pending":
+            what = f"waits for image {container.get('image')}" if is_image else "has pods that cannot start"
+            return f"{what}: {reason} {lenient.text(waiting.get('message'))}".strip().rstrip(".")
+    for condition in lenient.mappings(status.get("conditions")):
+        is_unscheduled = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        if is_unscheduled and _phase(pod) == "Pending":
             return f"waits for nodes: {condition.get('message') or condition.get('reason')}".rstrip(".")
     return None
 
 
-def _holds(resource: Mapping[str, Any], kind: str) -> bool:
-    conditions = (resource.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == kind and each["status"] == "True" for each in conditions)
-
-
 def _said(condition: Mapping[str, Any]) -> str:
-    return ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
+    return ": ".join(filter(None, (lenient.text(condition.get(key)) for key in ("reason", "message"))))
 
 
-def _phase(pod: Mapping[str, Any]) -> str:
-    return (pod.get("status") or {}).get("phase") or "Pending"
+def _phase(pod: Any) -> str:
+    return lenient.text(lenient.mapping(pod, "status").get("phase")) or "Pending"

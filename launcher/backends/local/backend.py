@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import ClassVar
 
 import launcher
 from launcher.backends.base import RANK_0
+from launcher.backends.local.limits import START_CUT_OFF_S, HangLimits
 from launcher.backends.local.logs import (
     POLL_S,
     STDERR,
@@ -25,7 +27,14 @@ from launcher.backends.local.logs import (
     read_logs,
     tail,
 )
-from launcher.backends.local.orders import REQUEST_FILE, SCRIPT_FILE, read_orders, request_size
+from launcher.backends.local.orders import (
+    LOCAL_FILE,
+    REQUEST_FILE,
+    SCRIPT_FILE,
+    local_json,
+    read_orders,
+    request_size,
+)
 from launcher.backends.local.state import (
     OPERATOR_LOG,
     STATE_FILE,
@@ -34,12 +43,13 @@ from launcher.backends.local.state import (
     publish,
     read_snapshot,
 )
-from launcher.contract import CONFIG_DIR, ENTRYPOINT, RUN_DIR, SCENARIO_FILE, WARM_MODULE
+from launcher.contract import CONFIG_DIR, ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR, SCENARIO_FILE, WARM_MODULE
 from launcher.environment import plain_variables, secret_variables
 from launcher.families import interface
 from launcher.nearest import did_you_mean
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.render import render_template
+from launcher.scales import get
 from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
 
 BUNDLE_PREFIX = "bundle:"
@@ -91,7 +101,7 @@ class LocalBackend:
             problems.append(Problem("E403", "base_results_dir", message, value=str(job.base_results_dir)))
         if not job.settings.command:
             problems += _absent_program(job)
-        return (*problems, *_scenario(job)[1])
+        return (*problems, *_bad_pattern(job), *_scenario(job)[1])
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return `run.sh`, which starts one node's agent or the whole job, and the scenario, if there is one.
@@ -108,6 +118,7 @@ class LocalBackend:
                 **LOOPBACK_ENV,
                 **(GRACEFUL_ENV if graceful else {}),
                 **interface(job.model_type).worker_env(job),
+                **_collective_timeout(job),
                 **plain_variables(job.config),
             },
             "secrets": {name: ref["env"] for name, ref in secret_variables(job.config).items()},
@@ -119,7 +130,8 @@ class LocalBackend:
         files, problems = _scenario(job)
         if problems:
             raise ProblemsFound(problems)
-        return {SCRIPT_FILE: render_template("local/run.sh.j2", **context), **files}
+        local = local_json(_hang_limits(job), _checkpoint_folder(job))
+        return {SCRIPT_FILE: render_template("local/run.sh.j2", **context), LOCAL_FILE: local, **files}
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Refuse: there is nobody to ask."""
@@ -246,6 +258,37 @@ class LocalBackend:
                 return
         message = f"does not end: its operator, process {snapshot.pid}, or a node of it is still there"
         raise fail("E415", "job", message, value=handle.job_name)
+
+
+def _hang_limits(job: JobSpec) -> HangLimits:
+    hang = job.settings.hang
+    start_s = hang.expectedStartCutOffInSeconds if hang else None
+    return HangLimits(
+        start_cut_off_s=start_s or START_CUT_OFF_S,
+        recurring_s=hang.expectedRecurringFrequencyInSeconds if hang else None,
+        stop_pattern=hang.stopPattern if hang else None,
+        watches_start=not job.settings.command or start_s is not None,
+    )
+
+
+def _collective_timeout(job: JobSpec) -> dict[str, str]:
+    timeout_s = job.settings.collective_timeout
+    return {} if timeout_s is None else {ENV_COLLECTIVE_TIMEOUT: f"{timeout_s:g}"}
+
+
+def _checkpoint_folder(job: JobSpec) -> str | None:
+    """Return the folder that the recipe names for its checkpoints, as a process in the user's folder finds it."""
+    folder = get(job.config, "recipes.training_config.training_args.training_dir")
+    return str(job.cwd / folder) if folder else None
+
+
+def _bad_pattern(job: JobSpec) -> Iterator[Problem]:
+    pattern = job.settings.hang.stopPattern if job.settings.hang else None
+    try:
+        re.compile(pattern or "")
+    except (re.error, RecursionError, OverflowError) as error:
+        message = f"is not a valid regular expression: {error}"
+        yield Problem("E417", "cluster.hang.stopPattern", message, value=pattern)
 
 
 def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:

@@ -17,17 +17,20 @@ from launcher.backends.local.fleet import Fleet
 from launcher.backends.local.memory import Memory
 from launcher.backends.local.orders import Orders
 from launcher.backends.local.rehearsal import (
+    HangWorker,
     Happening,
     KillAgent,
     KillWorker,
     LoseNode,
     RestartOperator,
+    RotBits,
     SlowCheckpoint,
 )
 from launcher.backends.local.stage import Stage
 from launcher.backends.local.state import Attempt, Snapshot, publish
 from launcher.backends.local.steps import DoneStep, StepReader
 from launcher.backends.local.terms import (
+    Cause,
     Course,
     DropNodes,
     Fault,
@@ -40,6 +43,8 @@ from launcher.backends.local.terms import (
     StartWorkers,
     StopWorkers,
 )
+from launcher.backends.local.watch import HangWatch
+from launcher.contract import CHECKPOINT_DIR
 from launcher.specs import JobState
 
 EXIT_FAILED = 3
@@ -131,6 +136,7 @@ class Operator:
             publish(run_dir, self._snapshot)
             self._course = self._begin()
         self._steps = StepReader(run_dir, self._launched)
+        self._watch = HangWatch(run_dir, orders.hang)
 
     def run(self) -> int:
         """Run the job to its end; return the exit status of this process.
@@ -194,6 +200,7 @@ class Operator:
             self._stage.capacity,
             done.step,
             self._stage.is_stuck,
+            self._hang(done),
         )
         before = self._course
         self._course, orders = advance(before, sight, self._orders.policy)
@@ -203,6 +210,11 @@ class Operator:
         # Not in the middle of things: the next operator would not know of them.
         if self._away and not (self._interrupts.count or self._refusals or self._frozen):
             raise Away(self._away.down_s)
+
+    def _hang(self, done: DoneStep) -> str:
+        if self._course.phase is not Phase.RUNNING or not self._snapshot.attempts:
+            return ""
+        return self._watch.look(time.monotonic(), self._snapshot.attempts[-1], done)
 
     def _tell_first_step(self, done: DoneStep) -> None:
         if done.attempt > self._told_attempt:
@@ -241,6 +253,8 @@ class Operator:
             case _:
                 hit = None
         fields = {"fault": False} if hit is None else {"fault": True, "node": hit}
+        if isinstance(happening.fault, HangWorker | RotBits):  # the first is noticed later, the other at a restart
+            fields = {"fault": True, "leads_to": Cause.HANG if isinstance(happening.fault, HangWorker) else ""}
         self._events.add("scenario", message, fields)
         _log.info("%s", message)
 
@@ -249,6 +263,12 @@ class Operator:
             case KillWorker(rank):
                 pid = self._fleet.pid(self._node(rank // self._orders.nproc_per_node))
                 done = pid is not None and mishaps.kill_worker(self._fleet.warm_pid, pid, rank)
+            case HangWorker(rank):
+                pid = self._fleet.pid(self._node(rank // self._orders.nproc_per_node))
+                done = pid is not None and mishaps.hang_worker(self._fleet.warm_pid, pid, rank)
+            case RotBits(num_bytes):
+                folder = self._orders.checkpoints or self._run_dir / CHECKPOINT_DIR
+                done = mishaps.damage_checkpoint(folder, num_bytes)
             case KillAgent(place):
                 pid = self._fleet.pid(self._node(place))
                 done = pid is not None and mishaps.kill_agent(pid)

@@ -344,6 +344,8 @@ def _faults(course: Course, sight: Sight) -> tuple[Fault, ...]:
             faults += (Fault(node, Cause.WORKER, report.status.message),)
         elif report.alive and report.silent_s > SILENCE_TIMEOUT_S:
             faults += (Fault(node, Cause.SILENT),)
+    if sight.hang and not faults:
+        faults = (Fault(-1, Cause.HANG, sight.hang),)
     return faults
 
 
@@ -362,7 +364,8 @@ def _stopping_note(attempt: int, nodes: tuple[int, ...], *, graceful: bool) -> N
 
 
 def _fault_note(fault: Fault, *, warming: bool = False) -> Note:
-    fields = {"node": fault.node, "cause": str(fault.cause), "is_own": fault.is_own, "warming": warming}
+    node = {} if fault.node < 0 else {"node": fault.node}
+    fields = {**node, "cause": str(fault.cause), "is_own": fault.is_own, "warming": warming}
     return Note("fault", str(fault), fields)
 
 

@@ -39,6 +39,8 @@ def explain(faults: tuple[Fault, ...], run_dir: Path, attempts: tuple[Attempt, .
         fault = lost[0]
         if fault.cause is Cause.NO_CAPACITY:
             return f"{fault.cause}"
+        if fault.cause is Cause.HANG:
+            return f"{fault}"
         log = tail(node_logs(run_dir, fault.node) / AGENT_LOG)
         return _join(f"node {fault.node}: {fault.cause}", fault.detail, log)
     if not faults or not attempts:

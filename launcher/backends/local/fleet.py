@@ -29,6 +29,7 @@ from launcher.backends.local.processes import (
 )
 from launcher.backends.local.terms import GONE, AgentStatus, Cause, Fault, Report, StartWorkers, StopWorkers
 from launcher.contract import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.runtime.warm import ANSWER_TIMEOUT_S, answers
 
 SHUTDOWN_TIMEOUT_S = 5.0
 """How long an agent may take to end after /shutdown; about 1 s seen."""
@@ -119,6 +120,13 @@ class Fleet:
         if WARM_MODULE in script.read_text(encoding="utf-8"):
             self._warm = self._run_script("warm", self._warm_socket, self._run_dir / WARM_LOG)
 
+    def _end_hung_warm(self) -> None:
+        """End a warm process that hangs: it would hold up new workers, and its forks would live on beside them."""
+        if self._warm is None or self._warm.poll() is not None or not _has_imported(self._warm.pid):
+            return
+        if not answers(self._warm_socket):
+            self._kill_and_await(self._warm)
+
     def addresses(self) -> tuple[NodeAddress, ...]:
         """Return every node, for an operator that takes over."""
         return tuple(NodeAddress(node.index, node.process.pid, node.agent.port) for node in self._nodes.values())
@@ -171,14 +179,18 @@ class Fleet:
         pid = self.pid(index)
         if pid is None:
             return False
-        kill_tree(pid)
-        deadline = time.monotonic() + KILL_TIMEOUT_S
-        while self._nodes[index].alive and time.monotonic() < deadline:
-            time.sleep(_POLL_S / 10)
+        self._kill_and_await(self._nodes[index].process)
         return True
+
+    def _kill_and_await(self, process: subprocess.Popen[bytes] | AdoptedProcess) -> None:
+        kill_tree(process.pid)
+        deadline = time.monotonic() + KILL_TIMEOUT_S
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S / 10)
 
     def start(self, order: StartWorkers) -> tuple[Fault, ...]:
         """Start workers on the nodes of `order`; return the nodes that did not obey."""
+        self._end_hung_warm()
         if self._warm and self._warm.poll() is not None:
             self.warm_up()
         if self._master:
@@ -194,7 +206,10 @@ class Fleet:
 
     def stop(self, order: StopWorkers) -> tuple[Fault, ...]:
         """Stop the workers of all nodes of `order` at once; return the nodes that did not obey."""
-        return self._tell(dict.fromkeys(order.nodes, lambda agent: agent.stop(order.graceful_timeout_s)))
+        faults = self._tell(dict.fromkeys(order.nodes, lambda agent: agent.stop(order.graceful_timeout_s)))
+        if order.graceful_timeout_s is None:
+            self._end_hung_warm()
+        return faults
 
     def shut_down(self) -> None:
         """Tell every agent to end, and wait for it."""
@@ -284,3 +299,13 @@ class Fleet:
         deadline = time.monotonic() + timeout_s
         while any(node.alive for node in self._all()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
+
+
+def _has_imported(warm_pid: int) -> bool:
+    """Return whether a warm process must answer by now: it has forks, or had the time to import everything."""
+    try:
+        holder = psutil.Process(warm_pid)
+        has_forks = len(holder.children(recursive=True)) > 1
+        return has_forks or time.time() - holder.create_time() > ANSWER_TIMEOUT_S
+    except psutil.Error:
+        return False

@@ -4,10 +4,14 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
 from launcher.runtime.warm import fork_name
+
+PROGRESS = "progress.json"
+"""File of a complete checkpoint. Source: launcher.runtime.checkpoint, which imports torch."""
 
 RANK = "RANK"
 """Environment variable that holds a worker's rank. Source: torch.distributed.elastic, "Environment variables"."""
@@ -52,6 +56,36 @@ def kill_worker(warm_pid: int | None, node_pid: int, rank: int) -> bool:
 def kill_agent(node_pid: int) -> bool:
     """Kill the agent of a node, whose workers then end with the node; return whether it was there."""
     return _send(agent_pid(node_pid), signal.SIGKILL)
+
+
+def hang_worker(warm_pid: int | None, node_pid: int, rank: int) -> bool:
+    """Stop a worker without ending it; return whether it was there."""
+    return _send(worker_pid(warm_pid, node_pid, rank), signal.SIGSTOP)
+
+
+def damage_checkpoint(folder: Path, num_bytes: int) -> bool:
+    """Invert bytes in the middle of the largest data file of the newest checkpoint; return whether there is one.
+
+    Args:
+        folder: Of the checkpoints.
+        num_bytes: How many, at most all of the file.
+    """
+    for checkpoint in sorted(folder.glob("step-*"), reverse=True):
+        files = sorted(checkpoint.glob("*.distcp"), key=lambda path: path.stat().st_size)
+        if files and (checkpoint / PROGRESS).exists():
+            _invert(files[-1], num_bytes)
+            return True
+    return False
+
+
+def _invert(path: Path, num_bytes: int) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        begin = max(0, (size - num_bytes) // 2)
+        file.seek(begin)
+        damaged = bytes(byte ^ 0xFF for byte in file.read(num_bytes))
+        file.seek(begin)
+        file.write(damaged)
 
 
 class Freezer:

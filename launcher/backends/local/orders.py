@@ -1,14 +1,19 @@
 """What the operator is asked to do: the part of `plan.json` that it reads, and requests while the job runs."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from launcher.backends.local.limits import HangLimits
 from launcher.backends.local.terms import Policy
 from launcher.runtime.durable import write_text
 
 PLAN_FILE = "plan.json"
 SCRIPT_FILE = "run.sh"
+LOCAL_FILE = "local.json"
+"""In a local bundle: when the job counts as hanging, and where its checkpoints are."""
+
 REQUEST_FILE = "scale.json"
 """Under the run folder: the size that somebody asked for, until the operator has read it."""
 
@@ -28,12 +33,16 @@ class Orders:
         nproc_per_node: Worker processes a node.
         initial_nodes: Nodes it starts with.
         policy: Its sizes and timeouts.
+        hang: When it counts as hanging.
+        checkpoints: Folder of its checkpoints; None for the one under the run folder.
     """
 
     job_name: str
     nproc_per_node: int
     initial_nodes: int
     policy: Policy
+    hang: HangLimits = HangLimits()
+    checkpoints: Path | None = None
 
 
 def read_orders(bundle_dir: Path) -> Orders:
@@ -54,7 +63,21 @@ def read_orders(bundle_dir: Path) -> Orders:
             faulty_timeout_s=elastic.get("faulty_timeout_s") or 0,
             snooze_s=elastic.get("scale_up_snooze_s") or 0,
         ),
+        **_local(bundle_dir / LOCAL_FILE),
     )
+
+
+def local_json(hang: HangLimits, checkpoints: str | None) -> str:
+    """Return the text of LOCAL_FILE."""
+    return json.dumps({"hang": asdict(hang), "checkpoints": checkpoints}, indent=2) + "\n"
+
+
+def _local(file: Path) -> dict[str, Any]:
+    if not file.exists():  # a bundle of an earlier version
+        return {}
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    folder = fields["checkpoints"]
+    return {"hang": HangLimits(**fields["hang"]), "checkpoints": Path(folder) if folder else None}
 
 
 def request_size(run_dir: Path, num_nodes: int) -> None:

@@ -12,9 +12,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from launcher.backends.local.injections import (
+    HangWorker,
+    Injection,
+    KillAgent,
+    KillWorker,
+    LoseNode,
+    RestartOperator,
+    RotBits,
+    SlowCheckpoint,
+)
 from launcher.backends.local.scenario import (
     AgentCrash,
+    BitRot,
     Event,
+    Hang,
     JobArrives,
     NodeLoss,
     OperatorRestart,
@@ -38,45 +50,6 @@ class Progress:
     now_s: float
     step: int
     samples: int
-
-
-@dataclass(frozen=True, slots=True)
-class KillWorker:
-    """Kill the worker of this rank."""
-
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class KillAgent:
-    """Kill the agent of a node: its pod dies, the node is still there. `node` is its place in the job, from 0."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class LoseNode:
-    """Kill everything on a node, for good. `node` is its place in the job, from 0."""
-
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlowCheckpoint:
-    """Let the checkpoint of the next graceful stop take this long."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class RestartOperator:
-    """End the operator and start another `down_s` seconds later."""
-
-    down_s: float
-
-
-Injection = KillWorker | KillAgent | LoseNode | SlowCheckpoint | RestartOperator
-"""A fault that the operator carries out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +319,17 @@ def _crash_worker(scene: _Scene, crash: WorkerCrash) -> _Scene:
     return scene.say(f"worker {crash.rank} crashes", KillWorker(crash.rank))
 
 
+def _hang(scene: _Scene, hang: Hang) -> _Scene:
+    ranks = scene.used_nodes * scene.cluster.scenario.nproc_per_node
+    if hang.rank >= ranks:
+        return scene.say(f"worker {hang.rank} cannot hang, the job has {ranks} workers: nothing is done")
+    return scene.say(f"worker {hang.rank} hangs", HangWorker(hang.rank))
+
+
+def _rot(scene: _Scene, rot: BitRot) -> _Scene:
+    return scene.say(f"{rot.num_bytes} bytes of the newest checkpoint are damaged", RotBits(rot.num_bytes))
+
+
 def _crash_agent(scene: _Scene, crash: AgentCrash) -> _Scene:
     if crash.node >= scene.used_nodes:
         return scene.say(f"the agent of node {crash.node} cannot crash, {_has(scene)}: nothing is done")
@@ -397,4 +381,6 @@ _ACTIONS: Mapping[str, Callable[[_Scene, Any], _Scene]] = {
     "replacement_node": _replace_nodes,
     "slow_checkpoint": _slow_checkpoint,
     "operator_restart": _restart_operator,
+    "hang": _hang,
+    "bit_rot": _rot,
 }

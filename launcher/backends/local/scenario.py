@@ -88,6 +88,18 @@ class SlowSave(Model):
     seconds: Seconds
 
 
+class Hang(Model):
+    """A worker stops doing anything, and does not end."""
+
+    rank: NonNegativeInt
+
+
+class BitRot(Model):
+    """Bytes of the newest checkpoint are damaged; their file keeps its size."""
+
+    num_bytes: PositiveInt
+
+
 class OperatorRestart(Model):
     """The operator ends, and another goes on with its work `down` seconds later."""
 
@@ -108,6 +120,8 @@ class Event(Model):
     replacement_node: PositiveInt | None = None
     slow_checkpoint: SlowSave | None = None
     operator_restart: OperatorRestart | None = None
+    hang: Hang | None = None
+    bit_rot: BitRot | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "Event":
@@ -194,6 +208,8 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "node_loss": lambda loss: f"node {loss.node} is lost",
     "replacement_node": lambda nodes: f"{count_nodes(nodes)} replaced",
     "slow_checkpoint": lambda slow: f"a checkpoint takes {slow.seconds:g} s",
+    "hang": lambda hang: f"worker {hang.rank} hangs",
+    "bit_rot": lambda rot: f"{rot.num_bytes} bytes of the newest checkpoint are damaged",
     "operator_restart": lambda restart: f"the operator goes away for {restart.down:g} s",
 }
 """What each action is called in reports."""

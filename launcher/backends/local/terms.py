@@ -55,18 +55,21 @@ class Cause(StrEnum):
     UNREADY = "its agent was not ready in time"
     SILENT = "its agent does not answer"
     DISOBEDIENT = "its agent did not do as told"
+    HANG = "hang"
     NO_CAPACITY = "the job waits for nodes, and no event that is left can bring them"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A node that failed: which, why, and what its agent said."""
+    """A node that failed: which, why, and what its agent said. A hang is the job's, of node -1."""
 
     node: int
     cause: Cause
     detail: str = ""
 
     def __str__(self) -> str:
+        if self.cause is Cause.HANG:
+            return f"{self.cause}: {self.detail}"
         workers = ", ".join(f"local rank {each.local_rank} {each}" for each in failed_workers(self.detail))
         return f"node {self.node}: {self.cause}{f' ({workers})' if workers else ''}"
 
@@ -115,6 +118,7 @@ class Sight:
         capacity: Nodes the job may have now.
         step: Optimizer step that was done last; 0 while there is none.
         is_stuck: Whether the capacity stays as it is for good unless the job trains.
+        hang: Since when there is no new step, in words, if that is too long; "" otherwise.
     """
 
     now_s: float
@@ -124,6 +128,7 @@ class Sight:
     capacity: int = 1
     step: int = 0
     is_stuck: bool = False
+    hang: str = ""
 
     def report(self, node: int) -> Report:
         """Return what was seen of `node`."""

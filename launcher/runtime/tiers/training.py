@@ -11,7 +11,15 @@ import torch
 from torch import nn
 
 from launcher.runtime import randomness
-from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler, model_state, put_model_state, random_key
+from launcher.runtime.checkpoint import (
+    Checkpoints,
+    CheckpointUnsaved,
+    Progress,
+    Scheduler,
+    model_state,
+    put_model_state,
+    random_key,
+)
 from launcher.runtime.process_group import rank, world_size
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.journal import Journal
@@ -20,10 +28,6 @@ from launcher.runtime.tiers.s3 import Bucket
 from launcher.runtime.tiers.service import PACKAGE, POD, MemoryService, service_address
 from launcher.runtime.tiers.settings import S3, TierSettings, bucket_and_prefix, folder_of
 from launcher.runtime.tiers.stores import Folder, Store
-
-
-class CheckpointUnsaved(RuntimeError):
-    """The last checkpoint is not where it outlives this process."""
 
 
 class TieredCheckpoints:

@@ -1,0 +1,39 @@
+"""Values that others wrote, read as the type they should have. Nothing here raises: a wrong type reads as empty.
+
+An operator, Kueue or a later version of either may write anything into a status; commands that read it still work.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def mapping(value: Any, *keys: str) -> Mapping[str, Any]:
+    """Return the mapping at `keys` below a value; empty if there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def items(value: Any) -> Sequence[Any]:
+    """Return a list; empty if the value is not one."""
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def mappings(value: Any) -> list[Mapping[str, Any]]:
+    """Return the mappings in a list."""
+    return [each for each in items(value) if isinstance(each, Mapping)]
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Return the non-empty strings in a list."""
+    return tuple(each for each in items(value) if isinstance(each, str) and each)
+
+
+def text(value: Any) -> str:
+    """Return a string; empty if the value is not one."""
+    return value if isinstance(value, str) else ""
+
+
+def count(value: Any) -> int:
+    """Return a whole number of at least 0; 0 if the value is not one."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,0 +1,125 @@
+"""The folder that holds the checkpoints of one training run: their names, and which of them was published last."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from launcher.runtime.durable import write_text
+from launcher.runtime.integrity import checksum
+from launcher.runtime.newest import Damaged, Unavailable
+from launcher.runtime.progress import METADATA, PROGRESS, published
+
+LATEST = "latest"
+"""File that names the checkpoint published last, with a checksum of the name."""
+
+LAUNCH = "launch"
+"""File beside the pointer: the launch that took the folder last."""
+
+PARTIAL_PREFIX = ".partial-"
+REMOVED_PREFIX = ".removed-"
+
+_NAME = re.compile(r"step-(\d{8})")
+_LEFTOVER_NAME = re.compile(rf"({re.escape(PARTIAL_PREFIX)}|{re.escape(REMOVED_PREFIX)}){_NAME.pattern}")
+_OWN_FILE = re.compile(rf"__\d+_\d+\.distcp|{re.escape(METADATA)}|{re.escape(PROGRESS)}")
+
+
+def point_to(path: Path) -> None:
+    """Name `path` as the checkpoint published last."""
+    write_text(path.parent / LATEST, f"{path.name} {checksum(path.name.encode()).hex()}\n")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a save or a removal that was killed left. Only one that saves may: it would end a running save."""
+    for path in folder.glob(".*"):
+        if _LEFTOVER_NAME.fullmatch(path.name):
+            shutil.rmtree(path)
+
+
+def candidates(folder: Path) -> list[Path]:
+    """Return the checkpoints that may be loaded, the newest first.
+
+    The pointer tells which was published last. Those of later steps come last: they were never published, or were
+    found damaged by a run that continued from an older one.
+
+    Raises:
+        Unavailable: The folder cannot be read.
+    """
+    try:
+        found, newest = written(folder)[::-1], pointed(folder)
+    except OSError as error:
+        raise Unavailable(str(error)) from error
+    if newest is None:
+        return found
+    older = [path for path in found if path < newest]
+    # Also where nothing is left of it: that it was there must not be forgotten in silence.
+    return [newest, *older, *(path for path in found if path > newest)]
+
+
+def pointed(folder: Path) -> Path | None:
+    """Return the checkpoint that the pointer names; None without a pointer, or with a damaged one."""
+    pointer = folder / LATEST
+    if not pointer.exists():
+        return None
+    # A version before checksums wrote the name alone.
+    name, *seal = pointer.read_text(encoding="utf-8", errors="replace").split() or [""]
+    if not _NAME.fullmatch(name) or seal not in ([], [checksum(name.encode()).hex()]):
+        return None
+    return folder / name
+
+
+def step_of(path: Path) -> int:
+    """Return the step that a checkpoint's name states."""
+    return int(_NAME.fullmatch(path.name)[1])
+
+
+def written(folder: Path) -> list[Path]:
+    """Return the checkpoints in `folder`, published or not, intact or not, in the order of their steps."""
+    # Not by glob: it takes a folder that cannot be read for an empty one, and training would begin anew.
+    names = os.listdir(folder) if folder.exists() else []
+    paths = sorted(folder / name for name in names if _NAME.fullmatch(name))
+    # Of what lies in a folder without a trace of ours, nothing is.
+    if LATEST not in names and not any((path / PROGRESS).exists() for path in paths):
+        return []
+    return [path for path in paths if _is_own(path)]
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a folder with the name of a checkpoint is one of ours, some of whose files may be missing."""
+    names = os.listdir(path) if path.is_dir() else [""]
+    return PROGRESS in names or all(_OWN_FILE.fullmatch(name) for name in names)
+
+
+def is_complete(path: Path) -> bool:
+    """Return whether every file of a checkpoint exists with the size written.
+
+    Raises:
+        Unavailable: The file system failed.
+    """
+    try:
+        return bool(published(path, step_of(path)))
+    except Damaged:
+        return False
+
+
+def is_intact(path: Path) -> bool:
+    """Return whether a checkpoint is complete and every piece matches its checksum. It is read in full.
+
+    Raises:
+        Unavailable: The file system failed.
+    """
+    from launcher.runtime.pieces import CheckedReader
+
+    try:
+        CheckedReader(path, published(path, step_of(path))).verify()
+    except Damaged:
+        return False
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint."""
+    # Its name goes at once: killed on the way, no half of it is left that could be taken for a checkpoint.
+    removed = path.with_name(f"{REMOVED_PREFIX}{path.name}")
+    path.rename(removed)
+    shutil.rmtree(removed)

@@ -1,0 +1,310 @@
+"""Carries the lines of the metrics file to MLflow: each step once, whatever the connection does.
+
+Whatever reaches the tracking server late, twice or not at all is settled between the file, the acknowledged offset
+beside it and the server.
+"""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import contract
+from launcher.runtime.durable import write_text
+
+METRIC_NAMES = ("loss", "learning_rate", "world_size", "samples_per_s")
+"""Sent for each step. The last one is never null: a step whose last metric is there was sent whole."""
+
+POINTS_PER_CALL = 1000
+"""Metrics per `log_batch`. Source: MLflow REST API, Log Batch, request limits."""
+
+POLL_INTERVAL_S = 1.0
+MAX_BACKOFF_S = 60.0
+REQUEST_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+"""MLflow's own defaults retry for minutes inside one call; the retries here are the ones that count."""
+
+
+class TrackingUnavailable(RuntimeError):
+    """The tracking server did not take the metrics."""
+
+
+def acknowledged(run_dir: Path) -> tuple[int, int]:
+    """Return how many bytes of the metrics file are settled, and which curve goes on there, from 1."""
+    path = run_dir / contract.SHIPPED_FILE
+    offset, _, curve = (path.read_text(encoding="utf-8") if path.exists() else "0").partition(" ")
+    return int(offset), int(curve or 1)
+
+
+def acknowledge(run_dir: Path, offset: int, curve: int) -> None:
+    """Write down that `offset` bytes of the metrics file are settled, and which curve goes on there."""
+    write_text(run_dir / contract.SHIPPED_FILE, f"{offset} {curve}")
+
+
+def prefix(run_dir: Path) -> str:
+    """Return what the names at the tracking server begin with: nothing, or `launch-2/` after a start anew."""
+    curve = acknowledged(run_dir)[1]
+    return f"launch-{curve}/" if curve > 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of the metrics file: a step, or metrics that were reported after it.
+
+    Args:
+        values: By name, in the order in which they are sent; None where there is nothing to send.
+        is_step: Whether it is the step itself.
+    """
+
+    step: int
+    time_ms: int
+    values: dict[str, float | None]
+    is_step: bool
+
+
+def _parsed(line: bytes) -> _Line | None:
+    """Return what a line holds; None for a malformed one."""
+    try:
+        fields = json.loads(line)
+        values = {name: float(value) for name, value in fields.get("further", {}).items()}
+        is_step = METRIC_NAMES[-1] in fields
+        if not is_step and not values:
+            return None
+        if is_step:  # after the others: the last one marks the step as sent
+            values |= {name: None if fields[name] is None else float(fields[name]) for name in METRIC_NAMES}
+        return _Line(int(fields["step"]), int(fields["time"] * 1000), values, is_step)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return None
+
+
+_Point = tuple[str, float, int, int]
+"""Name, value, milliseconds since the epoch, and step of a metric."""
+
+
+def _checkpoint_points(line: bytes) -> list[_Point]:
+    """Return the metrics of a record of a save or a load; none for a malformed line."""
+    try:
+        fields = json.loads(line)
+        name, time_ms, step = f"checkpoint/{fields['tier']}", int(fields["time"] * 1000), int(fields["step"])
+        if fields["event"] not in ("saved", "loaded"):
+            return [(f"{name}/failed", 1.0, time_ms, step)] if fields["event"] == "failed" else []
+        size, seconds = float(fields["num_bytes"]), float(fields["seconds"])
+        values = {"bytes": size, "seconds": seconds, "gb_per_s": size / seconds / 1e9 if seconds else 0.0}
+        values |= {} if fields["blocked_s"] is None else {"blocked_seconds": float(fields["blocked_s"])}
+        verb = fields["event"].removesuffix("ed").replace("sav", "save")
+        return [(f"{name}/{verb}_{key}", value, time_ms, step) for key, value in values.items()]
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return []
+
+
+def _lines_after(path: Path, offset: int) -> tuple[list[bytes], int]:
+    """Return the complete lines of a file from `offset` on, and where they end."""
+    if not path.exists():
+        return [], offset
+    with path.open("rb") as file:
+        file.seek(offset)
+        lines = [line for line in file if line.endswith(b"\n")]
+    return lines, offset + sum(map(len, lines))
+
+
+def _calls(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
+    """Yield the lines in parts that one request takes; a line is not divided."""
+    call: list[_Line] = []
+    size = 0
+    for line in lines:
+        if size + len(line.values) > POINTS_PER_CALL and call:
+            yield call
+            call, size = [], 0
+        call.append(line)
+        size += len(line.values)
+    if call:
+        yield call
+
+
+class _Courier:
+    """Carries the lines after the acknowledged offset to one MLflow run."""
+
+    def __init__(self, run_dir: Path, tracking_uri: str | None, run_id: str):
+        self._run_dir = run_dir
+        self._curve = acknowledged(run_dir)[1]
+        self._prefix = prefix(run_dir)
+        self._tracking_uri = tracking_uri
+        self._run_id = run_id
+        self._client: Any = None
+        self._last_acknowledged: int | None = None
+        self._last_further: dict[str, int] = {}
+
+    def deliver(self) -> int:
+        """Send all that is not acknowledged yet; return how many steps were sent.
+
+        Raises:
+            TrackingUnavailable: The server refused or could not be reached. What it acknowledged
+                before is kept.
+        """
+        sent = self._deliver_steps()
+        self._deliver_checkpoints()
+        return sent
+
+    def _deliver_checkpoints(self) -> None:
+        """Send what was done to checkpoints; the server takes a point that it has already for the same."""
+        told = self._run_dir / contract.CHECKPOINTS_SHIPPED_FILE
+        offset = int(told.read_text(encoding="utf-8")) if told.exists() else 0
+        lines, end = _lines_after(self._run_dir / contract.CHECKPOINTS_FILE, offset)
+        points = [point for line in lines for point in _checkpoint_points(line)]
+        if points and self._client is None:
+            self._connect()
+        for start in range(0, len(points), POINTS_PER_CALL):
+            self._log_points(points[start : start + POINTS_PER_CALL])
+        if end > offset:
+            write_text(told, str(end))
+
+    def _deliver_steps(self) -> int:
+        """Send every step of the lines that are not acknowledged yet and return how many were sent.
+
+        Of a step that was done again before it was sent, the last time counts. One that the server has
+        stays as it is.
+
+        Raises:
+            TrackingUnavailable: The server refused or could not be reached. What it acknowledged
+                before is kept.
+        """
+        lines, end = self._unacknowledged()
+        if not lines:
+            return 0
+        if self._client is None:
+            self._connect()
+        # Unknown after a failure: the server may have taken a batch whose answer was lost.
+        if self._last_acknowledged is None:
+            self._last_acknowledged = self._last_step_of_server(METRIC_NAMES[-1])
+        # In the order of steps, so that the server has every step up to its last.
+        last_of_step = {line.step: line for line in lines if line.is_step}
+        new = [last_of_step[step] for step in sorted(last_of_step) if step > self._last_acknowledged]
+        for call in _calls(new):
+            self._log(call)
+        self._send_further([line for line in lines if not line.is_step])
+        acknowledge(self._run_dir, end, self._curve)
+        return len(new)
+
+    def _send_further(self, lines: Sequence[_Line]) -> None:
+        """Send the metrics that were reported after a step, each name once a step."""
+        last = {(line.step, name): (value, line.time_ms) for line in lines for name, value in line.values.items()}
+        for name in {name for _, name in last} - set(self._last_further):
+            self._last_further[name] = self._last_step_of_server(name)
+        points = [
+            (name, value, time_ms, step)
+            for (step, name), (value, time_ms) in sorted(last.items())
+            if step > self._last_further[name]
+        ]
+        for start in range(0, len(points), POINTS_PER_CALL):
+            part = points[start : start + POINTS_PER_CALL]
+            self._log_points(part)
+            self._last_further |= {name: step for name, _, _, step in part}
+
+    def _unacknowledged(self) -> tuple[list[_Line], int]:
+        """Return the lines after the acknowledged offset, and where they end.
+
+        A malformed line, of a script's own or of a disk that was full, is passed over.
+        """
+        lines, end = _lines_after(self._run_dir / contract.METRICS_FILE, acknowledged(self._run_dir)[0])
+        return [parsed for line in lines if (parsed := _parsed(line))], end
+
+    def _connect(self) -> None:
+        for name, value in REQUEST_SETTINGS.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client = MlflowClient(tracking_uri=self._tracking_uri)
+        except (MlflowException, OSError) as error:
+            raise TrackingUnavailable(str(error)) from error
+
+    def _last_step_of_server(self, name: str) -> int:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            history = self._client.get_metric_history(self._run_id, self._prefix + name)
+        except (MlflowException, OSError) as error:
+            raise TrackingUnavailable(str(error)) from error
+        return max((metric.step for metric in history), default=0)
+
+    def _log(self, lines: Sequence[_Line]) -> None:
+        self._log_points(
+            [
+                (name, value, line.time_ms, line.step)
+                for line in lines
+                for name, value in line.values.items()
+                if value is not None
+            ]
+        )
+        self._last_acknowledged = lines[-1].step
+
+    def _log_points(self, points: list[_Point]) -> None:
+        from mlflow.entities import Metric
+        from mlflow.exceptions import MlflowException
+
+        try:
+            metrics = [Metric(self._prefix + name, *others) for name, *others in points]
+            self._client.log_batch(self._run_id, metrics=metrics)
+        except (MlflowException, OSError) as error:
+            self._last_acknowledged = None
+            self._last_further.clear()
+            raise TrackingUnavailable(str(error)) from error
+
+
+def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:
+    """Send every step that a run's metrics file holds and its MLflow run does not; return how many.
+
+    For use once the workers are gone: only one process may ship a run at a time.
+
+    Raises:
+        TrackingUnavailable: The server refused or could not be reached.
+    """
+    return _Courier(run_dir, tracking_uri, run_id).deliver()
+
+
+class Shipper:
+    """Follows the metrics file in a thread and sends what is new. Training never waits for it.
+
+    MLflow, which takes seconds to import, is imported by the thread once there is a first step to send.
+    """
+
+    def __init__(self, run_dir: Path, tracking_uri: str | None, run_id: str):
+        self._courier = _Courier(run_dir, tracking_uri, run_id)
+        self._closing = threading.Event()
+        self._told = False
+        self._thread = threading.Thread(target=self._follow, name="metrics shipper", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout_s: float) -> bool:
+        """Send what is left for at most `timeout_s` seconds; return whether all of it was sent."""
+        self._closing.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _follow(self) -> None:
+        wait_s = POLL_INTERVAL_S
+        is_last = False
+        while not is_last:
+            is_last = self._closing.wait(wait_s)
+            try:
+                self._courier.deliver()
+                wait_s = POLL_INTERVAL_S
+            except TrackingUnavailable as error:
+                self._tell(f"the tracking server takes no metrics, training goes on: {error}")
+                wait_s = min(wait_s * 2, MAX_BACKOFF_S)
+            except ModuleNotFoundError as error:
+                self._tell(f"metrics stay in {contract.METRICS_FILE}: {error}")
+                return
+
+    def _tell(self, message: str) -> None:
+        if not self._told:
+            print(message, file=sys.stderr, flush=True)
+        self._told = True

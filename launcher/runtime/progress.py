@@ -1,0 +1,130 @@
+"""progress.json: the file that makes a folder a checkpoint, and what it states of the files beside it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.runtime.integrity import checksum
+from launcher.runtime.newest import Damaged, Unavailable
+
+METADATA = ".metadata"
+"""File of torch.distributed.checkpoint that states where each piece lies. Source: FileSystemWriter."""
+
+PROGRESS = "progress.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far training is.
+
+    Args:
+        step: Optimizer steps done.
+        cursor: Samples consumed since the start of training, over all epochs.
+        world_size: Ranks that wrote the checkpoint.
+        num_samples: Size of the dataset that the cursor counts; None where it was not written down.
+        seed: Of the order that the cursor counts in, likewise.
+    """
+
+    step: int = 0
+    cursor: int = 0
+    world_size: int = 0
+    num_samples: int | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What progress.json states of its checkpoint.
+
+    Args:
+        progress: How far training was.
+        files: Size in bytes of every other file, by name.
+        metadata_checksum: Of `.metadata`; None in a checkpoint of a version that wrote no checksums.
+    """
+
+    progress: Progress
+    files: Mapping[str, int]
+    metadata_checksum: bytes | None
+
+    @property
+    def is_verifiable(self) -> bool:
+        """Whether the checkpoint has checksums."""
+        return self.metadata_checksum is not None
+
+
+def sealed(folder: Path, progress: Progress) -> str:
+    """Return the text of progress.json for the other files of `folder`."""
+    stated = asdict(progress) | {
+        "files": sizes(folder),
+        "metadata": checksum((folder / METADATA).read_bytes()).hex(),
+    }
+    return json.dumps(stated | {"checksum": _checksum_of(stated)})
+
+
+def published(folder: Path, step: int) -> Published:
+    """Return what a checkpoint's progress.json states, compared with the files beside it.
+
+    Args:
+        folder: Of the checkpoint.
+        step: That its name states.
+
+    Raises:
+        Damaged: It is missing or changed, or a file is missing or not of the size written.
+        Unavailable: The file system failed.
+    """
+    with outcomes(is_first=True):
+        data, found = (folder / PROGRESS).read_bytes(), sizes(folder)
+    try:
+        stated = json.loads(data)
+        seal = stated.pop("checksum", None)
+        metadata = stated.pop("metadata", None)
+        files = dict(stated.pop("files"))
+        progress = Progress(**stated)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"{PROGRESS} is not readable") from error
+    # One without the other is not from a version before checksums.
+    if (seal is None) != (metadata is None) or (seal and seal != _checksum_of(_stated(progress, files, metadata))):
+        raise Damaged(f"{PROGRESS} is changed")
+    if progress.step != step:
+        raise Damaged(f"{PROGRESS} is of step {progress.step}")
+    if wrong := sorted(name for name, size in files.items() if found.get(name) != size):
+        raise Damaged(f"{', '.join(wrong)} missing or not of the size written")
+    return Published(progress, files, bytes.fromhex(metadata) if metadata else None)
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Return the size in bytes of each file of torch.distributed.checkpoint in `folder`, by name."""
+    return {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != PROGRESS}
+
+
+def _stated(progress: Progress, files: Mapping[str, int], metadata: str | None) -> dict[str, Any]:
+    return asdict(progress) | {"files": files, "metadata": metadata}
+
+
+def _checksum_of(stated: Mapping[str, Any]) -> str:
+    return checksum(json.dumps(stated, sort_keys=True).encode()).hex()
+
+
+def missing(reason: str, is_first: bool) -> Damaged | Unavailable:
+    """Return what it means that something of a published checkpoint is missing.
+
+    Args:
+        reason: What is missing.
+        is_first: Whether this is the first rank, which looks at every file first. What another rank misses then is
+            there, and its file system does not show it yet.
+    """
+    return Damaged(reason) if is_first else Unavailable(f"{reason} here, while the first rank found it")
+
+
+@contextmanager
+def outcomes(is_first: bool) -> Iterator[None]:
+    """Raise errors of the file system as Damaged, where something is `missing`, or as Unavailable."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise missing(f"{Path(error.filename).name} is missing", is_first) from error
+    except OSError as error:
+        raise Unavailable(str(error)) from error

@@ -1,0 +1,63 @@
+"""Which pods and events are a job's own. No API server: these are tables."""
+
+import pytest
+
+from launcher.backends.kubernetes.target import Target, is_event_of, own_pods
+
+LABELLED = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", ("base", "elastic"))
+EARLIER = Target("HyperPodPyTorchJob", "team", "j", "u", "app=shared", ("base", "elastic"))
+KUBEFLOW = Target("PyTorchJob", "team", "j", "u", "recipe-launcher/job=j", ("Master", "Worker"))
+HELD = {"kind": "StatefulSet", "name": "j-base", "uid": "s"}
+
+
+def pod(name, kind=None, owner_name="", uid=""):
+    owners = [{"kind": kind, "name": owner_name, "uid": uid}] if kind else None
+    return {"metadata": {"name": name, "uid": f"{name}-uid", "ownerReferences": owners}}
+
+
+def job(*pods):
+    return {"metadata": {"name": "j", "uid": "u"}, "status": {"jobPods": list(pods)}}
+
+
+CASES = {
+    "of-the-named-set": (LABELLED, job(HELD), pod("j-base-0", "StatefulSet", "j-base", "s"), True),
+    "of-an-earlier-set-of-that-name": (LABELLED, job(HELD), pod("j-base-0", "StatefulSet", "j-base", "old"), False),
+    "of-another-s-set": (EARLIER, job(HELD), pod("k-base-0", "StatefulSet", "k-base", "t"), False),
+    "set-of-a-name": (
+        LABELLED,
+        job({"name": "j-base"}),
+        pod("j-base-0", "StatefulSet", "j-base", "s"),
+        True,
+    ),
+    "set-not-named-yet": (LABELLED, job(), pod("j-base-0", "StatefulSet", "j-base", "s"), True),
+    "set-not-named-yet-earlier": (EARLIER, job(), pod("j-base-0", "StatefulSet", "j-base", "s"), True),
+    "another-s-set-not-named-yet": (EARLIER, job(), pod("k-base-0", "StatefulSet", "k-base", "t"), False),
+    "job-deleted": (LABELLED, None, pod("j-base-0", "StatefulSet", "j-base", "s"), True),
+    "job-deleted-earlier": (EARLIER, None, pod("k-base-0", "StatefulSet", "k-base", "t"), False),
+    "owned-by-the-job": (KUBEFLOW, job(), pod("j-master-0", "PyTorchJob", "j", "u"), True),
+    "owned-by-another-job": (KUBEFLOW, job(), pod("j-master-0", "PyTorchJob", "j", "v"), False),
+    "owned-by-nothing": (LABELLED, job(HELD), pod("j-base-0"), True),
+    "odd-references": (LABELLED, job(3, None, {"uid": 7}), pod("j-base-0", "StatefulSet", "j-base", "s"), True),
+}
+
+
+@pytest.mark.parametrize(("target", "resource", "found", "is_own"), CASES.values(), ids=CASES)
+def test_a_pod_is_a_job_s_own_by_its_owner(target, resource, found, is_own):
+    assert own_pods([found], target, resource) == ((found,) if is_own else ())
+
+
+@pytest.mark.parametrize(
+    ("about", "is_own"),
+    [
+        ({"kind": "HyperPodPyTorchJob", "name": "j", "uid": "u"}, True),
+        ({"kind": "HyperPodPyTorchJob", "name": "j", "uid": "v"}, False),
+        ({"kind": "StatefulSet", "name": "j-base", "uid": "s"}, True),
+        ({"kind": "StatefulSet", "name": "j-base", "uid": "t"}, False),
+        ({"kind": "Pod", "name": "odd", "uid": "odd-uid"}, True),
+        ({"kind": "Pod", "name": "j-base-7", "uid": "deleted"}, True),
+        ({"kind": "Pod", "name": "j-other-base-7", "uid": "deleted"}, False),
+        (None, False),
+    ],
+)
+def test_an_event_is_a_job_s_own_by_what_it_is_about(about, is_own):
+    assert is_event_of({"involvedObject": about}, LABELLED, job(HELD), [pod("odd")]) is is_own

@@ -1,0 +1,193 @@
+"""What a damaged or unreachable checkpoint leads to; test_checkpoint_faults.py draws many of them from seeds."""
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from runtime_ranks import run_ranks
+from test_runtime_checkpoint import load, new_model, save
+from torch.distributed.fsdp import fully_shard
+
+from launcher import contract
+from launcher.runtime import pieces
+from launcher.runtime.checkpoint import Checkpoints
+from launcher.runtime.checkpoint_folder import LATEST
+from launcher.runtime.newest import CheckpointBroken, CheckpointUnavailable, StateMismatch
+from launcher.runtime.process_group import Place
+from launcher.runtime.progress import PROGRESS, Progress
+from launcher.runtime.tiers.journal import Journal
+
+
+def flip(path: Path, num_bytes: int = 64) -> None:
+    """Invert bytes in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    start = max(0, len(data) // 2 - num_bytes // 2)
+    data[start : start + num_bytes] = bytes(each ^ 0xFF for each in data[start : start + num_bytes])
+    path.write_bytes(data)
+
+
+def save_steps(folder: Path, *steps: int) -> None:
+    for step in steps:
+        save(folder, step, keep=0)
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", ".metadata", PROGRESS])
+def test_changed_bytes_lead_to_the_newest_intact_checkpoint(tmp_path, capsys, name):
+    save_steps(tmp_path, 1, 2, 3)
+    flip(tmp_path / "step-00000003" / name)
+    assert load(tmp_path) == (Progress(2, 20, 1), 2.0)
+    said = [line for line in capsys.readouterr().out.splitlines() if "WARNING" in line]
+    assert len(said) == 1 and "resumes from step 2" in said[0] and f"step 3 from {tmp_path}: {name}" in said[0]
+
+
+def test_when_all_are_damaged_each_is_listed_with_its_reason(tmp_path):
+    save_steps(tmp_path, 1, 2)
+    flip(tmp_path / "step-00000002" / "__0_0.distcp")
+    (tmp_path / "step-00000001" / ".metadata").unlink()
+    with pytest.raises(CheckpointBroken) as caught:
+        load(tmp_path)
+    newest, older = caught.value.tried
+    assert "step 2" in newest and "__0_0.distcp is changed" in newest
+    assert "step 1" in older and ".metadata missing" in older
+
+
+def test_a_piece_that_only_one_rank_reads_sends_all_ranks_to_the_older_checkpoint(tmp_path):
+    """Rank 1's part of a sharded model is changed; rank 0 never reads it."""
+    folder = tmp_path / "kept"
+
+    def work(place: Place) -> tuple[Progress, float, list[str]]:
+        def sharded(value: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+            model = fully_shard(torch.nn.Linear(64, 64))
+            torch.nn.init.constant_(model.weight, value)
+            return model, torch.optim.SGD(model.parameters())
+
+        for step in (1, 2):
+            Checkpoints(folder).save(*sharded(float(step)), Progress(step, step * 10, 2))
+        if place.rank == 0:
+            flip(folder / "step-00000002" / "__1_0.distcp", 2000)
+        torch.distributed.barrier()
+        model, optimizer = sharded(-1.0)
+        journal = Journal("own", place.rank, tmp_path)
+        progress = Checkpoints(folder, journal=journal).load(model, optimizer)
+        return progress, model.weight.full_tensor().mean().item()
+
+    assert run_ranks(2, work, tmp_path) == [(Progress(1, 10, 2), 1.0)] * 2
+    (record,) = [json.loads(line) for line in (tmp_path / contract.CHECKPOINTS_FILE).read_text().splitlines()]
+    assert (record["event"], record["step"]) == ("loaded", 1)
+    assert "step 2" in record["detail"] and "__1_0.distcp is changed" in record["detail"]
+
+
+def test_a_damaged_newer_checkpoint_stays_until_its_step_is_saved_again(tmp_path):
+    save_steps(tmp_path, 1, 2, 9)
+    flip(tmp_path / "step-00000009" / "__0_0.distcp")
+    checkpoints, training = Checkpoints(tmp_path, keep=2), new_model(3.0)
+    assert checkpoints.load(*training).step == 2
+    checkpoints.save(*training, Progress(3, 30, 1))
+    assert {path.name for path in tmp_path.glob("step-*")} == {f"step-0000000{step}" for step in (2, 3, 9)}
+    assert load(tmp_path)[0].step == 3  # not the damaged one, which was saved before it
+    checkpoints.save(*new_model(9.0), Progress(9, 90, 1))
+    assert load(tmp_path) == (Progress(9, 90, 1), 9.0)
+
+
+def test_a_damaged_checkpoint_does_not_count_as_kept(tmp_path):
+    save_steps(tmp_path, 1, 2, 3)
+    flip(tmp_path / "step-00000003" / "__0_0.distcp")
+    checkpoints, training = Checkpoints(tmp_path, keep=2), new_model(4.0)
+    checkpoints.load(*training)
+    checkpoints.save(*training, Progress(4, 40, 1))
+    assert {path.name for path in tmp_path.glob("step-*")} == {f"step-0000000{step}" for step in (2, 3, 4)}
+
+
+def test_a_changed_pointer_hides_no_checkpoint(tmp_path):
+    save_steps(tmp_path, 1, 2)
+    text = (tmp_path / LATEST).read_text()
+    (tmp_path / LATEST).write_text(text.replace("step-00000002", "step-00000001"))
+    assert load(tmp_path)[0].step == 2
+
+
+def test_a_checkpoint_of_another_step_under_this_name_is_not_loaded(tmp_path):
+    save_steps(tmp_path, 1, 2)
+    for name in ("__0_0.distcp", ".metadata", PROGRESS):
+        (tmp_path / "step-00000002" / name).write_bytes((tmp_path / "step-00000001" / name).read_bytes())
+    assert load(tmp_path)[0].step == 1
+
+
+def without_checksums(path: Path) -> None:
+    """Make a checkpoint one of the version before checksums."""
+    stated = json.loads((path / PROGRESS).read_text())
+    del stated["checksum"], stated["metadata"]
+    (path / PROGRESS).write_text(json.dumps(stated))
+
+
+def test_a_checkpoint_without_checksums_loads_with_a_notice(tmp_path, capsys):
+    save_steps(tmp_path, 1)
+    without_checksums(tmp_path / "step-00000001")
+    (tmp_path / LATEST).write_text("step-00000001\n")
+    assert load(tmp_path) == (Progress(1, 10, 1), 1.0)
+    assert "saved without checksums: its content is not verified" in capsys.readouterr().out
+
+
+def test_one_without_checksums_that_cannot_be_decoded_is_damaged(tmp_path):
+    save_steps(tmp_path, 1, 2)
+    without_checksums(tmp_path / "step-00000002")
+    path = tmp_path / "step-00000002" / "__0_0.distcp"
+    path.write_bytes(bytes(path.stat().st_size))
+    assert load(tmp_path)[0].step == 1
+
+
+def test_only_half_of_the_checksums_is_damage(tmp_path):
+    save_steps(tmp_path, 1, 2)
+    path = tmp_path / "step-00000002" / PROGRESS
+    path.write_text(path.read_text().replace('"checksum"', '"checksun"'))
+    assert load(tmp_path)[0].step == 1
+
+
+def test_a_file_system_that_fails_is_awaited_and_no_older_checkpoint_is_taken(tmp_path, monkeypatch):
+    save_steps(tmp_path, 1, 2)
+    real, failures = pieces.CheckedReader._slice_file, iter((True, False))
+
+    def failing(self, file, sinfo):
+        if next(failures, False):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, file, sinfo)
+
+    monkeypatch.setattr(pieces.CheckedReader, "_slice_file", failing)
+    assert load(tmp_path) == (Progress(2, 20, 1), 2.0)
+
+
+def test_a_file_system_that_keeps_failing_ends_the_load(tmp_path, monkeypatch):
+    save_steps(tmp_path, 1, 2)
+
+    def failing(self, file, sinfo):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(pieces.CheckedReader, "_slice_file", failing)
+    with pytest.raises(CheckpointUnavailable, match="step 2 .*Input/output error"):
+        Checkpoints(tmp_path, patience_s=0.0).load(*new_model(0.0))
+
+
+def test_another_model_is_a_mismatch_and_no_reason_to_take_an_older_checkpoint(tmp_path):
+    save_steps(tmp_path, 1, 2)
+    model = torch.nn.Linear(64, 32)
+    with pytest.raises(StateMismatch, match=r"weight|bias"):
+        Checkpoints(tmp_path).load(model, torch.optim.AdamW(model.parameters()))
+
+
+PLAIN_LOAD = """
+import sys, torch, torch.distributed.checkpoint as dcp
+state = {"model": {"weight": torch.zeros(64, 64), "bias": torch.zeros(64)}}
+dcp.load(state, checkpoint_id=sys.argv[1])
+assert not any(name.startswith("launcher") for name in sys.modules)
+print(state["model"]["weight"].mean().item())
+"""
+
+
+def test_plain_torch_reads_the_files_without_this_package(tmp_path):
+    save_steps(tmp_path, 7)
+    command = [sys.executable, "-W", "ignore", "-c", PLAIN_LOAD, str(tmp_path / "step-00000007")]
+    result = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert float(result.stdout) == 7.0
