@@ -143,6 +143,7 @@ def test_an_adopted_job_is_followed_looked_into_and_ended(space, submitted, caps
     elsewhere(space, monkeypatch)
     job = stranger(space)
     pod = their_pod(space, job, 0)
+    takes(space, "node-1", 1)  # nobody's, and without a label by which it could be told apart
     space.conditions("theirs", "Created", "PodsRunning", "Running")
     told = out(capsys, "adopt", "theirs", "-n", space.name)
     assert f"adopted {JOB}/theirs (namespace {space.name}, context test) as results/theirs" in told

@@ -201,16 +201,17 @@ def allow(space, *rules):
 
 
 READS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+READS_JOBS = {"apiGroups": ["sagemaker.amazonaws.com"], "resources": ["hyperpodpytorchjobs"], "verbs": ["get"]}
 
 
 def test_exec_needs_its_own_permission_and_names_it(space, job, pod, run):
-    allow(space, READS)
+    allow(space, READS, READS_JOBS)
     space.kubeconfig(kube_api.USER_TOKEN)
     done = run("exec", job, "--", "true")
     assert done.returncode == 2
     assert b"E344" in done.stderr and b"pods/exec" in done.stderr
     assert kube_api.USER_TOKEN.encode() not in done.stderr
-    allow(space, READS, {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get"]})
+    allow(space, READS, READS_JOBS, {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get"]})
     await_true(lambda: run("exec", job, "--", "true").returncode == 0, 60)
 
 
