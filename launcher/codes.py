@@ -333,6 +333,7 @@ _ELSEWHERE = (
     Code("N128", "Accelerators that no process uses are paid for all the same.", "launcher/instances.yaml"),
     Code("N126", "A recipe that leaves the model to you cannot say which weights it starts from.", _TYPES),
     Code("N150", "A part of a cluster that you may not read is left out.", "Kubernetes, RBAC", "k8s"),
+    Code("N151", "Clusters before Kubernetes 1.30 pass on a command's input, and not its end.", _COMMANDS, "k8s"),
     Code("N120", "A quota counts less memory a node than it has, as AWS's own example does.", _GOVERNANCE),
     Code("N121", "Pods of a team without an IAM role have no access to AWS of their own.", _GOVERNANCE),
     Code("N122", "A namespace that enforces no Pod Security profile only warns and audits.", _GOVERNANCE),

@@ -27,7 +27,7 @@ from typing import Any
 
 V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_BINARY, _CLOSE, _PING, _PONG = 2, 8, 9, 10
+BINARY, CLOSE, PING, PONG = 2, 8, 9, 10
 _STATUS, _RESIZE, _CLOSED = 3, 4, 255
 _PIECE = 1 << 14
 
@@ -56,28 +56,26 @@ class Peer:
         handler.close_connection = True
         return cls(handler.connection, protocol)
 
-    def send(self, channel: int, data: bytes, opcode: int = _BINARY) -> None:
-        payload = bytes((channel,)) + data if opcode == _BINARY else data
+    def send(self, channel: int, data: bytes, opcode: int = BINARY) -> None:
+        payload = bytes((channel,)) + data if opcode == BINARY else data
         size = len(payload)
         head = bytes((size,)) if size < 126 else b"\x7e" + struct.pack("!H", size)
         self.connection.sendall(bytes((0x80 | opcode,)) + head + payload)
 
     def receive(self) -> tuple[int, bytes] | None:
-        """Return the next frame's channel and bytes; None where the client has closed."""
-        while True:
-            first, second = self._exactly(2)
-            size = second & 0x7F
-            if size >= 126:
-                size = int.from_bytes(self._exactly(2 if size == 126 else 8))
-            mask, data = self._exactly(4), self._exactly(size)
-            data = bytes(byte ^ mask[index % 4] for index, byte in enumerate(data))
-            opcode = first & 0x0F
-            if opcode == _CLOSE:
-                return None
-            if opcode == _PING:
-                self.send(0, data, _PONG)
-            elif opcode != _PONG and data:
-                return data[0], data[1:]
+        """Return the next frame's channel and bytes, none of them for a ping; None where the client has closed."""
+        first, second = self._exactly(2)
+        size = second & 0x7F
+        if size >= 126:
+            size = int.from_bytes(self._exactly(2 if size == 126 else 8))
+        mask, data = self._exactly(4), self._exactly(size)
+        data = bytes(byte ^ mask[index % 4] for index, byte in enumerate(data))
+        opcode = first & 0x0F
+        if opcode == CLOSE:
+            return None
+        if opcode == PING:
+            self.send(0, data, PONG)
+        return (0, b"") if opcode in (PING, PONG) or not data else (data[0], data[1:])
 
     def wait(self, others: Sequence[int], timeout_s: float = 30.0) -> list[int]:
         """Return which descriptors can be read, the connection's own as well."""
@@ -87,7 +85,7 @@ class Peer:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            self.send(0, struct.pack("!H", 1000), _CLOSE)
+            self.send(0, struct.pack("!H", 1000), CLOSE)
 
     def _exactly(self, count: int) -> bytes:
         data = b""

@@ -173,6 +173,47 @@ def test_a_connection_that_breaks_is_not_taken_for_the_command_s_end(space, job,
     assert b"E382" in done.stderr and b"the command may still be running" in done.stderr
 
 
+def test_an_input_whose_end_cannot_be_passed_on_is_noted(space, job, pod, environment):
+    words, streams = recipes("exec", job, "--", "cat"), dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, cwd=space.folder, env=environment, **streams) as process:
+        process.stdin.write(b"hello\n")
+        process.stdin.close()
+        assert process.stdout.readline() == b"hello\n"
+        assert b"N151" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
+@pytest.fixture
+def frames(monkeypatch):
+    """The opcodes that a node sends; pings are due at once, and a silence ends soon."""
+    sent, send = [], kubelet_streams.Peer.send
+
+    def recorded(peer, channel, data, opcode=kubelet_streams.BINARY):
+        sent.append(opcode)
+        send(peer, channel, data, opcode)
+
+    monkeypatch.setattr(kubelet_streams.Peer, "send", recorded)
+    monkeypatch.setattr("launcher.backends.kubernetes.channels._PING_S", 0.05)
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)  # pytest's own has no descriptor
+        yield sent
+
+
+def test_an_idle_connection_is_kept_alive(job, pod, frames, capfd):
+    assert cli.run(["exec", job, "--", "sleep", "1"]) == 0
+    assert kubelet_streams.PONG in frames
+
+
+def test_a_connection_that_died_in_silence_is_noticed(job, pod, frames, capfd, monkeypatch):
+    monkeypatch.setattr("launcher.backends.kubernetes.channels._SILENCE_S", 1.0)
+    send = kubelet_streams.Peer.send
+    silent = (kubelet_streams.PONG,)
+    monkeypatch.setattr(kubelet_streams.Peer, "send", lambda *sent: None if sent[3:] == silent else send(*sent))
+    assert cli.run(["exec", job, "--", "sleep", "600"]) == 2
+    assert "the command may still be running" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("fault", "code"), [({"status": 503}, "E342"), ({"is_refused": True}, "E342")], ids=["in-trouble", "no-answer"]
 )

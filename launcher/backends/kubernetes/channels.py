@@ -40,6 +40,7 @@ class Channels:
         target: Channel they are sent to.
         wake: File descriptor that becomes readable when `woken` is to be called; None for none.
         woken: Called when `wake` was readable.
+        unheard: Called when `source` has ended after it gave something, and the other side cannot be told so.
         linger_s: How long the other side may be silent once `source` has ended, in seconds; None for ever.
     """
 
@@ -48,8 +49,10 @@ class Channels:
     target: int = 0
     wake: int | None = None
     woken: Callable[[], None] = lambda: None
+    unheard: Callable[[], None] = lambda: None
     linger_s: float | None = None
     _backlog: bytearray = field(default_factory=bytearray)
+    _has_given: bool = False
     _has_ended: bool = False
     _heard_s: float = field(default_factory=time.monotonic)
     _pinged_s: float = field(default_factory=time.monotonic)
@@ -94,6 +97,8 @@ class Channels:
         chosen = {name.lower(): value for name, value in self.socket.getheaders().items()}
         if chosen.get("sec-websocket-protocol") == V5:
             self.socket.send(bytes((CLOSE, self.target)), opcode=_CODES["binary"])
+        elif self._has_given:
+            self.unheard()
         self._has_ended = True
 
     def _step(self, selector: selectors.BaseSelector) -> bool:
@@ -132,6 +137,7 @@ class Channels:
             data = b""
         if data:
             self._backlog += data
+            self._has_given = True
         else:
             self._end_input()
 

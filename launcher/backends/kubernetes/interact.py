@@ -18,7 +18,7 @@ from launcher.backends.kubernetes import channels, pods
 from launcher.backends.kubernetes.channels import Channels
 from launcher.backends.kubernetes.client import ApiError, Connection, Unreachable, problem
 from launcher.backends.kubernetes.ranks import Places
-from launcher.problems import Problem, ProblemsFound, fail, masked
+from launcher.problems import Notice, Problem, ProblemsFound, fail, masked
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
 """Channels of exec. Source: Kubernetes, pkg/kubelet/cri/streaming/remotecommand/websocket.go."""
@@ -102,10 +102,15 @@ def run(wanted: PodOfRank, command: Sequence[str]) -> int:
     name = pod["metadata"]["name"]
     opening = channels.opened(wanted.connection, "exec", wanted.namespace, name, **query)
     with _problems("exec", name), opening as open_:
-        open_.source = sys.stdin.fileno()
+        open_.source, open_.unheard = sys.stdin.fileno(), _show_unheard
         with _raw_terminal(open_) if has_terminal else contextlib.nullcontext():
             status = _exchange(open_)
     return _exit_code(status, name)
+
+
+def _show_unheard() -> None:
+    message = "this cluster cannot tell the command that its input has ended; one that waits for that does not end"
+    console.show_notice(Notice("N151", message), stderr=True)
 
 
 def _exchange(open_: Channels) -> Mapping[str, Any]:
