@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.runtime import process_group
 from launcher.runtime.agreement import StepAgreement
 from launcher.runtime.checkpoint import Checkpoints, Progress
+from launcher.runtime.content import Content
 from launcher.runtime.durable import sync
 from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
@@ -165,7 +166,7 @@ def test_saving_a_checkpoint(tmp_path, report):
     for step in range(1, 6):
         floor.append(plain_write_s(tmp_path / "plain", content))
         began = time.perf_counter()
-        checkpoints.save(model, optimizer, Progress(step, step, 1))
+        checkpoints.save(Content(model, optimizer), Progress(step, step, 1))
         ours.append(time.perf_counter() - began)
     gigabytes = content.nbytes / 1e9
     speeds = [gigabytes / statistics.median(seconds) for seconds in (ours, floor)]

@@ -46,7 +46,7 @@ def main() -> None:
 
     manager = manager_of(tier_settings_from_env() or OWN_TIERS, run_dir())
     done = 0
-    if restored := manager.load(lambda num_ranks: state()):
+    if restored := manager.load(lambda manifest: state()):
         loaded, done = restored.state, restored.step
         set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
     for step in range(done + 1, NUM_STEPS + 1):

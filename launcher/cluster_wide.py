@@ -1,4 +1,4 @@
-"""Objects of the whole cluster that several teams' files hold: they must be the same in all of them. Pure.
+"""Cluster-scoped objects that the files of several teams contain: they must be the same in all of them. Pure.
 
 Source: Kubernetes, API reference, PriorityClass; Kueue, WorkloadPriorityClass and ResourceFlavor.
 """
@@ -43,7 +43,7 @@ class Origin:
 
 
 def shared(objects: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return the objects that belong to the whole cluster and to several teams."""
+    """Return the cluster-scoped objects that several teams have in common."""
     return tuple(each for each in objects if _value(each, "kind") in _FIELDS and _value(each, "metadata.name"))
 
 
@@ -66,7 +66,7 @@ def _differing(mine: Mapping[str, Any], other: Mapping[str, Any], own: str, thei
         value, there = _value(mine, field), _value(other, field)
         if value != there:
             key = f"{key}.{name.removesuffix('-priority')}" if field == "value" else key
-            message = f"{kind} {name} is the whole cluster's; its {field} differs between {own} and {their}"
+            message = f"{kind} {name} is cluster-scoped, and its {field} differs between {own} and {their}"
             remedy = f"the same {key} for every team, or an object of another name"
             yield Problem("E363", key, message, value, f"{_shown(there)}, as {their} has it", remedy)
 

@@ -126,11 +126,14 @@ _ELSEWHERE = (
         "k8s",
     ),
     Code("E347", "A queue that is not there, or takes no jobs, would let a job wait for ever.", "Kueue", "k8s"),
+    Code("E348", "A context may lead to another cluster than the one that a job was submitted to.", _JOBS, "k8s"),
     Code("E349", "Pods do not start without the objects that they refer to.", "Kubernetes, Pods", "k8s"),
     Code("E350", "What has the job's name already is another job's.", _BUNDLE, "k8s"),
     Code("E351", "The cluster's API refuses an object, in its own words.", _API, "k8s"),
     Code("E352", "A submission that failed half-way could not be taken back.", _BUNDLE, "k8s"),
     Code("E353", "A job that was removed has pods that do not end.", "Kubernetes, Pod termination", "k8s"),
+    Code("E354", "A quota of the namespace has no room for what is made.", "Kubernetes, Resource Quotas", "k8s"),
+    Code("E355", "An admission webhook or policy of the cluster refuses an object.", _API, "k8s"),
     Code("E356", "Kubernetes keeps both streams of a container in one log.", "Kubernetes, Logging", "k8s"),
     Code("E380", "Jobs have pods on a Kubernetes cluster only.", _COMMANDS),
     Code("E381", "A command in a pod, and a port forwarded to one, need a pod that runs.", _COMMANDS, "k8s"),
@@ -144,7 +147,7 @@ _ELSEWHERE = (
     Code("E360", "What a team gets is said as key=value.", _GOVERNANCE),
     Code("E361", "Names of a team's objects are names that Kubernetes, Kueue, IAM and EKS take.", _GOVERNANCE),
     Code("E362", "A setting of a team needs another one, or more than its nodes have.", _GOVERNANCE),
-    Code("E363", "Objects of the whole cluster say the same for every team; the last one applied wins.", _GOVERNANCE),
+    Code("E363", "Cluster-scoped objects must be the same for every team: the last one applied wins.", _GOVERNANCE),
     Code("E364", "A job whose smallest size is more than its quota could never start.", _GOVERNANCE, "k8s"),
     Code(
         "E365",
@@ -337,7 +340,9 @@ _ELSEWHERE = (
     Code("N120", "A quota counts less memory a node than it has, as AWS's own example does.", _GOVERNANCE),
     Code("N121", "Pods of a team without an IAM role have no access to AWS of their own.", _GOVERNANCE),
     Code("N122", "A namespace that enforces no Pod Security profile only warns and audits.", _GOVERNANCE),
-    Code("N145", "A namespace of nodes with EFA relies on a policy, which older clusters do not know.", _GOVERNANCE),
+    Code(
+        "N145", "A namespace of nodes with EFA relies on an admission policy, which older clusters lack.", _GOVERNANCE
+    ),
     Code("N123", "An elastic job asks for more nodes than its quota will ever hold.", _GOVERNANCE, "k8s"),
     Code("N129", "Without a queue and a quota, an elastic job takes every node it may have.", _GOVERNANCE, "k8s"),
     Code(

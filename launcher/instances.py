@@ -48,13 +48,19 @@ class Instance:
         """Main memory that a node counts in a quota, in GiB."""
         return COUNTED_MEMORY_GIB.get(self.name, self.memory_gib)
 
+    def efa_of(self, accelerators: int) -> int:
+        """Return the EFA devices of a pod with so many of the accelerators: its part of the node's, at least one."""
+        if not self.efa or not self.accelerators:
+            return self.efa
+        return max(1, self.efa * accelerators // self.accelerators)
+
 
 def requested(instance: Instance, accelerators: int, memory_gib: int | None = None) -> dict[str, str]:
     """Return the cpu and memory that a pod requests, so that it leaves the others of its node theirs.
 
     Args:
         instance: What the node is.
-        accelerators: How many of the node's accelerators the pod takes; all of none is the whole node.
+        accelerators: How many of the node's accelerators the pod takes. On a node without any it is the full node.
         memory_gib: Main memory that the node counts in a quota; None takes the usual.
 
     Returns:

@@ -18,7 +18,7 @@ from launcher.render import MANIFEST
 from launcher.runtime.durable import write_text
 from launcher.specs import Bundle, JobHandle, JobState, JobStatus
 
-_NATIVE = ("native_id", "kind", "namespace", "context", "uid")
+_NATIVE = ("native_id", "kind", "namespace", "context", "uid", "server")
 """What a record keeps of a handle beside the bundle's own name and place."""
 
 _PLACE_PATHS, _PLACE_CODES = ("cluster", "cluster.kube_context"), ("E394", "E396")
@@ -37,6 +37,7 @@ class JobRecord:
         cancelled_by: Who asked for its end; None where nobody did from this bundle.
         ended: How it ended, once a command has seen that; the job itself may be gone by then.
         is_closed: Whether its MLflow run says so too.
+        is_submitted: False while a launch is under way, and after one that was killed.
     """
 
     handle: JobHandle
@@ -46,6 +47,7 @@ class JobRecord:
     cancelled_by: str | None = None
     ended: JobStatus | None = None
     is_closed: bool = False
+    is_submitted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,45 @@ def refused(folder: Path, backend: Backend) -> JobState:
     return JobState.FAILED if state is JobState.GONE else state
 
 
+@contextlib.contextmanager
+def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
+    """Record what is about to be submitted, for commands after a launch that is killed meanwhile.
+
+    The block submits. If it fails, the record is as it was before, unless something of the submission is left.
+
+    Raises:
+        ProblemsFound: The bundle's job runs on another cluster (E348), or the disk refuses.
+    """
+    known = _known(bundle.directory)
+    handle = backend.intent(bundle, known.handle if known and known.is_submitted and not known.ended else None)
+    if handle is None:
+        yield
+        return
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    job = replace(known, is_submitted=False) if known else JobRecord(handle, bundle.digest, now, user)
+    try:
+        with _locked(bundle.directory):
+            _write(bundle.directory, replace(job, is_submitted=False))
+    except OSError as error:
+        raise _unwritten(bundle.directory, f"nothing was submitted: {error}") from error
+    try:
+        yield
+    except (ProblemsFound, KeyboardInterrupt) as error:
+        is_left = any(problem.code == "E352" for problem in getattr(error, "problems", ()))
+        if not is_left and getattr(error, "is_rolled_back", True):
+            _restore(bundle.directory, known)
+        raise
+
+
+def _restore(folder: Path, known: JobRecord | None) -> None:
+    """Put back the record as it was before a submission that left nothing."""
+    with contextlib.suppress(OSError), _locked(folder):
+        if known:
+            _write(folder, known)
+        else:
+            (folder / JOB_FILE).unlink(missing_ok=True)
+
+
 def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
     """Write down that a bundle's job was submitted now; one that was there before keeps its record.
 
@@ -105,9 +146,12 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
         ProblemsFound: The disk refuses.
     """
     known = None if handle.is_new else _known(bundle.directory)
-    if known and known.handle == replace(handle, bundle_dir=known.handle.bundle_dir):
-        return replace(known, handle=handle, is_closed=False)
-    job = JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
+    if known and _is_same(known.handle, handle):
+        job = replace(known, handle=handle, is_closed=False, is_submitted=True)
+        if handle.server and job.ended and job.ended.state is JobState.CANCELLED:
+            job = replace(job, ended=None, cancelled_by=None)  # it was taken for deleted, and is not
+    else:
+        job = JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
     try:
         with _locked(bundle.directory):
             _write(bundle.directory, job)
@@ -127,20 +171,39 @@ def read(folder: Path) -> JobRecord | None:
     Raises:
         ProblemsFound: The record is damaged.
     """
+    job = _stored(folder)
+    return job and _findable(job)
+
+
+def _findable(job: JobRecord) -> JobRecord:
+    """Return a record with a handle that finds the job: without the uid where a launch may have replaced the job."""
+    return job if job.is_submitted else replace(job, handle=replace(job.handle, uid=None))
+
+
+def _stored(folder: Path) -> JobRecord | None:
+    """Return the record as it is on disk; see `read`."""
     try:
         fields = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
-        native = {name: fields["native"][name] for name in _NATIVE}
+        native = {"server": None, **fields["native"]}  # earlier versions did not record it
+        native = {name: native[name] for name in _NATIVE}
         if fields["backend"] not in backends():
             raise ValueError(f"there is no cluster={fields['backend']}")
         handle = JobHandle(fields["backend"], fields["job_name"], folder.resolve(), **native)
         ended = fields["ended"] and _status(fields["ended"])
+        if ended and ended.state is JobState.GONE:  # earlier versions took it for final
+            ended = None
         own = (fields["digest"], fields["submitted"], fields["user"], fields["cancelled_by"])
-        return JobRecord(handle, *own, ended, fields["is_closed"])
+        return JobRecord(handle, *own, ended, fields["is_closed"], fields.get("is_submitted", True))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         remedy = "recipes launch finds a job that is still there again"
         raise fail("E711", str(folder / JOB_FILE), f"is damaged: {error!r}", remedy=remedy) from error
+
+
+def _is_same(known: JobHandle, found: JobHandle) -> bool:
+    """Return whether a recorded job is the one that was found: the server may be recorded differently."""
+    return known == replace(found, bundle_dir=known.bundle_dir, server=known.server)
 
 
 def submitted(folder: Path) -> JobRecord:
@@ -196,7 +259,8 @@ def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
             seen = replace(seen, state=JobState.CANCELLED, message=f"cancelled by {current.cancelled_by}")
         if current.ended:
             return current.ended
-        _write(job.handle.bundle_dir, replace(current, ended=seen))
+        if seen.state is not JobState.GONE:  # not an end: it may be found again, where one answer was wrong
+            _write(job.handle.bundle_dir, replace(current, ended=seen))
     return seen
 
 
@@ -242,7 +306,7 @@ def with_statuses(listed: Iterable[Listed], load_backend: Callable[[str], Backen
             yield each
             continue
         backend = load_backend(job.handle.backend)
-        place = (job.handle.backend, job.handle.context, job.handle.namespace)
+        place = (job.handle.backend, job.handle.context, job.handle.namespace, job.handle.server)
         if place in refused and not job.ended:
             yield replace(each, problem=refused[place])
             continue
@@ -284,7 +348,7 @@ def _listed(folder: Path) -> Listed:
 def _known(folder: Path) -> JobRecord | None:
     """Return the record, None also where it is damaged: it is about to be replaced."""
     with contextlib.suppress(ProblemsFound):
-        return read(folder)
+        return _stored(folder)
     return None
 
 
@@ -299,6 +363,7 @@ def _write(folder: Path, job: JobRecord) -> None:
         "cancelled_by": job.cancelled_by,
         "ended": asdict(job.ended) if job.ended else None,
         "is_closed": job.is_closed,
+        "is_submitted": job.is_submitted,
     }
     write_text(folder / JOB_FILE, json.dumps(fields, indent=2) + "\n")
 
@@ -312,8 +377,8 @@ def _current(job: JobRecord) -> Iterator[JobRecord | None]:
     """Give a job's record as it is now, None where it was submitted anew; others leave it alone meanwhile."""
     with _locked(job.handle.bundle_dir):
         current = _known(job.handle.bundle_dir)
-        is_same = current and (current.handle, current.submitted) == (job.handle, job.submitted)
-        yield current if is_same else None
+        found = current and _findable(current)
+        yield current if found and (found.handle, found.submitted) == (job.handle, job.submitted) else None
 
 
 @contextlib.contextmanager

@@ -77,7 +77,8 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
     jobs.refuse_unwritable(bundle.directory)
     tracking.start(bundle)
     try:
-        handle = backend.submit(bundle)
+        with jobs.submitting(bundle, backend, current_user()):
+            handle = backend.submit(bundle)
     except (ProblemsFound, KeyboardInterrupt):
         if (state := jobs.refused(bundle.directory, backend)).is_final:
             tracking.finish(bundle, state)

@@ -175,7 +175,7 @@ def _resources(draft: Draft) -> Resources:
         return Resources(None, 0, None, 0)
     per_device = max(1, instance.processes // max(1, instance.accelerators))
     accelerators = -(-draft.devices // per_device) if instance.accelerators else 0
-    return Resources(instance.name, accelerators, instance.accelerator_resource, instance.efa)
+    return Resources(instance.name, accelerators, instance.accelerator_resource, instance.efa_of(accelerators))
 
 
 def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:

@@ -1,17 +1,15 @@
 """`python main.py`: overrides to a running job, and an exit code."""
 
-import signal
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from types import FrameType
 
 from launcher import adopted, console, jobs, pipeline, terminal, tracking
 from launcher import bundle as bundles
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
 from launcher.contract import RUN_DIR
+from launcher.interrupts import deferred, exit_code, sigterm_as_interrupt
 from launcher.jobs import JobRecord
 from launcher.problems import ProblemsFound
 from launcher.scales import get
@@ -26,13 +24,15 @@ EXIT_CODES = {
     JobState.CANCELLED: INTERRUPTED,
 }
 """What a command that follows a job to its end exits with."""
+_LATE = "about to end; Ctrl-C once more leaves the rest undone"
 
 
 def main(overrides: Sequence[str]) -> int:
     """Compile `overrides`, write the bundle, launch it and follow it where that is asked for.
 
     Returns:
-        The exit code: 0, 2 when the input is at fault, 3 when the job failed, 130 when interrupted.
+        The exit code: 0, 2 when the input is at fault, 3 when the job failed, 130 at Ctrl-C, 143 at SIGTERM while
+        it submits.
     """
     outcome = "nothing was written or submitted"
     try:
@@ -55,8 +55,8 @@ def main(overrides: Sequence[str]) -> int:
         return launch(
             bundle, job.backend, wait=job.config["wait"] or get(job.config, "cluster.sm_jobs_config.wait") is True
         )
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return exit_code(interrupt)
     except ProblemsFound as error:
         if "debug=true" in (text.lstrip("+") for text in overrides):
             traceback.print_exception(error, chain=False)  # what it was raised from may repeat a secret
@@ -75,7 +75,11 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False) -> int:
     """
     backend = pipeline.load_backend(backend_name)
     with jobs.launching(bundle.directory):
-        job = pipeline.submit(bundle, backend)
+        if backend.ends_with_launcher:
+            job = pipeline.submit(bundle, backend)
+        else:
+            with sigterm_as_interrupt():
+                job = pipeline.submit(bundle, backend)
     if backend.ends_with_launcher:
         return _accompany(bundle, backend, job.handle)
     terminal.show_submitted(job.handle)
@@ -140,7 +144,7 @@ def _accompany(bundle: Bundle, backend: Backend, handle: JobHandle) -> int:
     except KeyboardInterrupt:
         is_interrupted = True
         _cancel(backend, handle)
-    with _late_interrupts():
+    with deferred(_LATE):
         status = backend.status(handle)
         if is_interrupted and status.state is JobState.CANCELLED:
             status = replace(status, message="stopped by Ctrl-C")
@@ -153,7 +157,7 @@ def _cancel(backend: Backend, handle: JobHandle) -> None:
     try:
         backend.cancel(handle)
     except KeyboardInterrupt:
-        with _late_interrupts():
+        with deferred(_LATE):
             console.say("stopping at once", stderr=True)
             backend.cancel(handle)  # the job's second signal, which it does not put off
 
@@ -176,18 +180,3 @@ def _close(bundle: Bundle, status: JobStatus) -> None:
         terminal.show_timeline(course, run_dir)
     # Without a last word the operator has died.
     terminal.show_end(bundle, status, can_go_on=course is not None and course.state is None)
-
-
-@contextmanager
-def _late_interrupts() -> Iterator[None]:
-    """Pass over a Ctrl-C on the last steps of a launch, which end by themselves; the next one interrupts them."""
-
-    def pass_over(_signum: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        console.say("about to end; Ctrl-C once more leaves the rest undone", stderr=True)
-
-    before = signal.signal(signal.SIGINT, pass_over)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -205,7 +205,9 @@ class JobHandle:
         kind: Kind of the resource, where the backend has several.
         namespace: Where the resource lies; None where there are none.
         context: Which cluster, by the name that later commands reach it with; None within it, or on this machine.
-        uid: Tells the job from others of its name, before and after it; None where names are not used again.
+        uid: Tells the job from others of its name, before and after it; None where names are not used again, and
+            after a launch that was killed before it could record it.
+        server: Which cluster the context led to when the job was submitted; None where contexts keep their meaning.
         is_new: False where this bundle's job was there already, so that nothing was submitted. Not recorded.
     """
 
@@ -217,6 +219,7 @@ class JobHandle:
     namespace: str | None = None
     context: str | None = None
     uid: str | None = None
+    server: str | None = None
     is_new: bool = field(default=True, compare=False)
 
 

@@ -204,6 +204,17 @@ def test_the_image_trains_a_recipe_with_what_is_in_it(built, work, prepare):
         pod.until(lambda: (work / "metrics.jsonl").exists() and (work / "metrics.jsonl").read_text().count("\n") >= 3)
 
 
+def test_a_pod_that_waits_for_the_operator_ends_at_once(built, work, render):
+    words = ("recipes=training/tiny/tiny_lm_cpu", "++recipes.elastic_policy.is_elastic=true")
+    start = work / "start.sh"
+    manifest = render(*words, "cluster=k8s", "instance_type=ml.m5.2xlarge", *OWN).files["manifests/configmap.yaml"]
+    start.write_text(yamlio.load(manifest)["data"]["start.sh"])
+    with Pod(built, work, ["train.py", "0"], start=("/bin/bash", start), NPROC_PER_NODE="1") as pod:
+        pod.until(lambda: pod.state() is AgentState.READY)
+        pod.main_process().send_signal(signal.SIGTERM)
+        assert pod.process.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+
+
 def test_a_pod_that_is_deleted_saves_what_it_trained_since_its_last_checkpoint(built, work, prepare, render):
     """The whole of it: the rendered start script, the image's entrypoint, the real agent, the real trainer."""
     words = (

@@ -359,6 +359,11 @@ def test_teams_of_one_command_share_the_clusters_objects(capsys, words, key, cou
         assert names == ["hyperpod-ns-research", "hyperpod-ns-b"]
 
 
+def test_a_context_without_the_cluster_option_is_a_problem(capsys):
+    assert cli.run(["governance", *P5, "--context", "prod"]) == 2
+    assert "E801 --context" in capsys.readouterr().err
+
+
 def test_words_before_the_first_team_are_every_teams():
     found = teams.read_all(["instance_type=g5.xlarge", "nodes=2", "team=a", "team=b", "weight=3"])
     assert [(team.team, team.nodes, team.weight) for team in found] == [("a", 2, 1), ("b", 2, 3)]
@@ -377,8 +382,8 @@ def test_teams_on_disk_share_the_clusters_objects(tmp_path, capsys):
     (tmp_path / "teams/notes/1-list.yaml").write_text("{ not yaml")
     third = ["governance", "team=c", *P5[1:], "--out", str(tmp_path / "teams/c")]
     assert cli.run([*third, "priorities={low: 11}"]) == 2
-    told = capsys.readouterr().err
-    assert "E363 priorities.low" in told and "teams/b" in told and "teams/research" in told
+    errors = capsys.readouterr().err
+    assert "E363 priorities.low" in errors and "teams/b" in errors and "teams/research" in errors
     assert not (tmp_path / "teams/c").exists()
     assert cli.run(third) == 0
 

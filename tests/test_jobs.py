@@ -56,6 +56,9 @@ class Cluster:
         self.calls.append("validate")
         return (self.refuses,) if self.refuses else ()
 
+    def intent(self, bundle, known):
+        return None
+
     def submit(self, bundle):
         is_new = "submit" not in self.calls
         self._called("submit")

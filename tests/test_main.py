@@ -294,6 +294,9 @@ class Rehearsal:
     def __init__(self, play):
         self._play = play
 
+    def intent(self, bundle, known):
+        return None
+
     def submit(self, bundle):
         self._play(bundle.directory / "run")
         return JobHandle("local", bundle.job_name, bundle.directory)

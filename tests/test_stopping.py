@@ -199,7 +199,7 @@ def test_sigterm_reaches_the_agent_behind_script_and_tee_and_the_pod_waits_for_i
         pod.until(lambda: "training" in pod.log())
         pod.terminate()
         pod.until(lambda: "saving" in pod.log())
-        pod.terminate()  # the kubelet may say it again
+        pod.terminate()  # a second SIGTERM must not cut the first one short
         assert not (tmp_path / "checkpoint").exists()
         (tmp_path / "go").touch()
         assert pod.wait() == status
@@ -218,7 +218,7 @@ def test_the_exit_status_of_training_comes_through_tee(render, image, tmp_path, 
     assert (tmp_path / "training.log").read_text() == "training\n"
 
 
-def test_a_program_without_a_log_is_told_as_well(render, image, tmp_path):
+def test_sigterm_reaches_a_program_without_a_log_file(render, image, tmp_path):
     with Container(render(*SCRIPT), tmp_path, [sys.executable, tmp_path / "agent.py"]) as pod:
         image()
         (tmp_path / "go").touch()

@@ -123,6 +123,9 @@ def test_a_store_that_cannot_be_made_is_a_problem(context):
 
 def test_a_job_is_not_started_when_its_run_is_unknown(tracked):
     class NeverStarted:
+        def intent(self, bundle, known):
+            return None
+
         def submit(self, bundle):
             raise AssertionError("started")
 

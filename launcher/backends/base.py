@@ -43,6 +43,19 @@ class Backend(Protocol):
         Creates nothing.
         """
 
+    def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
+        """Return how a bundle's job will be found, before anything is submitted; None if that need not be recorded.
+
+        Sends nothing, unless the bundle has a job already.
+
+        Args:
+            bundle: The bundle.
+            known: Its job that was submitted before and was not seen to end.
+
+        Raises:
+            ProblemsFound: That job is on another cluster (E348).
+        """
+
     def submit(self, bundle: Bundle) -> JobHandle:
         """Start the job of a bundle that is on disk: whole, or not at all.
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from launcher.backends.kubernetes.capacity import Capacity, Node
     from launcher.backends.kubernetes.client import Connection
     from launcher.backends.kubernetes.inventory import ClusterJob
+    from launcher.jobs import JobRecord
 
 _JOBS = ("job", "by", "state", "nodes", "age", "message")
 _NODES = ("node", "instance", "state", "free", "accelerators", "health")
@@ -82,21 +83,21 @@ def adopt(
 ) -> None:
     """Follow a job that was launched elsewhere. It gets a record under results/, and no bundle."""
     from launcher import adopted, bundle, console, pipeline, terminal
-    from launcher.backends.kubernetes import inventory, objects
+    from launcher.backends.kubernetes import inventory, objects, server
 
     if kind not in (None, *objects.JOB_KINDS):
         raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(objects.JOB_KINDS))
     inventory.refuse_odd(name or job, "--as" if name else "JOB")
     with _connected(context) as connection:
         found = inventory.find(connection, _namespace(connection, namespace), job, kind)
-        outline = inventory.outline(found)
+        outline, cluster_id = inventory.outline(found), str(server.identified(connection))
     folder = Path(bundle.RESULTS, name or job)
-    record = adopted.write(folder, _record(connection, found, folder), outline)
+    record = adopted.write(folder, _record(connection, found, folder, cluster_id), outline)
     console.say(f"adopted {terminal.native_name(record.handle)} as {folder}", "bold")
     terminal.show_status(pipeline.load_backend("k8s").status(record.handle))
 
 
-def _record(connection: "Connection", found: Any, folder: Path) -> Any:
+def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":
     """Return the record of a job as its cluster has it; what only its bundle would say stays empty."""
     from launcher.backends.kubernetes import objects
     from launcher.jobs import JobRecord
@@ -105,7 +106,7 @@ def _record(connection: "Connection", found: Any, folder: Path) -> Any:
     metadata = found["metadata"]
     annotations = metadata.get("annotations") or {}
     own = (metadata["name"], found["kind"], metadata["namespace"], connection.context, metadata["uid"])
-    handle = JobHandle("k8s", folder.name, folder.absolute(), *own)
+    handle = JobHandle("k8s", folder.name, folder.absolute(), *own, server=cluster_id)
     created = datetime.fromisoformat(metadata["creationTimestamp"]).astimezone(UTC).isoformat(timespec="seconds")
     user = annotations.get(objects.USER, "unknown")
     return JobRecord(handle, annotations.get(objects.DIGEST, ""), created, user)
@@ -119,7 +120,8 @@ def _connected(context: str | None) -> "Iterator[Connection]":
         ProblemsFound: There is no such cluster, or it refuses.
     """
     from launcher import console
-    from launcher.backends.kubernetes.client import connect, told
+    from launcher.backends.kubernetes.client import connect
+    from launcher.backends.kubernetes.errors import told
 
     connection = connect(context)
     with told("--namespace"), console.while_waiting(f"asking {connection.host} …"):

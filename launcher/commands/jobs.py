@@ -19,11 +19,12 @@ def launch(
     """Launch a bundle that was rendered earlier and follow the job."""
     from launcher import bundle as bundles
     from launcher import run
+    from launcher.interrupts import exit_code
 
     try:
         code = run.launch(*bundles.read(bundles.locate(bundle)), wait=wait)
-    except KeyboardInterrupt:
-        code = run.INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        code = exit_code(interrupt)
     raise typer.Exit(code)
 
 

@@ -7,20 +7,17 @@ intact. Other files in the same folder, and folders such as `step-1000`, are not
 """
 
 import functools
-import pickle
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import torch
 import torch.distributed as dist
-from torch import nn
 
-from launcher.runtime import agent, process_group, randomness
+from launcher.runtime import agent, process_group
 from launcher.runtime.checkpoint_folder import (
     LATEST,
     LAUNCH,
@@ -35,9 +32,10 @@ from launcher.runtime.checkpoint_folder import (
     step_of,
     written,
 )
+from launcher.runtime.content import Content
 from launcher.runtime.durable import sync, write_text
 from launcher.runtime.newest import Candidate, CheckpointBroken, Damaged, Search, Source, Unavailable, together
-from launcher.runtime.process_group import barrier, rank, world_size
+from launcher.runtime.process_group import barrier, rank
 from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
 from launcher.runtime.tiers.journal import Journal, Record
 
@@ -57,14 +55,6 @@ class CheckpointUnsaved(RuntimeError):
 
 class FolderInUse(CheckpointUnsaved):
     """Something that is not a checkpoint has the name of the one to be published."""
-
-
-class Scheduler(Protocol):
-    """What a learning-rate scheduler of PyTorch offers."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
 def latest_progress(folder: Path) -> tuple[Path, Progress] | None:
@@ -105,15 +95,7 @@ class Checkpoints:
         self._intact: Path | None = None
         self._damaged: set[Path] = set()
 
-    def save(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        progress: Progress,
-        scheduler: Scheduler | None = None,
-        *,
-        is_last: bool = True,
-    ) -> None:
+    def save(self, content: Content, progress: Progress, *, is_last: bool = True) -> None:
         """Write and publish a checkpoint; return once every rank can rely on it.
 
         A step that is published and intact is not written again. Where the file system fails on some rank, nothing
@@ -125,27 +107,19 @@ class Checkpoints:
         """
         began = time.perf_counter()
         try:
-            if self._save(model, optimizer, progress, scheduler):
+            if self._save(content, progress):
                 self._tell_saved(progress.step, time.perf_counter() - began)
         except CheckpointUnsaved as error:
             if is_last:
                 raise
             self._tell_failed(progress.step, str(error), time.perf_counter() - began)
 
-    def _save(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        progress: Progress,
-        scheduler: Scheduler | None,
-    ) -> bool:
+    def _save(self, content: Content, progress: Progress) -> bool:
         """Return whether a checkpoint was written."""
         path = self.folder / f"step-{progress.step:08d}"
         if process_group.share(_all_can(lambda: rank() == 0 and self._is_saved(path))):
             return False
-        state = model_state(model, optimizer) | {"random": {random_key(): pickle.dumps(randomness.state())}}
-        if scheduler:
-            state["scheduler"] = pickle.dumps(scheduler.state_dict())
+        state = content.state()
         partial = self.folder / f"{PARTIAL_PREFIX}{path.name}"
         try:
             _all_can(lambda: rank() or self._make_room(path))
@@ -161,9 +135,7 @@ class Checkpoints:
         agent.report_checkpoint(path, progress.step)
         return True
 
-    def load(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Scheduler | None = None
-    ) -> Progress | None:
+    def load(self, content: Content) -> Progress | None:
         """Load the newest published checkpoint that is intact, whatever number of ranks wrote it.
 
         Random states are restored where the number of ranks is the same; otherwise every rank is seeded
@@ -182,7 +154,7 @@ class Checkpoints:
         paths = search.patiently(lambda: _from_first(lambda: candidates(self.folder)))
 
         def candidate(path: Path) -> Candidate[_Loaded]:
-            load = functools.partial(self._load, path, model, optimizer, scheduler)
+            load = functools.partial(self._load, path, content)
             return Candidate(f"step {step_of(path)}", [Source(str(self.folder), load)])
 
         loaded = search.newest([candidate(path) for path in paths])
@@ -190,30 +162,18 @@ class Checkpoints:
             return None
         path, progress, state = loaded
         self._intact, self._damaged = path, set(paths[: paths.index(path)])
-        put_model_state(model, optimizer, state)
-        if scheduler:
-            scheduler.load_state_dict(pickle.loads(state["scheduler"]))
-        if "random" in state:
-            randomness.restore(pickle.loads(state["random"][random_key()]))
-        else:
-            randomness.reseed(rank(), progress.step)
+        content.put(state, progress.step, functools.partial(self._warn, progress.step))
         self._tell_passed_over(progress.step, search.passed_over, time.perf_counter() - began)
         return progress
 
-    def _load(
-        self, path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Scheduler | None
-    ) -> _Loaded:
+    def _load(self, path: Path, content: Content) -> _Loaded:
         from launcher.runtime.pieces import CheckedReader
 
         stated: Published = _from_first(lambda: published(path, step_of(path)))
         reader = together(process_group, lambda: CheckedReader(path, stated, is_first=rank() == 0))
         if not stated.is_verifiable:
             self._warn(stated.progress.step, "it was saved without checksums: its content is not verified")
-        state = model_state(model, optimizer)
-        if stated.progress.world_size == world_size():
-            state["random"] = {random_key(): b""}
-        if scheduler:
-            state["scheduler"] = b""
+        state = content.form(reader.metadata, stated.progress.world_size)
         together(process_group, lambda: reader.load_into(state))
         return path, stated.progress, state
 
@@ -389,23 +349,3 @@ def without_group_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         yield
-
-
-def model_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the parts of a state that any number of ranks can load."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
-    model_state, optimizer_state = get_state_dict(model, optimizer)
-    return {"model": model_state, "optimizer": optimizer_state}
-
-
-def put_model_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Take over a state of the form of `model_state`."""
-    from torch.distributed.checkpoint.state_dict import set_state_dict
-
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-
-
-def random_key() -> str:
-    """Return the name of this rank's random state."""
-    return f"rank{rank()}"

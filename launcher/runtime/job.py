@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,8 @@ from torch import nn
 from launcher import contract
 from launcher.runtime import agent, process_group, starts
 from launcher.runtime.agreement import StepAgreement
-from launcher.runtime.checkpoint import Checkpoints, Progress, Scheduler
+from launcher.runtime.checkpoint import Checkpoints, Progress
+from launcher.runtime.content import Content, Stateful
 from launcher.runtime.feed import LoaderMismatch, matched
 from launcher.runtime.gradients import gradient_exchange, gradient_scale
 from launcher.runtime.reporting import Reporter, StepMetrics
@@ -47,13 +48,23 @@ class Job:
         reporter: Rank 0's; None writes the files of the run folder where the launcher named one.
         on_step: Called on rank 0 with the metrics of each step.
         event_pending: Whether this rank was told to save and stop.
+        user_content: Further objects to save and restore, by name: a gradient scaler, averaged weights, counters of
+            the script. Each is replicated: its sharded tensors (DTensor) are saved by all ranks, its other tensors
+            must be the same on all ranks, and of everything else the first rank's is saved. One that a checkpoint
+            does not hold keeps its initial values, with a warning.
+        save_frozen: Whether checkpoints hold frozen parameters too, for a model that changes them by other means than
+            the optimizer. Otherwise the script gives them their values, from the base model.
+
+    Raises:
+        ValueError: A name in `user_content` is taken or malformed.
+        TypeError: An object in `user_content` lacks `state_dict` or `load_state_dict`.
     """
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        scheduler: Scheduler | None = None,
+        scheduler: Stateful | None = None,
         *,
         sampler: StepSampler,
         folder: Path | str | None = None,
@@ -63,8 +74,11 @@ class Job:
         reporter: Reporter | None = None,
         on_step: Callable[[StepMetrics], None] | None = None,
         event_pending: Callable[[], bool] = agent.event_pending,
+        user_content: Mapping[str, Stateful] | None = None,
+        save_frozen: bool = False,
     ):
         self.model, self.optimizer, self.scheduler, self.sampler = model, optimizer, scheduler, sampler
+        self._content = Content(model, optimizer, scheduler, dict(user_content or {}), save_frozen)
         self._tiers = _tiers(tiers or tier_settings_from_env())
         self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
         journal = Journal("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
@@ -197,7 +211,7 @@ class Job:
             SamplerMismatch: It was saved by training on another number of samples, or with another seed.
         """
         if self._restored_at is None:
-            self._resumed = self.checkpoints.load(self.model, self.optimizer, self.scheduler)
+            self._resumed = self.checkpoints.load(self._content)
             if self._resumed:
                 self._go_to(self._resumed)
             self._restored_at = time.time()
@@ -220,7 +234,7 @@ class Job:
 
     def _publish(self, *, is_last: bool) -> None:
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        self.checkpoints.save(self.model, self.optimizer, progress, self.scheduler, is_last=is_last)
+        self.checkpoints.save(self._content, progress, is_last=is_last)
 
     def _is_due(self) -> bool:
         """Return whether a checkpoint is due after this step."""

@@ -6,12 +6,14 @@ checksum of `.metadata` is in progress.json.
 """
 
 import io
+import os
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, load
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem
@@ -115,6 +117,7 @@ class CheckedReader(FileSystemReader):
         super().__init__(folder)
         self._is_first, self._is_verifiable = is_first, stated.is_verifiable
         self._num_checked = 0
+        self._buffer = numpy.empty(0, numpy.uint8)
         self._outcome: Damaged | Unavailable | None = None
         with outcomes(is_first):
             data = (folder / METADATA).read_bytes()
@@ -173,30 +176,48 @@ class CheckedReader(FileSystemReader):
         done.set_result(None)
         return done
 
-    def _slice_file(self, file: Any, sinfo: Any) -> io.BytesIO:
-        """Return a piece, checked."""
+    def _slice_file(self, file: Any, sinfo: Any) -> io.RawIOBase:
+        """Return a piece, checked. It is valid until the next one."""
         self._num_checked += 1
-        piece, state = _room(sinfo.length), new_checksum()
+        if len(self._buffer) < sinfo.length:
+            self._buffer = numpy.empty(sinfo.length, numpy.uint8)
+        state, piece = new_checksum(), memoryview(self._buffer)[: sinfo.length]
         file.seek(sinfo.offset)
-        with piece.getbuffer() as room:
-            for start in range(0, sinfo.length, CHUNK):
-                part = room[start : start + CHUNK]
-                if file.readinto(part) < len(part):
-                    raise missing(f"{sinfo.relative_path} is cut short", self._is_first)
-                state.update(part)
-                part.release()
+        for start in range(0, sinfo.length, CHUNK):
+            part = piece[start : start + CHUNK]
+            if file.readinto(part) < len(part):
+                raise missing(f"{sinfo.relative_path} is cut short", self._is_first)
+            state.update(part)
         if self._is_verifiable and state.digest() != sinfo.checksum:
             raise Damaged(f"{sinfo.relative_path} is changed at byte {sinfo.offset} or up to {sinfo.length} after it")
-        return piece
+        return _Piece(piece)
 
 
-def _room(length: int) -> io.BytesIO:
-    stream = io.BytesIO()
-    if length:
-        stream.seek(length - 1)
-        stream.write(b"\0")
-        stream.seek(0)
-    return stream
+class _Piece(io.RawIOBase):
+    """Bytes in memory as a file. io.BytesIO would copy them."""
+
+    def __init__(self, data: memoryview):
+        self._data, self._position = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._data)}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, room: Any) -> int:
+        part = self._data[self._position : self._position + len(room)]
+        room[: len(part)] = part
+        self._position += len(part)
+        return len(part)
 
 
 def _unpickled(data: bytes) -> Metadata:

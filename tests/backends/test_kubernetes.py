@@ -169,10 +169,12 @@ NCCL = {"NCCL_SOCKET_IFNAME", "NCCL_IGNORE_DISABLED_P2P", "TORCH_NCCL_ASYNC_ERRO
         ((ELASTIC,), 32, True),
         ((ELASTIC, "recipes.elastic_policy.max_nodes=1"), None, False),
         ((ELASTIC, "instance_type=p4d.24xlarge"), 4, True),
+        ((ELASTIC, "recipes.trainer.devices=4", "recipes.scale_config=auto"), 16, True),
+        ((ELASTIC, "recipes.trainer.devices=1", "instance_type=p4d.24xlarge", "recipes.scale_config=auto"), 1, True),
         (("recipes.trainer.num_nodes=1", "instance_type=g5.48xlarge"), None, False),
         ((ELASTIC, "recipes.elastic_policy.max_nodes=2", "instance_type=g5.12xlarge"), 1, True),
     ],
-    ids=["one_node", "elastic", "elastic_to_one", "p4d", "g5", "four_gpus"],
+    ids=["one_node", "elastic", "elastic_to_one", "p4d", "half-a-node", "less-than-one", "g5", "four_gpus"],
 )
 def test_network_settings_follow_the_largest_size(manifests, overrides, efa, nccl):
     _, job = manifests(*overrides)

@@ -22,8 +22,8 @@ class Fault:
         method: HTTP method.
         path: Regular expression that the path and query contain.
         status: Answer with this status in the server's place.
-        retry_after_s: What that answer asks for.
-        body: What that answer holds; a failure's Status where it is left out.
+        retry_after: Its header Retry-After.
+        body: Answer with 200 and this in the server's place.
         is_lost: Carry the request out, then break the connection before the answer.
         is_refused: Break the connection before the request reaches the server.
         cut_after: Break the connection after so many bytes of the answer.
@@ -35,8 +35,8 @@ class Fault:
     method: str = "."
     path: str = "."
     status: int | None = None
-    retry_after_s: int | None = None
-    body: dict | None = None
+    retry_after: str | None = None
+    body: bytes | None = None
     is_lost: bool = False
     is_refused: bool = False
     cut_after: int | None = None
@@ -127,7 +127,7 @@ async def _handle(proxy: Proxy, upstream: tuple, reader: asyncio.StreamReader, w
     proxy.seen.append(line)
     if fault.is_refused:
         return
-    if fault.status:
+    if fault.status or fault.body is not None:
         await _answer(writer, fault)
         return
     proxy.open_now += 1
@@ -182,17 +182,18 @@ async def _upload(reader: asyncio.StreamReader, to_server: asyncio.StreamWriter)
 
 
 async def _answer(writer: asyncio.StreamWriter, fault: Fault) -> None:
+    number = fault.status or 200
     status = {
         "kind": "Status",
         "apiVersion": "v1",
         "status": "Failure",
         "message": f"made to fail with {fault.status}",
     }
-    text = json.dumps(fault.body or {**status, "code": fault.status}).encode()
-    head = [f"HTTP/1.1 {fault.status} Made To Fail", "Content-Type: application/json", "Connection: close"]
+    text = json.dumps({**status, "code": number}).encode() if fault.body is None else fault.body
+    head = [f"HTTP/1.1 {number} Made To Fail", "Content-Type: application/json", "Connection: close"]
     head.append(f"Content-Length: {len(text)}")
-    if fault.retry_after_s is not None:
-        head.append(f"Retry-After: {fault.retry_after_s}")
+    if fault.retry_after is not None:
+        head.append(f"Retry-After: {fault.retry_after}")
     writer.write("\r\n".join([*head, "", ""]).encode() + text)
     await writer.drain()
     writer.close()

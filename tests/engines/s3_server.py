@@ -5,6 +5,7 @@ import http.client
 import secrets
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -67,18 +68,20 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 @dataclass
 class Tap:
-    """An HTTP proxy before an S3 server: counts what goes through, and answers itself where a test asks for it.
+    """An HTTP proxy before an S3 server: records what goes through, and answers itself where a test asks for it.
 
     Args:
         server: Address of the S3 server, host and port.
         fault: Is given method and path of a request; returns None, or what is answered in the server's place: status,
             S3 error code and headers. "drop" closes the connection.
+        requests: Method and path of each request.
+        read: Bytes of objects in answers, by the last part of the object's name.
     """
 
     server: str
     fault: Callable[[str, str], tuple[int, str, dict[str, str]] | str | None] = lambda method, path: None
     requests: list[tuple[str, str]] = field(default_factory=list)
-    read_bytes: int = 0
+    read: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
@@ -104,7 +107,7 @@ class Tap:
         data = answer.read()
         is_object = handler.command == "GET" and "list-type" not in handler.path and answer.status in (200, 206)
         with self._lock:
-            self.read_bytes += len(data) if is_object else 0
+            self.read[handler.path.rpartition("/")[2].partition("?")[0]] += len(data) if is_object else 0
         kept = {name: value for name, value in answer.getheaders() if name.lower() not in HOP_HEADERS}
         if handler.command == "HEAD":
             kept["Content-Length"] = answer.getheader("Content-Length", "0")

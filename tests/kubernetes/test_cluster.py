@@ -337,9 +337,9 @@ def test_kueue_s_own_order_counts_where_it_serves_one(space, capsys):
         for place, name in enumerate(("b", "a"))
     ]
     proxy = space.cluster.proxy
-    proxy.fail(path=f"visibility.*/{queue}/pendingworkloads", status=200, body={"items": items})
-    proxy.fail(path="visibility.*/pendingworkloads", status=200, body={"items": []}, times=100)
-    proxy.fail(path="visibility.kueue.x-k8s.io$", status=200, body=group)
+    proxy.fail(path=f"visibility.*/{queue}/pendingworkloads", body=json.dumps({"items": items}).encode())
+    proxy.fail(path="visibility.*/pendingworkloads", body=b'{"items": []}', times=100)
+    proxy.fail(path="visibility.kueue.x-k8s.io$", body=json.dumps(group).encode())
     told = json.loads(out(capsys, "cluster", "-n", space.name, "--json"))
     waiting = [(each["position"], each["job"]) for each in told["waiting"] if each["queue"] == queue]
     assert waiting == [(1, "job-b"), (2, "job-a")]

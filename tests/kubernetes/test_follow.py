@@ -123,7 +123,7 @@ def test_a_follower_outlives_a_watch_that_forgot_and_one_that_breaks(space, laun
     proxy = space.cluster.proxy
     proxy.fail(path="hyperpodpytorchjobs.*watch=true", cut_after=400)
     proxy.fail(path="hyperpodpytorchjobs.*watch=true", status=410)
-    proxy.fail(path="hyperpodpytorchjobs.*watch=true", status=429, retry_after_s=0)
+    proxy.fail(path="hyperpodpytorchjobs.*watch=true", status=429, retry_after="0")
     proxy.fail(path="pods.*watch=true", status=503, times=2)
     proxy.fail(path="pods.*watch=true", is_refused=True, times=2)
     seen = Collected(BACKEND.wait(handle))

@@ -120,7 +120,7 @@ def test_validate_creates_nothing_and_finds_nothing_wrong(space, bundle):
 
 
 PASSING = {
-    "throttled": {"status": 429, "retry_after_s": 0, "times": 3},
+    "throttled": {"status": 429, "retry_after": "0", "times": 3},
     "in-trouble": {"status": 500, "times": 2},
     "unavailable": {"status": 503, "times": 2},
     "refused": {"is_refused": True, "times": 2},

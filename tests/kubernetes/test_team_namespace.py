@@ -212,7 +212,7 @@ def test_a_cluster_that_knows_no_policies_is_a_problem(governance):
     assert governance(*words, "pod_security=restricted")[0] == 0
 
 
-def test_who_may_not_read_the_clusters_objects_is_told(governance):
+def test_a_user_without_the_right_to_read_the_clusters_objects_gets_a_problem(governance):
     code, out, err = governance(*NO_EFA, "priorities={own: 7}", token=kube_api.USER_TOKEN)
     assert (code, out) == (2, "")
     assert "E344" in err

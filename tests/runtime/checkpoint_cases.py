@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from launcher.runtime.checkpoint import Checkpoints
 from launcher.runtime.checkpoint_folder import LATEST
+from launcher.runtime.content import Content
 from launcher.runtime.newest import CheckpointBroken
 from launcher.runtime.process_group import Place
 from launcher.runtime.progress import PROGRESS, Progress
@@ -70,7 +71,7 @@ def save_all(folder: Path, work: Path) -> dict[int, list[torch.Tensor]]:
         saved = {}
         for step in STEPS:
             training = training_at(step, place.world_size)
-            Checkpoints(folder).save(*training, Progress(step, step * 10, place.world_size))
+            Checkpoints(folder).save(Content(*training), Progress(step, step * 10, place.world_size))
             saved[step] = numbers_of(*training)
         return saved
 
@@ -152,7 +153,7 @@ def run_cases(seeds: range, folder: Path) -> Counter[str]:
 def load_case(folder: Path, damaged: set[int], saved: dict[int, list[torch.Tensor]], place: Place) -> str:
     training = training_at(0, place.world_size)
     try:
-        progress = Checkpoints(folder, patience_s=0.0).load(*training)
+        progress = Checkpoints(folder, patience_s=0.0).load(Content(*training))
     except CheckpointBroken as error:
         assert damaged == set(STEPS), (folder, damaged, error)
         assert len(error.tried) == len(STEPS), (folder, error)

@@ -16,6 +16,7 @@ from launcher import contract
 from launcher.runtime import pieces
 from launcher.runtime.checkpoint import Checkpoints
 from launcher.runtime.checkpoint_folder import LATEST
+from launcher.runtime.content import Content
 from launcher.runtime.newest import CheckpointBroken, CheckpointUnavailable, StateMismatch
 from launcher.runtime.process_group import Place
 from launcher.runtime.progress import PROGRESS, Progress
@@ -66,13 +67,13 @@ def test_a_piece_that_only_one_rank_reads_sends_all_ranks_to_the_older_checkpoin
             return model, torch.optim.SGD(model.parameters())
 
         for step in (1, 2):
-            Checkpoints(folder).save(*sharded(float(step)), Progress(step, step * 10, 2))
+            Checkpoints(folder).save(Content(*sharded(float(step))), Progress(step, step * 10, 2))
         if place.rank == 0:
             flip(folder / "step-00000002" / "__1_0.distcp", 2000)
         torch.distributed.barrier()
         model, optimizer = sharded(-1.0)
         journal = Journal("own", place.rank, tmp_path)
-        progress = Checkpoints(folder, journal=journal).load(model, optimizer)
+        progress = Checkpoints(folder, journal=journal).load(Content(model, optimizer))
         return progress, model.weight.full_tensor().mean().item()
 
     assert run_ranks(2, work, tmp_path) == [(Progress(1, 10, 2), 1.0)] * 2
@@ -85,11 +86,11 @@ def test_a_damaged_newer_checkpoint_stays_until_its_step_is_saved_again(tmp_path
     save_steps(tmp_path, 1, 2, 9)
     flip(tmp_path / "step-00000009" / "__0_0.distcp")
     checkpoints, training = Checkpoints(tmp_path, keep=2), new_model(3.0)
-    assert checkpoints.load(*training).step == 2
-    checkpoints.save(*training, Progress(3, 30, 1))
+    assert checkpoints.load(Content(*training)).step == 2
+    checkpoints.save(Content(*training), Progress(3, 30, 1))
     assert {path.name for path in tmp_path.glob("step-*")} == {f"step-0000000{step}" for step in (2, 3, 9)}
     assert load(tmp_path)[0].step == 3  # not the damaged one, which was saved before it
-    checkpoints.save(*new_model(9.0), Progress(9, 90, 1))
+    checkpoints.save(Content(*new_model(9.0)), Progress(9, 90, 1))
     assert load(tmp_path) == (Progress(9, 90, 1), 9.0)
 
 
@@ -97,8 +98,8 @@ def test_a_damaged_checkpoint_does_not_count_as_kept(tmp_path):
     save_steps(tmp_path, 1, 2, 3)
     flip(tmp_path / "step-00000003" / "__0_0.distcp")
     checkpoints, training = Checkpoints(tmp_path, keep=2), new_model(4.0)
-    checkpoints.load(*training)
-    checkpoints.save(*training, Progress(4, 40, 1))
+    checkpoints.load(Content(*training))
+    checkpoints.save(Content(*training), Progress(4, 40, 1))
     assert {path.name for path in tmp_path.glob("step-*")} == {f"step-0000000{step}" for step in (2, 3, 4)}
 
 
@@ -167,14 +168,14 @@ def test_a_file_system_that_keeps_failing_ends_the_load(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pieces.CheckedReader, "_slice_file", failing)
     with pytest.raises(CheckpointUnavailable, match="step 2 .*Input/output error"):
-        Checkpoints(tmp_path, patience_s=0.0).load(*new_model(0.0))
+        Checkpoints(tmp_path, patience_s=0.0).load(Content(*new_model(0.0)))
 
 
 def test_another_model_is_a_mismatch_and_no_reason_to_take_an_older_checkpoint(tmp_path):
     save_steps(tmp_path, 1, 2)
     model = torch.nn.Linear(64, 32)
     with pytest.raises(StateMismatch, match=r"weight|bias"):
-        Checkpoints(tmp_path).load(model, torch.optim.AdamW(model.parameters()))
+        Checkpoints(tmp_path).load(Content(model, torch.optim.AdamW(model.parameters())))
 
 
 PLAIN_LOAD = """

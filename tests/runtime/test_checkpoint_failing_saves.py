@@ -17,6 +17,7 @@ from torch import nn
 from launcher import contract
 from launcher.runtime import checkpoint, checkpoint_folder
 from launcher.runtime.checkpoint import Checkpoints, CheckpointUnsaved, FolderInUse, latest_progress
+from launcher.runtime.content import Content
 from launcher.runtime.courier import _checkpoint_points
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.process_group import Place
@@ -73,15 +74,15 @@ def test_a_save_that_fails_on_one_rank_is_undone_on_all_and_the_next_one_succeed
 
     def work(place: Place) -> str:
         checkpoints, training = Checkpoints(folder), new_model(1.0)
-        checkpoints.save(*training, Progress(1, 10, 2))
+        checkpoints.save(Content(*training), Progress(1, 10, 2))
         with FAULTS[fault]() if place.rank == rank else contextlib.nullcontext():
-            checkpoints.save(*training, Progress(2, 20, 2), is_last=False)
+            checkpoints.save(Content(*training), Progress(2, 20, 2), is_last=False)
             with pytest.raises(CheckpointUnsaved) as caught:
-                checkpoints.save(*training, Progress(2, 20, 2))
+                checkpoints.save(Content(*training), Progress(2, 20, 2))
         torch.distributed.barrier()
         left = sorted(path.name for path in folder.iterdir()) if place.rank == 0 else []
         torch.distributed.barrier()
-        checkpoints.save(*training, Progress(3, 30, 2), is_last=False)
+        checkpoints.save(Content(*training), Progress(3, 30, 2), is_last=False)
         return f"{left} {caught.value}"
 
     first, second = run_ranks(2, work, tmp_path)
@@ -93,7 +94,7 @@ def test_a_save_that_fails_on_one_rank_is_undone_on_all_and_the_next_one_succeed
 def test_an_older_checkpoint_that_cannot_be_removed_fails_no_save(tmp_path, capsys):
     save(tmp_path, 1)
     with failing(checkpoint, "remove", lambda path: True, errno.EACCES):
-        Checkpoints(tmp_path, keep=1).save(*new_model(2.0), Progress(2, 20, 1))
+        Checkpoints(tmp_path, keep=1).save(Content(*new_model(2.0)), Progress(2, 20, 1))
     assert load(tmp_path) == (Progress(2, 20, 1), 2.0)
     assert "older checkpoints were not removed: [Errno 13]" in capsys.readouterr().out
 
@@ -101,10 +102,10 @@ def test_an_older_checkpoint_that_cannot_be_removed_fails_no_save(tmp_path, caps
 def test_a_folder_in_the_way_fails_the_last_save_only(tmp_path, capsys):
     (tmp_path / "step-00000002").mkdir()
     (tmp_path / "step-00000002" / "model.pt").write_text("mine")
-    Checkpoints(tmp_path).save(*new_model(2.0), Progress(2, 20, 1), is_last=False)
+    Checkpoints(tmp_path).save(Content(*new_model(2.0)), Progress(2, 20, 1), is_last=False)
     assert "step-00000002 is in the way" in capsys.readouterr().out
     with pytest.raises(FolderInUse):
-        Checkpoints(tmp_path).save(*new_model(2.0), Progress(2, 20, 1))
+        Checkpoints(tmp_path).save(Content(*new_model(2.0)), Progress(2, 20, 1))
 
 
 def test_a_state_that_can_never_be_saved_ends_the_training(tmp_path):
@@ -113,7 +114,7 @@ def test_a_state_that_can_never_be_saved_ends_the_training(tmp_path):
             return {"not picklable": lambda: None}
 
     with pytest.raises((AttributeError, TypeError)):
-        Checkpoints(tmp_path).save(*new_model(1.0), Progress(1, 10, 1), Scheduler(), is_last=False)
+        Checkpoints(tmp_path).save(Content(*new_model(1.0), Scheduler()), Progress(1, 10, 1), is_last=False)
 
 
 def train(place: Place, run_dir: Path, full_at: set[int], until: int = 0) -> list[float]:

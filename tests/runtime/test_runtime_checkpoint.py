@@ -14,6 +14,7 @@ from runtime_ranks import RANDOM_KILLS, fork_ranks, run_ranks
 from launcher.runtime import agent, randomness
 from launcher.runtime.checkpoint import Checkpoints, FolderInUse, latest_progress
 from launcher.runtime.checkpoint_folder import LATEST
+from launcher.runtime.content import Content
 from launcher.runtime.newest import CheckpointBroken
 from launcher.runtime.process_group import Place
 from launcher.runtime.progress import PROGRESS, Progress
@@ -29,12 +30,12 @@ def new_model(value: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def save(folder: Path, step: int, keep: int = 2) -> None:
-    Checkpoints(folder, keep).save(*new_model(float(step)), Progress(step, step * 10, 1))
+    Checkpoints(folder, keep).save(Content(*new_model(float(step))), Progress(step, step * 10, 1))
 
 
 def load(folder: Path) -> tuple[Progress | None, float]:
     model, optimizer = new_model(-1.0)
-    progress = Checkpoints(folder).load(model, optimizer)
+    progress = Checkpoints(folder).load(Content(model, optimizer))
     return progress, model.weight.mean().item()
 
 
@@ -102,10 +103,10 @@ def test_killed_at_random_moments_of_a_save_the_latest_always_loads(tmp_path):
     def save_on(place: Place) -> None:
         model, optimizer = new_model(0.0)
         checkpoints = Checkpoints(tmp_path, keep=2)
-        progress = checkpoints.load(model, optimizer) or Progress()
+        progress = checkpoints.load(Content(model, optimizer)) or Progress()
         for step in range(progress.step + 1, 10_000):
             torch.nn.init.constant_(model.weight, step)
-            checkpoints.save(model, optimizer, Progress(step, step * 10, place.world_size))
+            checkpoints.save(Content(model, optimizer), Progress(step, step * 10, place.world_size))
 
     for _ in range(RANDOM_KILLS):
         ranks = fork_ranks(2, save_on, tmp_path)
@@ -153,7 +154,7 @@ def test_every_file_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, wor
             return rename(self, target)
 
         os.fsync, Path.rename = noting_fsync, noting_rename
-        Checkpoints(tmp_path / "kept").save(*new_model(1.0), Progress(1, 10, world_size))
+        Checkpoints(tmp_path / "kept").save(Content(*new_model(1.0)), Progress(1, 10, world_size))
         return published if place.rank == 0 else synced
 
     sizes = {}
@@ -279,13 +280,13 @@ def cut(path: Path) -> None:
 def test_an_incomplete_checkpoint_is_refused_on_all_ranks(tmp_path, name, harm):
     def save_harm_load(place: Place) -> str:
         folder = tmp_path / "kept"
-        Checkpoints(folder).save(*new_model(1.0), Progress(1, 10, 2))
+        Checkpoints(folder).save(Content(*new_model(1.0)), Progress(1, 10, 2))
         if place.rank == 0:
             harm(folder / "step-00000001" / name)
         with pytest.raises(CheckpointBroken) as caught:
-            Checkpoints(folder).load(*new_model(2.0))
-        Checkpoints(folder).save(*new_model(3.0), Progress(1, 10, 2))
-        return f"{caught.value}, then {Checkpoints(folder).load(*new_model(2.0)).step}"
+            Checkpoints(folder).load(Content(*new_model(2.0)))
+        Checkpoints(folder).save(Content(*new_model(3.0)), Progress(1, 10, 2))
+        return f"{caught.value}, then {Checkpoints(folder).load(Content(*new_model(2.0))).step}"
 
     said = run_ranks(2, save_harm_load, tmp_path)
     assert said[0] == said[1] and said[0].endswith("then 1")
@@ -331,10 +332,10 @@ def test_a_scheduler_is_saved_and_restored(tmp_path):
     for _ in range(4):
         optimizer.step()
         scheduler.step()
-    Checkpoints(tmp_path).save(model, optimizer, Progress(4, 40, 1), scheduler)
+    Checkpoints(tmp_path).save(Content(model, optimizer, scheduler), Progress(4, 40, 1))
     model, optimizer = new_model(2.0)
     restored = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=10)
-    Checkpoints(tmp_path).load(model, optimizer, restored)
+    Checkpoints(tmp_path).load(Content(model, optimizer, restored))
     assert restored.state_dict() == scheduler.state_dict()
     assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0]
 

@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from launcher import contract
 from launcher.runtime import courier as couriers
 from launcher.runtime.checkpoint import Progress
+from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.journal import Journal
@@ -203,12 +204,12 @@ def test_a_model_comes_back_at_any_number_of_ranks(tmp_path, strategy, loaders):
         for step in (1, 2):
             model(torch.full((2, 9), float(place.rank + step))).sum().backward()
             optimizer.step()
-            checkpoints.save(model, optimizer, Progress(step, step * 2, place.world_size), is_last=step == 2)
+            checkpoints.save(Content(model, optimizer), Progress(step, step * 2, place.world_size), is_last=step == 2)
         return whole(model)
 
     def loaded(place: Place):
         model, optimizer = linear(strategy)
-        progress = TieredCheckpoints(settings(), tmp_path).load(model, optimizer)
+        progress = TieredCheckpoints(settings(), tmp_path).load(Content(model, optimizer))
         return progress, whole(model), [float(s["step"]) for s in optimizer.state_dict()["state"].values()]
 
     expected = run_ranks(2, saved, tmp_path)[0]

@@ -18,6 +18,7 @@ from test_tiers import SECTION, alone, load, save_steps, settings, steps_in
 
 from launcher import contract
 from launcher.runtime.checkpoint import Progress
+from launcher.runtime.content import Content
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers import checkpointing
@@ -191,10 +192,10 @@ def test_a_last_save_that_does_not_last_is_an_error_and_can_be_done_again(monkey
     checkpoints = TieredCheckpoints(settings(), tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(Folder, "write", failing)
-        checkpoints.save(model, optimizer, Progress(4))
+        checkpoints.save(Content(model, optimizer), Progress(4))
         with pytest.raises(CheckpointUnsaved, match="step 4 is not in store"):
-            checkpoints.save(model, optimizer, Progress(4), is_last=True)
-    checkpoints.save(model, optimizer, Progress(4), is_last=True)
+            checkpoints.save(Content(model, optimizer), Progress(4), is_last=True)
+    checkpoints.save(Content(model, optimizer), Progress(4), is_last=True)
     assert steps_in(Folder(Path("store/ns"))) == [4]
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy
 import torch
 from runtime_ranks import fork_ranks, run_ranks, unused_port
 from torch.distributed.checkpoint.api import CheckpointException
@@ -24,7 +25,8 @@ from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.restore import CheckpointUnavailable, Restored
 from launcher.runtime.tiers.s3 import Bucket
-from launcher.runtime.tiers.shards import Broken, Key, Piece, checksum, unseal
+from launcher.runtime.tiers.shards import Broken, Key, Manifest, Piece, unseal_own
+from launcher.runtime.tiers.staging import checksums
 from launcher.runtime.tiers.stores import Folder, TierFailure
 
 NUM_RANKS = 2
@@ -62,9 +64,16 @@ DAMAGES = (
     "replica fails",
     "persistent fails",
     "kill while loading",
+    "misplaced memory manifest",
+    "misplaced persistent manifest",
+    "throttled memory",
+    "throttled persistent",
+    "clock set back",
 )
 UNREADABLE = {"memory fails": ".shard", "replica fails": ".replica"}
 """Ends of the names of files that a damage lets nobody read."""
+PATIENCE_S = 0.1
+"""Seconds for which the cases wait for what stays unavailable; those that wait for throttling wait for longer."""
 OS_CALLS = ("ftruncate", "posix_fallocate", "rename", "unlink", "write", "fsync", "mkdir")
 
 
@@ -110,14 +119,14 @@ def manager(root: Path, place: Place, case: Case, store: object | None = None) -
     memory = NodeMemory(root / f"node{place.rank}" / "ns", place.rank, case.retention, num_sources=1)
     tier = MemoryTier(memory, case.memory_every, ranks_per_node=1, replicas=1)
     kept = [StoreTier(store or Folder(root / "store"), case.store_every, 2)]
-    return CheckpointManager(tier, kept, Journal("ns", place.rank, root), str(memory.folder))
+    return CheckpointManager(tier, kept, Journal("ns", place.rank, root), str(memory.folder), patience_s=PATIENCE_S)
 
 
 def unreachable() -> Bucket:
     """Return a bucket of a server that is not there."""
     os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="word", AWS_EC2_METADATA_DISABLED="true")
     os.environ.update(AWS_DEFAULT_REGION="us-east-1", AWS_MAX_ATTEMPTS="1")
-    return Bucket("bucket", "ns/", f"http://127.0.0.1:{unused_port()}")
+    return Bucket("bucket", "ns/", f"http://127.0.0.1:{unused_port()}", patience_s=PATIENCE_S)
 
 
 def wrap(owner: object, name: str, hook) -> None:
@@ -158,6 +167,17 @@ def fail_from(owner: object, name: str, number: int, error: BaseException) -> No
     wrap(owner, name, hook)
 
 
+def fail_until(owner: object, name: str, number: int, error: BaseException) -> None:
+    """Make the first `number` calls of a function fail."""
+    calls = iter(range(number))
+
+    def hook() -> None:
+        if next(calls, None) is not None:
+            raise error
+
+    wrap(owner, name, hook)
+
+
 def break_saving(case: Case) -> object | None:
     """Bring about the case's fault in this rank; return the store to save to where it is another one."""
     full, few = OSError(errno.ENOSPC, "No space left on device"), 1 + case.at % 4
@@ -182,6 +202,10 @@ def break_loading(case: Case) -> None:
     lost = OSError(errno.EIO, "Input/output error")
     if case.damage == "persistent fails":
         fail_from(stores, "FileShard", 1, lost)
+    elif case.damage.startswith("throttled"):
+        owner = NodeMemory if case.damage == "throttled memory" else Folder
+        for name in ("manifest", "open"):
+            fail_until(owner, name, 1 + case.at % 3, TierFailure("SlowDown"))
     elif case.damage in UNREADABLE:
         opened = NodeMemory.open
 
@@ -235,14 +259,16 @@ def published(root: Path, nodes: int = NUM_RANKS) -> dict[Key, set[str]]:
 
 
 def holds(blob: bytes, piece: Piece) -> bool:
-    return checksum(blob[piece.offset : piece.offset + piece.length]) == piece.checksum
+    return (
+        checksums(numpy.frombuffer(blob[piece.offset : piece.offset + piece.length], numpy.uint8)) == piece.checksum
+    )
 
 
-def is_whole(files: list[Path], manifests: list[Path], num_ranks: int) -> bool:
-    """Tell whether a manifest can be read and every piece of it lies in some file, byte for byte."""
+def is_whole(key: Key, files: list[Path], manifests: list[Path], num_ranks: int) -> bool:
+    """Return whether a save's own manifest can be read and every piece of it lies in some file, byte for byte."""
     for path in manifests:
         try:
-            manifest = unseal(path.read_bytes())
+            manifest = unseal_own(path.read_bytes(), key, "ns")
         except Broken:
             continue
         data = [(path, path.read_bytes()) for path in files]
@@ -262,9 +288,9 @@ def is_whole(files: list[Path], manifests: list[Path], num_ranks: int) -> bool:
     return False
 
 
-def whole(root: Path, nodes: int, *, with_store: bool = True, unreadable: str | None = None) -> list[int]:
-    """Return the steps that can be loaded, found by reading everything."""
-    steps = []
+def whole(root: Path, nodes: int, *, with_store: bool = True, unreadable: str | None = None) -> list[Key]:
+    """Return the saves that can be loaded, found by reading everything."""
+    found = []
     for key in published(root, max(nodes, NUM_RANKS)):
         folders = [root / f"node{node}" / "ns" for node in range(nodes)]
         manifests = [path for folder in folders if (path := folder / f"{key}.manifest").exists()]
@@ -273,9 +299,9 @@ def whole(root: Path, nodes: int, *, with_store: bool = True, unreadable: str | 
         in_store = with_store and (store / "manifest").exists()
         sources = [(files, manifests)]
         sources += [(list(store.glob("rank*")), [store / "manifest"])] if in_store else []
-        if any(is_whole(*each, nodes) for each in sources):
-            steps.append(key.step)
-    return steps
+        if any(is_whole(key, *each, nodes) for each in sources):
+            found.append(key)
+    return found
 
 
 def flip(path: Path, draw: random.Random) -> None:
@@ -295,6 +321,9 @@ def damage(root: Path, case: Case) -> None:
     tier = "persistent" if "persistent" in case.damage else "memory"
     newest = max((key for key, tiers in found.items() if tier in tiers), default=None)
     if newest is None:
+        return
+    if case.damage.startswith("misplaced"):
+        misplace(root, tier, newest, case)
         return
     patterns = {
         "flip memory": f"node*/ns/{newest}.*.shard",
@@ -322,6 +351,20 @@ def damage(root: Path, case: Case) -> None:
                 path.unlink()
 
 
+def misplace(root: Path, tier: str, newest: Key, case: Case) -> None:
+    """Put an older manifest under the newest save's name, or a manifest under the name of a save that never was."""
+    older = sorted(key for key, tiers in published(root).items() if tier in tiers and key < newest)
+    target = newest if older and case.at % 2 else Key(newest.step + 1, newest.save + 1)
+    source = older[-1] if older else newest
+    for folder in (
+        [root / f"node{node}" / "ns" for node in range(NUM_RANKS)] if tier == "memory" else [root / "store"]
+    ):
+        names = [f"{key}.manifest" if tier == "memory" else f"{key}/manifest" for key in (source, target)]
+        if (folder / names[0]).exists():
+            (folder / names[1]).parent.mkdir(exist_ok=True)
+            (folder / names[1]).write_bytes((folder / names[0]).read_bytes())
+
+
 def remove_tree(folder: Path) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -345,12 +388,21 @@ def load_all(root: Path, case: Case) -> list[Restored | str | None]:
         store = unreachable() if case.damage == "S3 unreachable" else None
         break_loading(case)
 
-        def form(num_ranks: int) -> dict:
+        def form(manifest: Manifest) -> dict:
             state = state_at(0, place.rank)
-            return state if num_ranks == place.world_size else {k: v for k, v in state.items() if k != "random"}
+            return (
+                state
+                if manifest.world_size == place.world_size
+                else {k: v for k, v in state.items() if k != "random"}
+            )
 
+        if case.damage == "clock set back":
+            time.time, time.time_ns = (lambda: 1.0), (lambda: 10**9)
+        checkpoints = manager(root, place, case, store)
+        if case.damage.startswith("throttled"):
+            checkpoints._patience_s = 600
         try:
-            restored = manager(root, place, case, store).load(form)
+            restored = checkpoints.load(form)
         except CheckpointUnavailable as error:
             return str(error)
         if restored:
@@ -369,30 +421,32 @@ def run_case(seed: int, root: Path) -> str:
     """Run one case and check all that must hold; return what came of it, in a word."""
     case = Case.of(seed)
     save_all(root, case)
-    for tier, steps in (("memory", whole(root, NUM_RANKS, with_store=False)), ("persistent", whole(root, 0))):
-        last = max((key.step for key, tiers in published(root).items() if tier in tiers), default=None)
-        assert last is None or last in steps, (case, f"step {last} was published in {tier} and is not whole")
+    for tier, saves in (("memory", whole(root, NUM_RANKS, with_store=False)), ("persistent", whole(root, 0))):
+        last = max((key for key, tiers in published(root).items() if tier in tiers), default=None)
+        assert last is None or last in saves, (case, f"step {last} was published in {tier} and is not whole")
     damage(root, case)
     if case.damage == "kill while loading":
         kill_loading(root, case)
     # A manifest that was there, and is gone before anybody wrote a word of it, nobody can know of.
-    known = [key.step for key in published(root, case.loaders)]
-    newest = max([*known, Journal("ns", 0, root).published()])
+    newest = max([*published(root, case.loaders), Journal("ns", 0, root).published()])
     can_ask = case.damage != "S3 unreachable"
     with_store, unreadable = can_ask and case.damage != "persistent fails", UNREADABLE.get(case.damage)
-    expected = max(whole(root, case.loaders, with_store=with_store, unreadable=unreadable), default=None)
+    intact = max(whole(root, case.loaders), default=None)
+    readable = max(whole(root, case.loaders, with_store=with_store, unreadable=unreadable), default=None)
+    # What is intact and cannot be read must not lead to an older one.
+    expected = readable.step if can_ask and readable and readable == intact else None
     results = load_all(root, case)
     assert len({str(result) for result in results}) == 1, results
     result = results[0]
     if expected is None:
-        if newest or not can_ask:
+        if newest.save or not can_ask:
             assert isinstance(result, str) and "tried" in result, (case, result)
             assert "memory" in result or "persistent" in result or "no tier" in result
             return "error"
         assert result is None, (case, result)
         return "nothing"
     assert isinstance(result, Restored) and result.step == expected, (case, expected, newest, result)
-    if expected < newest:
+    if readable < newest:
         assert result.passed_over, case
         return "older"
     return result.tier

@@ -1,13 +1,15 @@
 """HyperPod on EKS: one ConfigMap with the configurations, and one HyperPodPyTorchJob or Kubeflow PyTorchJob."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import adopted, console, container, yamlio
 from launcher import bundle as bundles
 from launcher.backends.base import RANK_0
 from launcher.backends.kubernetes import manifest, objects, stopping
-from launcher.backends.kubernetes.client import Connection, connect, told
+from launcher.backends.kubernetes.client import Connection, connect
+from launcher.backends.kubernetes.errors import told
 from launcher.families import interface
 from launcher.problems import Problem, fail
 from launcher.render import render_yaml
@@ -76,6 +78,20 @@ class KubernetesBackend:
             console.show_notice(notice, stderr=True)
         return findings.problems
 
+    def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle:
+        """Return the job's name, its namespace, and the server that the context leads to.
+
+        Raises:
+            ProblemsFound: The bundle's job that is known is on another cluster (E348).
+        """
+        connection = _connection(bundle)
+        if known:
+            from launcher.backends.kubernetes import server
+
+            with told():
+                server.require(connection, known.server)
+        return _handle(bundle, connection)
+
     def submit(self, bundle: Bundle) -> JobHandle:
         """Make the bundle's objects, whole or not at all; the same bundle again changes nothing.
 
@@ -88,17 +104,11 @@ class KubernetesBackend:
         submitted = submit.submit(connection, bundle)
         for notice in submitted.notices:
             console.show_notice(notice, stderr=True)
-        metadata = submitted.job["metadata"]
-        return JobHandle(
-            self.name,
-            bundle.job_name,
-            bundle.directory.resolve(),
-            metadata["name"],
-            submitted.job["kind"],
-            metadata["namespace"],
-            connection.context,
-            metadata["uid"],
-            submitted.is_new,
+        return replace(
+            _handle(bundle, connection),
+            uid=submitted.job["metadata"]["uid"],
+            server=str(submitted.server),
+            is_new=submitted.is_new,
         )
 
     def status(self, handle: JobHandle) -> JobStatus:
@@ -106,14 +116,16 @@ class KubernetesBackend:
         from launcher.backends.kubernetes import follow as following
 
         with told():
-            return following.read_status(connect(handle.context), _target(handle))
+            connection, target = _opened(handle)
+            seen = following.read_status(connection, target)
+            return seen if target.uid else _unfinished(connection, handle, seen)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, the last time as it ended."""
         from launcher.backends.kubernetes import follow as following
 
         with told():
-            yield from following.wait(connect(handle.context), _target(handle), timeout_s)
+            yield from following.wait(*_opened(handle), timeout_s)
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield what the selected ranks' containers wrote; with `follow`, and the news of the job, until it ended."""
@@ -121,15 +133,15 @@ class KubernetesBackend:
 
         job = _planned(handle)
         with told():
-            lines = logs.read_logs(connect(handle.context), _target(handle), job, selection, follow=follow)
+            lines = logs.read_logs(*_opened(handle), job, selection, follow=follow)
         return _telling(lines)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the events of the job and its pods, oldest first; with `follow`, until it has ended."""
-        from launcher.backends.kubernetes import follow as following
+        from launcher.backends.kubernetes import events
 
         with told():
-            yield from following.events(connect(handle.context), _target(handle), follow=follow)
+            yield from events.events(*_opened(handle), follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Let the operator give the job from `min_nodes` to `num_nodes` nodes.
@@ -139,8 +151,7 @@ class KubernetesBackend:
         """
         from launcher.backends.kubernetes import control
 
-        planned = _planned(handle)
-        control.scale(connect(handle.context), _target(handle), planned, (min_nodes, num_nodes))
+        control.scale(*_opened(handle), _planned(handle), (min_nodes, num_nodes))
 
     def cancel(self, handle: JobHandle) -> None:
         """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""
@@ -148,7 +159,7 @@ class KubernetesBackend:
 
         is_adopted = adopted.is_adopted(handle.bundle_dir)
         others = () if is_adopted else objects.manifests(_bundle(handle))[:-1]
-        control.cancel(connect(handle.context), _target(handle), others)
+        control.cancel(*_opened(handle), others)
 
     def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
         """Return the job's pods as they are now, in the order of their ranks."""
@@ -156,7 +167,7 @@ class KubernetesBackend:
         from launcher.backends.kubernetes.ranks import Places
 
         with told():
-            found = _own_pods(connect(handle.context), _target(handle))
+            found = _own_pods(*_opened(handle))
         return pods.described(found, Places.of(_planned(handle)))
 
     def run_in_pod(self, handle: JobHandle, rank: int, command: Sequence[str]) -> int:
@@ -179,8 +190,7 @@ class KubernetesBackend:
         from launcher.backends.kubernetes.ranks import Places
 
         with told():
-            places = Places.of(_planned(handle))
-            yield from operator_log.lines(connect(handle.context), _target(handle), places)
+            yield from operator_log.lines(*_opened(handle), Places.of(_planned(handle)))
 
 
 def _own_pods(connection: Connection, target: "Target") -> Sequence[Mapping[str, Any]]:
@@ -194,7 +204,7 @@ def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
     from launcher.backends.kubernetes.interact import PodOfRank
     from launcher.backends.kubernetes.ranks import Places
 
-    connection, target = connect(handle.context), _target(handle)
+    connection, target = _opened(handle)
     places = Places.of(_planned(handle))
     return PodOfRank(connection, target.namespace, lambda: _own_pods(connection, target), places, rank)
 
@@ -214,6 +224,53 @@ def _connection(bundle: Bundle) -> Connection:
     return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"]["kube_context"])
 
 
+def _handle(bundle: Bundle, connection: Connection) -> JobHandle:
+    """Return how the job of a bundle is found, as far as that is known before it is submitted."""
+    from launcher.backends.kubernetes import server
+
+    job = objects.job_manifest(bundle)
+    place = (job.name, job.kind, job.namespace, connection.context)
+    return JobHandle(
+        KubernetesBackend.name,
+        bundle.job_name,
+        bundle.directory.resolve(),
+        *place,
+        server=str(server.reached(connection)),
+    )
+
+
+def _opened(handle: JobHandle) -> tuple[Connection, "Target"]:
+    """Return the connection to a job's cluster, and the job as the API identifies it.
+
+    A launch that was killed has recorded no uid: its job is the one that carries the bundle's digest.
+
+    Raises:
+        ProblemsFound: The bundle is damaged, or the context leads to another cluster (E348).
+        ApiError: The API refuses.
+        Unreachable: It does not answer.
+    """
+    from launcher.backends.kubernetes import preflight, server
+
+    connection, target = connect(handle.context), _target(handle)
+    server.require(connection, handle.server)
+    if target.uid:
+        return connection, target
+    found, digest = connection.find(target.path), objects.job_manifest(_bundle(handle)).digest
+    if found and preflight.digest_of(found) == digest:
+        return connection, replace(target, uid=found["metadata"]["uid"])
+    return connection, target
+
+
+def _unfinished(connection: Connection, handle: JobHandle, seen: JobStatus) -> JobStatus:
+    """Return the status of a launch that has made no job: what else of the bundle exists."""
+    from launcher.backends.kubernetes import submit
+
+    found = submit.existing(connection, _bundle(handle))
+    words = f"exists: {', '.join(map(str, found))}" if found else "nothing of it exists"
+    message = f"its launch made no job, or has not made it yet; {words}; recipes launch starts it again"
+    return replace(seen, message=message)
+
+
 def _bundle(handle: JobHandle) -> Bundle:
     return bundles.read(handle.bundle_dir)[0]
 
@@ -228,7 +285,7 @@ def _target(handle: JobHandle) -> "Target":
 
     job = objects.Manifest("", _planned(handle))
     selector, parts = objects.selector(job.body), objects.part_names(job.body)
-    return Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts)
+    return Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts, handle.server)
 
 
 BACKEND = KubernetesBackend()

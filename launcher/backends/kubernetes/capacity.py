@@ -11,7 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from launcher.backends.kubernetes import objects
-from launcher.backends.kubernetes.client import ApiError, Connection
+from launcher.backends.kubernetes.client import Connection
+from launcher.backends.kubernetes.errors import ApiError
 from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.problems import Notice

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.backends.kubernetes.client import CONNECT_TIMEOUT_S, ApiError, Connection, Unreachable
+from launcher.backends.kubernetes.client import CONNECT_TIMEOUT_S, Connection
+from launcher.backends.kubernetes.errors import ApiError, Unreachable
 
 CLOSE, V5 = 255, "v5.channel.k8s.io"
 """Channel by which a reader is told that another channel has ended, and the first protocol that has it."""

@@ -9,18 +9,22 @@ import logging
 import os
 import random
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.problems import Problem, ProblemsFound, fail
+from launcher.backends.kubernetes.errors import ApiError, Unreachable, api_error, is_passing, reason
+from launcher.problems import ProblemsFound, fail
 
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 30.0
 PATIENCE_S = 60.0
 """How long a request that fails for a passing reason is repeated."""
 LONGEST_PAUSE_S = 10.0
 _FIRST_PAUSE_S = 0.2
+_SECOND_LOOK_S = 0.5
+"""How long after a first answer that an object does not exist a second one is asked for."""
 _POOL_SIZE = 128
 """Connections kept open; a follower has one for each pod, and two more."""
 
@@ -28,28 +32,9 @@ APPLY, MERGE, JSON = "application/apply-patch+yaml", "application/merge-patch+js
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """Asks for an object without its content. Source: Kubernetes API concepts, Resource representation."""
 
-_PASSING = (429, 500, 502, 503, 504)
-"""Statuses after which the same request may succeed. Source: Kubernetes API conventions, HTTP status codes."""
+_UNAUTHORIZED, _NOT_FOUND = 401, 404
 
 _INSTALL = "pip install '.[k8s]'"
-
-
-class ApiError(Exception):
-    """The API refused a request.
-
-    Args:
-        status: HTTP status.
-        message: The cluster's own words.
-        retry_after_s: How long it asks to be left alone; None where it does not say.
-    """
-
-    def __init__(self, status: int, message: str, retry_after_s: float | None = None):
-        super().__init__(f"{status} {message}")
-        self.status, self.message, self.retry_after_s = status, message, retry_after_s
-
-
-class Unreachable(Exception):
-    """The API did not answer, or the connection broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +46,8 @@ class Connection:
         host: URL of the API server.
         api: The official client's ApiClient.
         patience_s: How long requests are repeated, in seconds.
+        refusal_patience_s: How long also 401 and 404 are repeated, in seconds; 0 repeats 401 once, with credentials
+            that are read again.
         stop: Set, it ends waiting and repeating.
     """
 
@@ -68,6 +55,7 @@ class Connection:
     host: str
     api: Any = field(repr=False)
     patience_s: float = PATIENCE_S
+    refusal_patience_s: float = 0.0
     stop: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def get(self, path: str, *, accept: str = JSON, **query: Any) -> dict[str, Any]:
@@ -98,10 +86,29 @@ class Connection:
             raise
         return True
 
+    def find(self, path: str) -> dict[str, Any] | None:
+        """Return an object; None if the API answers twice, with a pause between, that it does not exist."""
+        for is_last in (False, True):
+            try:
+                return self._exchange("GET", path, {}, final=(404,))
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            if not is_last:
+                self.stop.wait(_SECOND_LOOK_S)
+        return None
+
     @contextmanager
-    def stream(self, path: str, *, read_timeout_s: float, **query: Any) -> Iterator[Any]:
-        """Open an answer that comes bit by bit; the block reads it by `chunks`."""
-        answer = self._repeated("GET", path, query, None, JSON, JSON, read_timeout_s)
+    def stream(self, path: str, *, read_timeout_s: float, final: tuple[int, ...] = (), **query: Any) -> Iterator[Any]:
+        """Open an answer that comes bit by bit; the block reads it by `chunks`.
+
+        Args:
+            path: What to read.
+            read_timeout_s: How long the server may be silent, in seconds.
+            final: Statuses that are not repeated, whatever the connection's patience.
+            **query: Parameters of the request.
+        """
+        answer = self._retrying(final)(self._send, "GET", path, query, None, JSON, JSON, read_timeout_s)
         try:
             yield answer
         finally:
@@ -109,32 +116,50 @@ class Connection:
             answer.release_conn()
 
     def _exchange(
-        self, method: str, path: str, query: Mapping[str, Any], body: Any = None, kind: str = JSON, accept: str = JSON
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        body: Any = None,
+        kind: str = JSON,
+        accept: str = JSON,
+        final: tuple[int, ...] = (),
     ) -> dict[str, Any]:
         def once() -> dict[str, Any]:
             answer = self._send(method, path, query, body, kind, accept, READ_TIMEOUT_S)
             try:
-                return json.loads(b"".join(chunks(answer)))
+                found = json.loads(b"".join(chunks(answer)))
             except ValueError as error:
-                raise Unreachable(f"{method} {path}: the answer is no JSON: {error}") from error
+                raise Unreachable(f"{method} {path}: the answer is not valid JSON: {error}") from error
             finally:
                 answer.release_conn()
+            if not isinstance(found, dict) or (path.startswith("/api") and not isinstance(found.get("kind"), str)):
+                raise Unreachable(f"{method} {path}: the answer is not an object of the API")
+            return found
 
-        return self._retrying()(once)
+        return self._retrying(final)(once)
 
-    def _repeated(self, *request: Any) -> Any:
-        return self._retrying()(self._send, *request)
-
-    def _retrying(self) -> Any:
+    def _retrying(self, final: tuple[int, ...]) -> Any:
         import tenacity
 
+        patience = _Patience(self.patience_s, self.refusal_patience_s, final)
         return tenacity.Retrying(
-            retry=tenacity.retry_if_exception(is_passing),
+            retry=tenacity.retry_if_exception(lambda error: is_passing(error) or patience.may_pass(error)),
             wait=_pause_s,
-            stop=tenacity.stop_after_delay(self.patience_s) | tenacity.stop_when_event_set(self.stop),
+            stop=tenacity.stop_any(patience, tenacity.stop_when_event_set(self.stop)),
             sleep=tenacity.sleep_using_event(self.stop),
+            before_sleep=self._renew,
             reraise=True,
         )
+
+    def _renew(self, state: Any) -> None:
+        """Read the credentials again after a 401: a token may have been renewed, also by somebody else."""
+        if getattr(state.outcome.exception(), "status", None) != _UNAUTHORIZED:
+            return
+        with suppress(ProblemsFound):  # then the old ones are tried again
+            fresh = connect(self.context)
+            if fresh.host == self.host:
+                self.api.configuration, self.api.rest_client = fresh.api.configuration, fresh.api.rest_client
 
     def _send(
         self,
@@ -167,9 +192,44 @@ class Connection:
         except ApiException as error:
             if not error.status:  # a certificate that is not to be trusted comes as status 0
                 raise Unreachable(f"{self.host}: {' '.join(str(error.reason).split())}") from error
-            raise _api_error(error) from error
+            raise api_error(error) from error
         except (HTTPError, OSError) as error:
-            raise Unreachable(f"{self.host}: {_reason(error)}") from error
+            raise Unreachable(f"{self.host}: {reason(error)}") from error
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Ends the repeating of a request. A refusal has its own patience, from the first one in a row.
+
+    Args:
+        passing_s: How long failures that pass are repeated, in seconds.
+        refusal_s: How long refusals that may pass are repeated, in seconds.
+        final: Statuses that are not repeated.
+    """
+
+    passing_s: float
+    refusal_s: float
+    final: tuple[int, ...]
+    refused_at: float | None = None
+    refusals: int = 0
+
+    def may_pass(self, error: BaseException) -> bool:
+        """Return whether a refusal may be a passing one: credentials that expired, an API that is not served yet."""
+        if not isinstance(error, ApiError) or error.status in self.final:
+            return False
+        return error.status == _UNAUTHORIZED or (error.status == _NOT_FOUND and self.refusal_s > 0)
+
+    def __call__(self, state: Any) -> bool:
+        """Return whether to give up."""
+        error = state.outcome.exception()
+        if is_passing(error):
+            self.refused_at, self.refusals = None, 0
+            asked_s = error.retry_after_s or 0.0 if isinstance(error, ApiError) else 0.0
+            return state.seconds_since_start + asked_s >= self.passing_s
+        now = time.monotonic()
+        self.refused_at, self.refusals = self.refused_at or now, self.refusals + 1
+        is_first_401 = error.status == _UNAUTHORIZED and self.refusals == 1
+        return now - self.refused_at >= self.refusal_s and not is_first_401
 
 
 def chunks(answer: Any) -> Iterator[bytes]:
@@ -184,7 +244,7 @@ def chunks(answer: Any) -> Iterator[bytes]:
         yield from answer.stream(1 << 16)
     except (HTTPError, OSError, ValueError, AttributeError) as error:
         # A socket that another thread closes shows as ValueError or AttributeError.
-        raise Unreachable(_reason(error)) from error
+        raise Unreachable(reason(error)) from error
 
 
 def connect(context: str | None) -> Connection:
@@ -285,11 +345,6 @@ def _told_in_log() -> Iterator[list[str]]:
         root.removeHandler(handler)
 
 
-def is_passing(error: BaseException) -> bool:
-    """Tell whether the same request may succeed later."""
-    return isinstance(error, Unreachable) or (isinstance(error, ApiError) and error.status in _PASSING)
-
-
 def pause_s(attempt: int) -> float:
     """Return how long to wait after the `attempt`-th failure in a row, in seconds: doubling, and never in step."""
     return random.uniform(0.5, 1) * min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempt, 10))
@@ -297,64 +352,7 @@ def pause_s(attempt: int) -> float:
 
 def _pause_s(state: Any) -> float:
     asked_s = getattr(state.outcome.exception(), "retry_after_s", None)
-    return pause_s(state.attempt_number) if asked_s is None else asked_s
-
-
-def problem(error: ApiError | Unreachable, path: str, *, value: Any = None) -> Problem:
-    """Return a failed request as a Problem.
-
-    Args:
-        error: What went wrong.
-        path: Key that the user may change.
-        value: Its value.
-    """
-    if isinstance(error, Unreachable):
-        return Problem("E342", "cluster.kube_context", f"the cluster's API does not answer: {error}")
-    if error.status == 401:
-        remedy = "log in again, or renew the kubeconfig's credentials"
-        return Problem(
-            "E343", "cluster.kube_context", f"the cluster does not know you: {error.message}", remedy=remedy
-        )
-    if error.status == 403:
-        return Problem("E344", path, error.message, value=value, remedy="ask for a Role that allows it")
-    if is_passing(error):
-        return Problem("E342", path, f"the cluster's API is in trouble: {error}", value=value)
-    return Problem("E351", path, error.message, value=value)
-
-
-@contextmanager
-def told(path: str = "cluster.namespace") -> Iterator[None]:
-    """Let a request that fails within the block be a Problem.
-
-    Raises:
-        ProblemsFound: One failed.
-    """
-    try:
-        yield
-    except (ApiError, Unreachable) as error:
-        raise ProblemsFound((problem(error, path),)) from error
-
-
-def _api_error(error: Any) -> ApiError:
-    body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body or ""
-    try:
-        message = json.loads(body)["message"]
-    except (ValueError, KeyError, TypeError):
-        message = " ".join(body.split())[:500] or str(error.reason)
-    return ApiError(error.status, message, _seconds((error.headers or {}).get("Retry-After")))
-
-
-def _seconds(text: str | None) -> float | None:
-    return min(float(text), LONGEST_PAUSE_S) if text and text.isdigit() else None
-
-
-def _reason(error: Exception) -> str:
-    """Return the innermost reason of a broken connection, without object addresses."""
-    inner = getattr(error, "reason", None)
-    if isinstance(inner, Exception):
-        return _reason(inner)
-    text = str(error).rpartition(">: ")[2] or type(error).__name__
-    return " ".join(text.split())
+    return pause_s(state.attempt_number) if asked_s is None else asked_s + pause_s(1)
 
 
 def _text(value: Any) -> str:

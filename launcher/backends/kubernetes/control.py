@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.backends.kubernetes import objects
-from launcher.backends.kubernetes.client import ApiError, Connection, Unreachable, pause_s, problem
+from launcher.backends.kubernetes.client import Connection, pause_s
+from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.follow import read_status
 from launcher.backends.kubernetes.target import Target
 from launcher.problems import Problem, ProblemsFound, fail

@@ -4,28 +4,23 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
-from launcher.backends.kubernetes import lenient, objects, status
-from launcher.backends.kubernetes.client import (
-    ApiError,
-    Connection,
-    Unreachable,
-    chunks,
-    is_passing,
-    pause_s,
-    problem,
-)
+from launcher.backends.kubernetes import lenient, objects, server, status
+from launcher.backends.kubernetes.client import Connection, chunks, pause_s
+from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.preflight import kueue_version
-from launcher.backends.kubernetes.target import Object, Target, is_event_of, own_pods
+from launcher.backends.kubernetes.target import Object, Target, own_pods
 from launcher.problems import ProblemsFound
-from launcher.specs import JobEvent, JobState, JobStatus
+from launcher.specs import JobState, JobStatus
 
 PATIENCE_S = 1800.0
 """How long a follower outlasts an API that does not answer."""
+
+REFUSAL_PATIENCE_S = 60.0
+"""How long a follower outlasts an API that answers 401 or 404: expired credentials, kinds that are not served yet."""
 
 _WATCH_S = 60
 """How long the server keeps a watch open; a connection that died unnoticed lasts no longer."""
@@ -34,7 +29,8 @@ _SHORT_S = 1.0
 """A watch that ends sooner was refused, so that the next one waits."""
 
 _LIST_CHUNK = 500
-_LOOK_AGAIN_S = 15.0
+_GONE, _MARK = 410, "BOOKMARK"
+LOOK_AGAIN_S = 15.0
 """How often a job that waits is looked at without an event: Kueue's own objects are not watched."""
 
 _FIRST_S = 5.0
@@ -46,14 +42,22 @@ _ASIDE_PATIENCE_S = 2.0
 Objects = Mapping[str, Mapping[str, Any]]
 
 
-def snapshots(connection: Connection, where: str, **query: Any) -> Iterator[Objects]:
+def snapshots(
+    connection: Connection, where: str, *, deleted: dict[str, Object] | None = None, **query: Any
+) -> Iterator[Objects]:
     """Yield the objects of a list by uid, now and after each change, until `connection.stop` is set.
+
+    Args:
+        connection: The cluster.
+        where: Path of the list.
+        deleted: Receives each deleted object by uid, as it was at its end.
+        **query: Which objects.
 
     Raises:
         ApiError: The API refuses the list or the watch.
         Unreachable: It did not answer for as long as the connection has patience.
     """
-    items, version = _listed(connection, where, query)
+    items, version = listed(connection, where, query)
     yield dict(items)
     failures = 0
     while not connection.stop.is_set():
@@ -61,49 +65,83 @@ def snapshots(connection: Connection, where: str, **query: Any) -> Iterator[Obje
         try:
             for event in _watched(connection, where, version, query):
                 version = event["object"]["metadata"]["resourceVersion"]
-                if event["type"] != "BOOKMARK":
-                    _take(items, event)
+                if event["type"] != _MARK:
+                    _take(items, event, deleted)
                     yield dict(items)
-        except ApiError as error:
-            if error.status == 410:  # what happened since is forgotten
-                items, version = _listed(connection, where, query)
-                yield dict(items)
-            elif not is_passing(error):
-                raise
+        except _Expired as error:  # what happened since is forgotten
+            connection.stop.wait(error.retry_after_s or 0.0)
+            items, version = listed(connection, where, query)
+            yield dict(items)
         failures = failures + 1 if time.monotonic() - started < _SHORT_S else 0
         if failures:
             connection.stop.wait(pause_s(failures))
 
 
-def _listed(connection: Connection, where: str, query: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def listed(connection: Connection, where: str, query: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Return a whole list by uid, and its version; read in pieces, anew where a piece came too late."""
     while True:
         items, token = {}, ""
         try:
             while True:
                 page = connection.get(where, limit=_LIST_CHUNK, **{"continue": token or None}, **query)
-                items |= {item["metadata"]["uid"]: item for item in page["items"]}
-                token = page["metadata"].get("continue")
+                items |= {item["metadata"]["uid"]: item for item in page.get("items") or ()}
+                token = lenient.text(lenient.mapping(page, "metadata").get("continue"))
                 if not token:
-                    return items, page["metadata"]["resourceVersion"]
+                    return items, lenient.text(lenient.mapping(page, "metadata").get("resourceVersion"))
         except ApiError as error:
             if error.status != 410 or connection.stop.wait(pause_s(1)):
                 raise
 
 
+class _Expired(Exception):
+    """A watch cannot continue from its last version; the list has to be read again.
+
+    Args:
+        retry_after_s: How long the server asks to wait before, in seconds.
+    """
+
+    def __init__(self, retry_after_s: float | None = None):
+        super().__init__()
+        self.retry_after_s = retry_after_s
+
+
 def _watched(connection: Connection, where: str, version: str, query: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the events of one watch until it ends or breaks."""
+    """Yield the events of one watch until it ends or breaks.
+
+    Raises:
+        ApiError: The API refuses the watch.
+        _Expired: The list has to be read again.
+    """
     watch = {"watch": True, "allowWatchBookmarks": True, "resourceVersion": version, "timeoutSeconds": _WATCH_S}
-    with connection.stream(where, read_timeout_s=_WATCH_S + 15.0, **watch, **query) as answer:
-        try:
+    try:
+        with connection.stream(where, read_timeout_s=_WATCH_S + 15.0, **watch, **query) as answer:
             for line in lines(chunks(answer)):
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    told = event["object"]
-                    raise ApiError(told.get("code", 500), told.get("message", ""))
-                yield event
-        except (Unreachable, ValueError):
-            return  # the next watch goes on from the last version
+                yield _event(line)
+    except ApiError as error:
+        if error.status == _GONE:
+            raise _Expired from error
+        raise
+    except Unreachable:
+        return  # the next watch continues from the last version
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """Return an event of a watch.
+
+    Raises:
+        _Expired: It reports an error, or is not an event.
+    """
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        raise _Expired from error
+    metadata = lenient.mapping(event, "object", "metadata")
+    is_whole = isinstance(metadata.get("resourceVersion"), str) and (
+        metadata.get("uid") or event.get("type") == _MARK
+    )
+    if lenient.mapping(event).get("type") not in ("ADDED", "MODIFIED", "DELETED", _MARK) or not is_whole:
+        raise _Expired(lenient.count(lenient.mapping(event, "object", "details").get("retryAfterSeconds")))
+    return event
 
 
 def lines(pieces: Iterator[bytes], longest: int = 1 << 24) -> Iterator[bytes]:
@@ -115,10 +153,12 @@ def lines(pieces: Iterator[bytes], longest: int = 1 << 24) -> Iterator[bytes]:
         rest = rest[:longest]
 
 
-def _take(items: dict[str, Any], event: Mapping[str, Any]) -> None:
+def _take(items: dict[str, Any], event: Object, deleted: dict[str, Object] | None) -> None:
     uid = event["object"]["metadata"]["uid"]
     if event["type"] == "DELETED":
         items.pop(uid, None)
+        if deleted is not None:
+            deleted[uid] = event["object"]
     else:
         items[uid] = event["object"]
 
@@ -130,6 +170,7 @@ class Observer:
     Args:
         connection: Its `stop` ends the watches.
         target: The job.
+        last: The custom resource as it was last seen, also once it is deleted.
         inbox: Receives None whenever something changed, an exception where a watch gave up, and what others put.
     """
 
@@ -138,13 +179,12 @@ class Observer:
     inbox: queue.Queue[Any] = field(default_factory=lambda: queue.Queue(maxsize=1000))
     job: Object | None = None
     selected: tuple[Object, ...] = ()
+    last: Object | None = None
     known: set[str] = field(default_factory=set)
 
     def __enter__(self) -> "Observer":
-        job = objects.path(self.target.kind, self.target.namespace)
-        self.spawn(self._observe, "job", job, {"fieldSelector": f"metadata.name={self.target.name}"})
-        pods = objects.path("Pod", self.target.namespace)
-        self.spawn(self._observe, "pods", pods, {"labelSelector": self.target.selector})
+        self.spawn(self._observe_job, objects.path(self.target.kind, self.target.namespace))
+        self.spawn(self._observe_pods, objects.path("Pod", self.target.namespace))
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -158,7 +198,7 @@ class Observer:
             try:
                 work(*arguments)
                 fault = None
-            except (ApiError, Unreachable) as error:
+            except (ApiError, Unreachable, ProblemsFound) as error:
                 fault = error
             finally:
                 if fault:
@@ -189,7 +229,7 @@ class Observer:
             return None
         if isinstance(item, (ApiError, Unreachable)):
             raise ProblemsFound((problem(item, "cluster.namespace", value=self.target.namespace),))
-        if isinstance(item, RuntimeError):
+        if isinstance(item, (RuntimeError, ProblemsFound)):
             raise item
         return item
 
@@ -205,15 +245,24 @@ class Observer:
 
     def status(self) -> JobStatus:
         """Return the job's status as the watches have it."""
-        return current_status(self.connection, self.target, self.job, self.pods)
+        return current_status(self.connection, self.target, self.job, self.pods, self.last)
 
-    def _observe(self, what: str, where: str, query: Mapping[str, Any]) -> None:
-        for found in snapshots(self.connection, where, **query):
-            if what == "job":
-                self.job = found.get(self.target.uid)
-            else:
-                self.selected = tuple(found.values())
-            self.known.add(what)
+    def _observe_job(self, where: str) -> None:
+        deleted: dict[str, Object] = {}
+        query = {"fieldSelector": f"metadata.name={self.target.name}"}
+        for found in snapshots(self.connection, where, deleted=deleted, **query):
+            uid = self.target.uid
+            # A list may lack it by mistake; an event of its deletion has it as it ended.
+            job = found.get(uid) or (None if uid in deleted else _read_job(self.connection, self.target))
+            self.last = job or deleted.get(uid) or self.last
+            self.job = job
+            self.known.add("job")
+            self.tell(None)
+
+    def _observe_pods(self, where: str) -> None:
+        for found in snapshots(self.connection, where, labelSelector=self.target.selector):
+            self.selected = tuple(found.values())
+            self.known.add("pods")
             self.tell(None)
 
 
@@ -235,33 +284,57 @@ def read_objects(connection: Connection, target: Target) -> tuple[Object | None,
         Unreachable: It does not answer.
     """
     job = _read_job(connection, target)
-    pods, _ = _listed(connection, objects.path("Pod", target.namespace), {"labelSelector": target.selector})
+    pods, _ = listed(connection, objects.path("Pod", target.namespace), {"labelSelector": target.selector})
     return job, own_pods(pods.values(), target, job)
 
 
 def _read_job(connection: Connection, target: Target) -> Object | None:
-    try:
-        job = connection.get(target.path)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        return None
-    return job if job["metadata"]["uid"] == target.uid else None  # else another job of that name
+    """Return a job's custom resource; None only if the cluster that it was submitted to does not have it.
+
+    Raises:
+        ProblemsFound: Another cluster answers (E348).
+    """
+    job = connection.find(target.path)
+    if job is not None and target.is_met_by(job):
+        return job
+    server.require(connection, target.server, is_strict=True)
+    return None
 
 
-def current_status(connection: Connection, target: Target, job: Any, pods: Any) -> JobStatus:
-    """Return a job's status; Kueue is asked only for one that waits in a queue."""
+def current_status(
+    connection: Connection, target: Target, job: Object | None, pods: Any, last: Object | None = None
+) -> JobStatus:
+    """Return a job's status. Kueue is asked only about one that waits in a queue, or was deleted unseen.
+
+    Args:
+        connection: The cluster.
+        target: The job.
+        job: The custom resource as it is now; None once it is deleted.
+        pods: The job's own pods.
+        last: The custom resource as it was last seen.
+    """
+    if job is None:
+        return _deleted_status(connection, target, pods, last)
     view = status.View(job, pods)
     seen = status.read(view)
-    is_queued = job is not None and status.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
+    is_queued = status.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
     if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):
         return seen
-    aside = replace(connection, patience_s=min(connection.patience_s, _ASIDE_PATIENCE_S))
-    return status.read(replace(view, workloads=_workloads(aside, target)))
+    return status.read(replace(view, workloads=_workloads(connection, target)))
+
+
+def _deleted_status(connection: Connection, target: Target, pods: Any, last: Object | None) -> JobStatus:
+    """Return how a job ended that is deleted, by its last conditions or Kueue's record of it; else GONE."""
+    ended = status.read(status.View(last, pods)) if last else None
+    if ended and ended.state.is_final:
+        return ended
+    view = status.View(None, pods, _workloads(connection, target) if target.uid else ())
+    return status.read(view)
 
 
 def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any], ...]:
     """Return the job's Workloads. Source: Kueue, label kueue.x-k8s.io/job-uid."""
+    connection = replace(connection, patience_s=min(connection.patience_s, _ASIDE_PATIENCE_S), refusal_patience_s=0.0)
     version = kueue_version(connection)
     if version is None:
         return ()
@@ -279,7 +352,7 @@ def wait(connection: Connection, target: Target, timeout_s: float | None) -> Ite
     began, told = time.monotonic(), None
     with Observer(follower(connection), target) as observer:
         while (left_s := (limit_s if told else max(limit_s, _FIRST_S)) - (time.monotonic() - began)) > 0:
-            observer.next(min(_LOOK_AGAIN_S, max(left_s, 0.1)))
+            observer.next(min(LOOK_AGAIN_S, max(left_s, 0.1)))
             if not observer.is_informed:
                 continue
             seen = observer.status()
@@ -292,52 +365,5 @@ def wait(connection: Connection, target: Target, timeout_s: float | None) -> Ite
 
 def follower(connection: Connection) -> Connection:
     """Return the same connection for one follower: more patient, and ended by its own event."""
-    return replace(connection, patience_s=max(PATIENCE_S, connection.patience_s), stop=threading.Event())
-
-
-def events(connection: Connection, target: Target, *, follow: bool) -> Iterator[JobEvent]:
-    """Yield the events of a job and its pods, oldest first; with `follow`, until it has ended."""
-    where, told = objects.path("Event", target.namespace), {}
-    if not follow:
-        job, pods = read_objects(connection, target)
-        found, _ = _listed(connection, where, {})
-        yield from _new_events(found, lambda event: is_event_of(event, target, job, pods), target, told)
-        return
-    with Observer(follower(connection), target) as observer:
-
-        def observe() -> None:
-            for found in snapshots(observer.connection, where):
-                observer.tell(found)
-
-        def is_own(event: Object) -> bool:
-            return is_event_of(event, target, observer.job, observer.pods)
-
-        observer.spawn(observe)
-        while True:
-            found = observer.next(_LOOK_AGAIN_S)
-            if found is not None:
-                yield from _new_events(found, is_own, target, told)
-            if observer.is_informed and observer.inbox.empty() and observer.status().state.is_final:
-                latest, _ = _listed(observer.connection, where, {})
-                yield from _new_events(latest, is_own, target, told)
-                return
-
-
-def _new_events(
-    found: Objects, is_own: Callable[[Object], bool], target: Target, told: dict[str, int]
-) -> list[JobEvent]:
-    """Return what is new among events; one whose count has grown is returned again."""
-    new = []
-    for uid, event in found.items():
-        about, count = event["involvedObject"], event.get("count") or 1
-        if told.get(uid, 0) < count and is_own(event):
-            told[uid] = count
-            label = "" if about.get("uid") == target.uid else f"{about.get('kind')}/{about.get('name')}"
-            is_warning = event.get("type") == "Warning"
-            new.append(JobEvent(_time_s(event), event.get("reason", ""), event.get("message", ""), label, is_warning))
-    return sorted(new, key=lambda event: event.time_s)
-
-
-def _time_s(event: Mapping[str, Any]) -> float:
-    stamp = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-    return datetime.fromisoformat(stamp).timestamp()
+    patience_s = max(PATIENCE_S, connection.patience_s)
+    return replace(connection, patience_s=patience_s, refusal_patience_s=REFUSAL_PATIENCE_S, stop=threading.Event())

@@ -101,7 +101,7 @@ def existing(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> Or
             found.append({**connection.get(path), "kind": each["kind"]})
         except ApiError as error:
             if error.status != 404:
-                faults.append(problem(error, each["kind"], value=each["metadata"]["name"]))
+                faults.append(problem(error, "--cluster", value=f"{each['kind']} {each['metadata']['name']}"))
         except Unreachable as error:
             raise ProblemsFound((problem(error, "team"),)) from error
     if faults:

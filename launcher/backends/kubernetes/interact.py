@@ -16,7 +16,8 @@ from typing import Any
 from launcher import console
 from launcher.backends.kubernetes import channels, pods
 from launcher.backends.kubernetes.channels import Channels
-from launcher.backends.kubernetes.client import ApiError, Connection, Unreachable, problem
+from launcher.backends.kubernetes.client import Connection
+from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.ranks import Places
 from launcher.problems import Notice, Problem, ProblemsFound, fail, masked
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.kubernetes import objects, status
-from launcher.backends.kubernetes.client import ApiError, Connection, problem
+from launcher.backends.kubernetes.client import Connection
+from launcher.backends.kubernetes.errors import ApiError, problem
 from launcher.backends.kubernetes.target import Target, own_pods
 from launcher.problems import ProblemsFound, fail, masked
 from launcher.rules.kubernetes import DNS_LABEL

@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from launcher.backends.kubernetes import objects
-from launcher.backends.kubernetes.client import ApiError, Connection, Unreachable, chunks, is_passing, pause_s
+from launcher.backends.kubernetes.client import Connection, chunks, pause_s
+from launcher.backends.kubernetes.errors import ApiError, Unreachable, is_passing
 from launcher.backends.kubernetes.follow import Observer, follower, lines, read_objects
 from launcher.backends.kubernetes.ranks import Filter, Places
 from launcher.backends.kubernetes.target import Target
@@ -27,6 +28,9 @@ _OVERLAP_S = 2
 
 _DRAIN_S = 10.0
 """How long the logs of a job that has ended may be silent before they are taken to be complete."""
+
+_NO_LOG = (400, 404)
+"""Statuses of a log that does not exist. Source: Kubernetes, kubelet's getContainerLogs."""
 
 _LOOK_AGAIN_S = 15.0
 _BREATH_S = 0.5
@@ -152,17 +156,12 @@ class Reader:
                 return
 
     def _pod(self) -> Mapping[str, Any] | None:
-        try:
-            pod = self.connection.get(self.path)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return pod if pod["metadata"]["uid"] == self.uid else None
+        pod = self.connection.find(self.path)
+        return pod if pod and pod["metadata"]["uid"] == self.uid else None
 
     def _run(self, number: int) -> Iterator[str]:
         """Yield every line of one run, however often the connection breaks."""
-        window, failures = Window(), 0
+        window, failures, refusals = Window(), 0, 0
         while not self.connection.stop.is_set():
             pod = self._pod()
             now = run_of(pod) if pod else None
@@ -182,12 +181,12 @@ class Reader:
             try:
                 yield from self._pass(window, number, query)
             except ApiError as error:
-                if error.status in (400, 404):  # its log is gone with its container
+                if error.status not in _NO_LOG and not is_passing(error):
+                    raise
+                if error.status in _NO_LOG and (refusals := refusals + 1) > 1:  # its log is gone with its container
                     if window.latest is None:
                         yield _lost(self.pod, number)
                     return
-                if not is_passing(error):
-                    raise
                 is_last = False
             except Unreachable:
                 is_last = False
@@ -204,7 +203,8 @@ class Reader:
             Unreachable: The connection broke.
         """
         since = {"timestamps": True, "sinceTime": window.since()}
-        with self.connection.stream(f"{self.path}/log", read_timeout_s=_READ_TIMEOUT_S, **since, **query) as answer:
+        path = f"{self.path}/log"
+        with self.connection.stream(path, read_timeout_s=_READ_TIMEOUT_S, final=_NO_LOG, **since, **query) as answer:
             if not query["previous"] and not self._is_current(number):
                 raise Unreachable("the container was started anew meanwhile")
             for line in lines(chunks(answer), _LONGEST_LINE):

@@ -219,8 +219,8 @@ def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
 def requests(job: JobSpec) -> dict[str, Any]:
     """Return what a pod asks for: its limits, and its part of the node's processors and memory.
 
-    These two are no limits: memory that nobody else uses is the pod's for its data and checkpoints, and a limit on
-    processors would only slow it. A pod without accelerators requests none: its part of a node is unknown.
+    These two have no limits: a pod may use free memory for its data and checkpoints, and a limit on processors
+    would only slow it. A pod without accelerators requests none: its part of a node is unknown.
     """
     asked = limits(job)
     if not job.settings.request_node_share or not job.resources.accelerators:

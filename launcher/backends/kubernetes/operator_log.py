@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.backends.kubernetes import objects
-from launcher.backends.kubernetes.client import ApiError, Connection
+from launcher.backends.kubernetes.client import Connection
+from launcher.backends.kubernetes.errors import ApiError
 from launcher.backends.kubernetes.logs import Reader
 from launcher.backends.kubernetes.ranks import Places
 from launcher.backends.kubernetes.target import Target

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.kubernetes.client import METADATA_ONLY, ApiError, Connection, Unreachable, problem
+from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
+from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.objects import DIGEST, JOB_KINDS, Manifest, manager, path, pod_templates
 from launcher.governance import Quota, exceeds, limits_growth
 from launcher.problems import Notice, Problem

@@ -52,7 +52,7 @@ def read(view: View) -> JobStatus:
     pods = [pod for pod in view.pods if isinstance(pod, Mapping)]
     nodes = len([pod for pod in pods if _phase(pod) == "Running"])
     if view.job is None:
-        return JobStatus(JobState.GONE, nodes, "the cluster does not have it any more")
+        return _finished(view, nodes) or JobStatus(JobState.GONE, nodes, "the cluster does not have it any more")
     status = lenient.mapping(view.job, "status")
     held = _held(status)
     name, state = next(((name, state) for name, state in STATES if name in held), ("", JobState.PENDING))
@@ -67,6 +67,21 @@ def read(view: View) -> JobStatus:
         words = (_waiting(view, nodes), *_faults(extras), *odd)
         return JobStatus(state, nodes, "; ".join(words), **extras)
     return _running(view, nodes, extras, odd)
+
+
+def _finished(view: View, nodes: int) -> JobStatus | None:
+    """Return how Kueue saw a deleted job end; None if it did not.
+
+    Source: Kueue, Workload condition Finished, reasons Succeeded and Failed.
+    """
+    for workload in view.workloads:
+        finished = _held(lenient.mapping(workload, "status")).get("Finished", {})
+        if state := _REASONS.get(lenient.text(finished.get("reason"))):
+            return JobStatus(state, nodes, _said(finished))
+    return None
+
+
+_REASONS = {"Succeeded": JobState.SUCCEEDED, "Failed": JobState.FAILED}
 
 
 def _held(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -4,9 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.backends.kubernetes.client import ApiError, Connection, Unreachable, problem
+from launcher import console
+from launcher.backends.kubernetes.client import Connection
+from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.objects import Manifest, manager, manifests
 from launcher.backends.kubernetes.preflight import Findings, digest_of, examine, find
+from launcher.backends.kubernetes.server import Server, identified
+from launcher.interrupts import Interrupted, deferred, signum
 from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.specs import Bundle
 
@@ -19,11 +23,13 @@ class Submitted:
 
     Args:
         job: The custom resource as it is now.
+        server: The cluster.
         is_new: False where it was there already.
         notices: What its user should know.
     """
 
     job: Mapping[str, Any]
+    server: Server
     is_new: bool
     notices: tuple[Notice, ...] = ()
 
@@ -46,24 +52,35 @@ def submit(connection: Connection, bundle: Bundle) -> Submitted:
     wanted = manifests(bundle)
     there = _standing(connection, wanted)
     if _is_whole(there, bundle):
-        return Submitted(there[-1] or {}, is_new=False)
+        return Submitted(there[-1] or {}, identified(connection), is_new=False)
     findings = examine(connection, wanted)
     if findings.problems:
         raise ProblemsFound(findings.problems)
+    reached = identified(connection)
     absent = [manifest for manifest, body in zip(wanted, there, strict=True) if body is None]
     # Without its job, what an earlier launch of this bundle left is of no use to anybody.
     own = wanted if there[-1] is None else absent
-    is_settled = False
     try:
         job = _make(connection, wanted, absent, there[-1])
-        is_settled = True
     except (ApiError, Unreachable) as error:
-        is_settled = True
         raise ProblemsFound(_failed(connection, own, error)) from error
-    finally:
-        if not is_settled:  # interrupted
-            _take_back(connection, own)
-    return Submitted(job, is_new=True, notices=findings.notices)
+    except KeyboardInterrupt as interrupt:
+        raise _interrupted(connection, own, interrupt) from None
+    except BaseException:
+        _take_back(connection, own)
+        raise
+    return Submitted(job, reached, is_new=True, notices=findings.notices)
+
+
+def existing(connection: Connection, bundle: Bundle) -> tuple[Manifest, ...]:
+    """Return those objects of a bundle that exist.
+
+    Raises:
+        ApiError: The API refuses.
+        Unreachable: It does not answer.
+    """
+    found = ((manifest, connection.find(manifest.path)) for manifest in manifests(bundle))
+    return tuple(manifest for manifest, body in found if body and digest_of(body) == manifest.digest)
 
 
 def _is_of(body: Mapping[str, Any], bundle: Bundle) -> bool:
@@ -82,7 +99,7 @@ def _is_whole(there: Sequence[Mapping[str, Any] | None], bundle: Bundle) -> bool
 
 def _failed(connection: Connection, own: Sequence[Manifest], error: ApiError | Unreachable) -> tuple[Problem, ...]:
     """Take back a submission that failed; say why it failed and what became of it."""
-    left = _take_back(connection, own)
+    _, left = _take_back(connection, own)
     told = problem(error, "cluster.namespace", value=own[-1].namespace)
     if not left:
         told = replace(told, message=f"{told.message}; what this launch had made was removed")
@@ -125,23 +142,32 @@ def _make_job(connection: Connection, wanted: Manifest) -> Mapping[str, Any]:
         raise
 
 
-def _take_back(connection: Connection, own: Sequence[Manifest]) -> tuple[Problem, ...]:
-    """Remove what is there of a submission, the job first; return what cannot be removed.
+def _interrupted(connection: Connection, own: Sequence[Manifest], interrupt: KeyboardInterrupt) -> Interrupted:
+    """Roll back a submission that a signal ended, and print what became of it."""
+    console.say("interrupted; removing what was made …", stderr=True)
+    with deferred("still removing; once more leaves the rest there"):
+        removed, left = _take_back(connection, own)
+    console.say(f"removed: {', '.join(removed) or 'nothing, as nothing had been made'}", stderr=True)
+    if left:
+        console.show_problems(left, "the rest could not be removed")
+    return Interrupted(signum(interrupt), is_rolled_back=not left)
 
-    Whether a request that broke had made its object, only the cluster knows: it is asked.
+
+def _take_back(connection: Connection, own: Sequence[Manifest]) -> tuple[list[str], tuple[Problem, ...]]:
+    """Remove what exists of a submission, the job first; return what was removed, and what cannot be.
+
+    Only the cluster knows whether a request that broke has made its object; a second look finds one that came late.
     """
-    left = []
+    removed, left = [], []
     for manifest in reversed(own):
         try:
-            there = connection.get(manifest.path)
-            if digest_of(there) == digest_of(manifest.body):
+            there = connection.find(manifest.path)
+            if there and digest_of(there) == digest_of(manifest.body):
                 connection.delete(manifest.path, there["metadata"]["uid"])
-        except ApiError as error:
-            if error.status != 404:
-                left.append(_left(manifest, error))
-        except Unreachable as error:
+                removed.append(str(manifest))
+        except (ApiError, Unreachable) as error:
             left.append(_left(manifest, error))
-    return tuple(left)
+    return removed, tuple(left)
 
 
 def _left(manifest: Manifest, error: ApiError | Unreachable) -> Problem:

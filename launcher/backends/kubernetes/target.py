@@ -21,6 +21,7 @@ class Target:
         uid: Its uid, by which it differs from earlier and later jobs of that name.
         selector: Label selector of its pods.
         parts: Names of its replica specs.
+        server: The cluster that it was submitted to, as recorded; None in records of earlier versions.
     """
 
     kind: str
@@ -29,6 +30,7 @@ class Target:
     uid: str
     selector: str
     parts: tuple[str, ...] = ()
+    server: str | None = None
 
     @property
     def path(self) -> str:
@@ -38,6 +40,11 @@ class Target:
     def has_own_label(self) -> bool:
         """Whether the selector is the label that no user can set; jobs of earlier versions lack it."""
         return self.selector.startswith(f"{objects.JOB_LABEL}=")
+
+    def is_met_by(self, job: Object) -> bool:
+        """Return whether a custom resource of this name is the job, not an earlier or later one."""
+        metadata = lenient.mapping(job, "metadata")
+        return bool(self.uid) and metadata.get("uid") == self.uid
 
     def may_name_pod(self, name: str) -> bool:
         """Return whether a pod of this job may have a name: the job's, a replica spec's, and a number."""

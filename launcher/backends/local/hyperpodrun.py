@@ -1,4 +1,4 @@
-"""`hyperpodrun`, startable with any torch, and as patient with its workers as `--shutdown-timeout` says.
+"""`hyperpodrun`, startable with any torch, which gives its workers `--shutdown-timeout` to end.
 
 torch 2.12 gave torchrun an option `--shutdown-timeout`, which the agent defines as well; argparse
 refuses the second. Here the agent's own replaces torchrun's, which the agent does not read. That torch also has

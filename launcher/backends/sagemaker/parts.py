@@ -35,6 +35,12 @@ DEFAULT_CHANNEL = "training"
 DEFAULT_MAX_RUNTIME_S = 86400
 """Source: StoppingCondition, MaxRuntimeInSeconds: one day, unless the request says otherwise."""
 
+STOP_S = 110
+"""Seconds that torchrun (2.12 or later) gives workers after SIGTERM, otherwise 30. SageMaker sends SIGKILL after 120.
+
+Source: Amazon SageMaker API, StopTrainingJob; torch.distributed.run: --shutdown-timeout.
+"""
+
 LLMFT, SCRIPT = "llm_finetuning_aws", "custom"
 _FSX = "FSxLustre"
 _HASH_LENGTH = 12
@@ -163,7 +169,8 @@ def _files(system: "FileSystem") -> dict[str, Any]:
 
 def environment(plan: Plan) -> dict[str, str]:
     """Return the container's variables; `env_vars` wins over `environment`, as in the published launcher."""
-    return {**(plan.jobs.environment or {}), **plan.variables, **plain_variables(plan.tree)}
+    patience = {"PET_SHUTDOWN_TIMEOUT": str(STOP_S)}
+    return {**patience, **(plan.jobs.environment or {}), **plan.variables, **plain_variables(plan.tree)}
 
 
 def hyperparameters(plan: Plan) -> dict[str, str]:

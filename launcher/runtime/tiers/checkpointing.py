@@ -162,7 +162,7 @@ class CheckpointManager:
 
         Args:
             form: Makes the state that is loaded into, once there is a checkpoint: to make an optimizer's changes it.
-                It is told how many ranks wrote the checkpoint, and may make another state for the same number.
+                Its manifest has the number of ranks that wrote it (`world_size`) and what it holds (`metadata`).
 
         Raises:
             CheckpointUnavailable: There are some, or a tier could not be asked, and nothing was loaded.

@@ -27,11 +27,12 @@ class Record:
         event: `saved`, `loaded`, `failed` or `cleared`.
         step: Of the checkpoint.
         tier: Where.
-        num_bytes: Over all ranks.
+        num_bytes: Written to the tier or read from it, over all ranks.
         seconds: Of the slowest rank.
         blocked_s: How long training stood still, on the slowest rank; None where it did not.
         detail: What went wrong, or was passed over.
         save: Number of the save; 0 in records of earlier versions.
+        sent_bytes: Sent between ranks to load it, over all ranks.
     """
 
     time: float
@@ -43,6 +44,7 @@ class Record:
     blocked_s: float | None = None
     detail: str = ""
     save: int = 0
+    sent_bytes: int = 0
 
 
 class _LogFile(logging.FileHandler):

@@ -18,12 +18,13 @@ from launcher.runtime.newest import (
 from launcher.runtime.tiers.journal import Journal, Record
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.ranks import Ranks
-from launcher.runtime.tiers.reading import Nodes, Reading, Shards, ShardsBroken, copies_of, from_store, read_state
+from launcher.runtime.tiers.reading import Reading, ShardsBroken, read_state
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, unseal_own
+from launcher.runtime.tiers.sources import Nodes, Shards, StoreShards, copies_of
 from launcher.runtime.tiers.stores import Store, TierFailure, TierRefused
 
-Form = Callable[[int], dict[str, Any]]
-"""Makes the state that a checkpoint of so many ranks is loaded into, as for `torch.distributed.checkpoint.load`."""
+Form = Callable[[Manifest], dict[str, Any]]
+"""Makes the state that a checkpoint is loaded into, as for `torch.distributed.checkpoint.load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Survey:
         damage: What is broken and belongs to no save that could be loaded, in words.
         unavailable: Tiers that could not be asked, and why.
         is_final: Whether asking again is in vain.
+        retry_after_s: Seconds that a tier asked to wait.
         published: The newest save in the records.
     """
 
@@ -74,6 +76,7 @@ class Survey:
     damage: tuple[str, ...]
     unavailable: tuple[str, ...]
     is_final: bool
+    retry_after_s: float
     published: Key
 
     @property
@@ -173,11 +176,12 @@ class Restoration:
             if any(survey.is_final for survey in surveys):
                 raise CheckpointUnavailable([*self._search.passed_over, *reasons])
             self._warn("; ".join(reasons))
+            time.sleep(min(self.patience_s, max(survey.retry_after_s for survey in surveys)))
             raise Unavailable("; ".join(reasons))
         return surveys
 
     def _survey(self) -> Survey:
-        stores, damage, unavailable, is_final = [], [], [], False
+        stores, damage, unavailable, is_final, retry_after_s = [], [], [], False, 0.0
         for store in self.stores if self.ranks.rank == 0 else ():
             try:
                 stores.append(store.saves())
@@ -186,13 +190,15 @@ class Restoration:
                 stores.append({})
                 unavailable.append(f"{store.name}: {error}")
                 is_final = is_final or isinstance(error, TierRefused)
+                retry_after_s = max(retry_after_s, getattr(error, "retry_after_s", 0.0))
         holding = Holding(self.node, (), ())
         try:
             holding = self._holding()
         except OSError as error:
             unavailable.append(f"memory: {error}")
         published = self.journal.published() if self.ranks.rank == 0 else Key(0, 0)
-        return Survey(holding, tuple(stores), tuple(damage), tuple(unavailable), is_final, published)
+        faults = (tuple(damage), tuple(unavailable), is_final, retry_after_s)
+        return Survey(holding, tuple(stores), *faults, published)
 
     def _holding(self) -> Holding:
         if self.memory is None:
@@ -224,7 +230,7 @@ class Restoration:
     def _load(self, form: Form, key: Key, place: int) -> Restored:
         began = time.perf_counter()
         manifest = self._manifest(key, place)
-        state = form(manifest.world_size)
+        state = form(manifest)
         for tier, shards, copies in self._sources(manifest, place):
             try:
                 reading = read_state(state, manifest, shards, self.ranks)
@@ -282,7 +288,7 @@ class Restoration:
         """
         if place >= 0:
             store = self.stores[place]
-            yield store.name, from_store(store, manifest), None
+            yield store.name, StoreShards(store, manifest), None
             return
         known = self._holdings
         while True:
@@ -296,8 +302,9 @@ class Restoration:
                 reason = f"no node has the shards of ranks {', '.join(map(str, missing))}"
                 raise (Broken if is_damage else TierFailure)(reason)
             is_copy = any(each[0].is_replica for each in copies.values())
-            nodes = Nodes(self.memory, self.ranks, [holding.node for holding in self._holdings], copies)
-            yield "replica" if is_copy else "memory", nodes.of(manifest), nodes
+            names = [holding.node for holding in self._holdings]
+            nodes = Nodes(self.memory, self.ranks, names, copies, manifest)
+            yield "replica" if is_copy else "memory", nodes, nodes
 
     def _by_node(self, key: Key) -> list[tuple[str, list[tuple[int, bool]]]]:
         nodes = {holding.node: holding for holding in self._holdings}
@@ -323,9 +330,11 @@ class Restoration:
     def _tell(self, key: Key, tier: str, reading: Reading, seconds: float) -> None:
         passed_over = "; ".join(self._search.passed_over)
         self.journal.did("loaded", key.step, tier, reading.num_bytes, seconds)
-        slowest_s, size = reading.slowest_s, reading.total_bytes
-        now = time.time()
-        self.journal.record(Record(now, "loaded", key.step, tier, size, slowest_s, slowest_s, passed_over, key.save))
+        slowest_s, size, sent = reading.slowest_s, reading.total_bytes, reading.sent_bytes
+        record = Record(
+            time.time(), "loaded", key.step, tier, size, slowest_s, slowest_s, passed_over, key.save, sent
+        )
+        self.journal.record(record)
         if passed_over and self.ranks.rank == 0:
             self.journal.warn(key.step, f"goes on from step {key.step}; passed over: {passed_over}")
 

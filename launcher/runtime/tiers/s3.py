@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import numpy
 import torch
 
 from launcher.runtime.newest import Damaged
-from launcher.runtime.tiers.shards import Broken, BytesShard, Key, Shard
+from launcher.runtime.tiers.shards import Broken, Key, Shard
 from launcher.runtime.tiers.stores import MANIFEST, TierFailure, TierRefused
 
 PART_BYTES = 32 << 20
@@ -60,6 +61,7 @@ class Bucket:
 
     name = "persistent"
     faults = ()
+    is_ranged = True
 
     def __init__(self, bucket: str, prefix: str, endpoint: str | None = None, patience_s: float = REQUEST_PATIENCE_S):
         self._bucket, self._prefix, self._endpoint, self._patience_s = bucket, prefix, endpoint, patience_s
@@ -93,15 +95,21 @@ class Bucket:
         return self._patiently(read)
 
     def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
-        room = torch.empty(num_bytes, dtype=torch.uint8)
-        found = self._patiently(lambda: self._client.head_object(Bucket=self._bucket, Key=self._shard(key, rank)))
-        if found["ContentLength"] < len(room):
-            raise Broken(f"the shard of rank {rank} is cut short")
+        return _Object(self, self._shard(key, rank), num_bytes)
+
+    def read(self, name: str, start: int, stop: int, size: int) -> torch.Tensor:
+        """Return bytes of an object of at least `size` bytes, shape `(stop - start,)`.
+
+        Raises:
+            Broken: The object no longer exists, or has fewer bytes.
+            TierFailure: It cannot be read now.
+        """
+        room = torch.empty(stop - start, dtype=torch.uint8)
+        parts = [(start + place, room[place : place + PART_BYTES]) for place in range(0, len(room), PART_BYTES)]
         with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3") as pool:
-            parts = [(start, room[start : start + PART_BYTES]) for start in range(0, len(room), PART_BYTES)]
-            for done in [pool.submit(self._read_part, self._shard(key, rank), *part) for part in parts]:
+            for done in [pool.submit(self._read_part, name, *part, size) for part in parts]:
                 done.result()
-        return BytesShard(room.numpy())
+        return room
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -139,13 +147,12 @@ class Bucket:
     def _names(self, prefix: str) -> list[str]:
         """Return the names under a prefix, without the namespace's."""
 
-        def read() -> list[str]:
+        # Not patiently: a save must not wait for it, and a search for a checkpoint asks again by itself.
+        with _translated():
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix + prefix
             )
             return [each["Key"].removeprefix(self._prefix) for page in pages for each in page.get("Contents", ())]
-
-        return self._patiently(read)
 
     def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
         """Return the answer to a request, which is made again while the store is unavailable."""
@@ -163,20 +170,44 @@ class Bucket:
             time.sleep(wait_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _read_part(self, name: str, start: int, room: torch.Tensor) -> None:
+    def _read_part(self, name: str, start: int, room: torch.Tensor, size: int) -> None:
+        """Fill `room` with what is at `start` of an object."""
         view, stop = memoryview(room.numpy()), start + len(room)
 
         def read() -> None:
             nonlocal view
             part = f"bytes={stop - len(view)}-{stop - 1}"
-            body = self._client.get_object(Bucket=self._bucket, Key=name, Range=part)["Body"]
-            while len(view) and (count := body.readinto(view)):
+            answer = self._client.get_object(Bucket=self._bucket, Key=name, Range=part)
+            if "ContentRange" not in answer:
+                raise TierRefused(f"{self._endpoint} gives no parts of an object")
+            if int(answer["ContentRange"].rpartition("/")[2]) < size:
+                raise Broken(f"{name} is cut short")
+            while len(view) and (count := answer["Body"].readinto(view)):
                 view = view[count:]
             if len(view):
                 raise TierFailure(f"{name}: the answer ends {len(view)} bytes early")
 
-        if len(view):
-            self._patiently(read)
+        self._patiently(read)
+
+
+class _Object:
+    """A shard in a bucket: what is fetched is kept until the next is."""
+
+    def __init__(self, bucket: Bucket, name: str, num_bytes: int):
+        self._bucket, self._name, self._num_bytes, self.moved = bucket, name, num_bytes, 0
+        self._start, self._data = 0, torch.empty(0, dtype=torch.uint8)
+
+    def fetch(self, start: int, stop: int) -> None:
+        self._data = torch.empty(0, dtype=torch.uint8)  # before there is room for the next
+        self._data, self._start = self._bucket.read(self._name, start, stop, self._num_bytes), start
+        self.moved += stop - start
+
+    def read(self, offset: int, room: numpy.ndarray) -> None:
+        first = offset - self._start
+        room[:] = self._data[first : first + len(room)].numpy()
+
+    def close(self) -> None:
+        self._data = torch.empty(0, dtype=torch.uint8)
 
 
 class _Reader(io.RawIOBase):
@@ -223,7 +254,7 @@ def _failure(error: Any) -> Damaged | TierFailure:
     code, answer = str(error.response["Error"]["Code"]), error.response.get("ResponseMetadata", {})
     status = answer.get("HTTPStatusCode", 0)
     if code in ("NoSuchKey", "404", "InvalidRange", "416"):
-        return Broken(str(error))
+        return Broken(f"the object is gone, or cut short: {error}")
     if status in TRANSIENT or code in THROTTLED:
         return TierFailure(str(error), _retry_after_s(answer.get("HTTPHeaders", {}).get("retry-after", "")))
     return TierRefused(str(error))

@@ -49,6 +49,7 @@ class MemoryService:
     """
 
     name = "memory"
+    is_ranged = False
 
     def __init__(self, namespace: str, rank: int, world_size: int, retention: int, address: str):
         self._namespace, self._rank, self._world_size = namespace, rank, world_size
@@ -98,7 +99,7 @@ class MemoryService:
             data = _found(self._shards(world_size).get_checkpoint(place, rank=rank), f"shard of rank {rank}")
         if len(data) < num_bytes:
             raise Broken(f"the shard of rank {rank} is cut short")
-        return BytesShard(numpy.frombuffer(data, dtype=numpy.uint8))
+        return BytesShard(numpy.frombuffer(data, dtype=numpy.uint8), len(data))
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:

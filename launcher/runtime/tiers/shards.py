@@ -17,14 +17,23 @@ import numpy
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
 
-from launcher.runtime.integrity import CHUNK, checksum, new_checksum
+from launcher.runtime.integrity import CHUNK, checksum
 from launcher.runtime.newest import Damaged
 
 MAGIC, FIRST_MAGIC = b"rcptier2", b"rcptier1"
 """First bytes of a manifest; another format gets another number. The first format, which is still read, names no
 namespace and has one checksum a piece."""
 
-_HEAD = len(MAGIC) + 16
+DIGEST = 16
+"""Bytes of a checksum."""
+
+BLOCK = CHUNK
+"""Bytes of a piece that have a checksum: what is read is checked in blocks, so that a part of a piece can be."""
+
+ALIGNMENT = 64
+"""Bytes: every piece begins at a multiple, so that a view of it has the tensor's own type."""
+
+_HEAD = len(MAGIC) + DIGEST
 """Bytes before a manifest's body: what it is, and the checksum."""
 
 _KEY = re.compile(r"(\d{12})\.([0-9a-f]{16})")
@@ -156,7 +165,20 @@ def _from_first_format(manifest: Manifest) -> Manifest:
 
 
 class Shard(Protocol):
-    """The bytes of a shard, wherever they lie."""
+    """The bytes of a shard, wherever they lie.
+
+    Args:
+        moved: Bytes that were read from the tier so far.
+    """
+
+    moved: int
+
+    def fetch(self, start: int, stop: int) -> None:
+        """Prepare for reading these bytes, one after another.
+
+        Raises:
+            Broken: There is not so much.
+        """
 
     def read(self, offset: int, room: numpy.ndarray) -> None:
         """Fill `room`, bytes of shape `(num_bytes,)`, with what is at `offset`.
@@ -181,6 +203,7 @@ class FileShard:
     """
 
     def __init__(self, path: Path, num_bytes: int):
+        self.moved = 0
         try:
             self._descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError as error:
@@ -189,7 +212,11 @@ class FileShard:
             self.close()
             raise Broken(f"{path.name} is cut short")
 
+    def fetch(self, start: int, stop: int) -> None:
+        pass
+
     def read(self, offset: int, room: numpy.ndarray) -> None:
+        self.moved += len(room)
         while len(room):
             count = os.preadv(self._descriptor, [room], offset)
             if not count:
@@ -201,32 +228,22 @@ class FileShard:
 
 
 class BytesShard:
-    """A shard that is in memory, shape `(num_bytes,)`."""
+    """A shard that is in memory.
 
-    def __init__(self, data: numpy.ndarray):
-        self._data = data
+    Args:
+        data: Shape `(num_bytes,)`.
+        fetched: Bytes that were moved to have it; 0 where it lies in the tier itself.
+    """
+
+    def __init__(self, data: numpy.ndarray, fetched: int = 0):
+        self._data, self._is_fetched, self.moved = data, bool(fetched), fetched
+
+    def fetch(self, start: int, stop: int) -> None:
+        pass
 
     def read(self, offset: int, room: numpy.ndarray) -> None:
+        self.moved += 0 if self._is_fetched else len(room)
         room[:] = self._data[offset : offset + len(room)]
 
     def close(self) -> None:
         pass
-
-
-def read_checked(shard: Shard, target: torch.Tensor, piece: Piece) -> None:
-    """Read a piece into `target`, bytes of shape `(piece.length,)`, and compare it with its checksum in one pass.
-
-    Raises:
-        Broken: They differ; `target` then holds what was found.
-    """
-    state, data = new_checksum(), target.numpy()
-    for start in range(0, piece.length, CHUNK):
-        part = data[start : start + CHUNK]
-        shard.read(piece.offset + start, part)
-        state.update(part)
-    if state.digest() != piece.checksum:
-        raise _changed(piece)
-
-
-def _changed(piece: Piece) -> Broken:
-    return Broken(f"the shard of rank {piece.rank} is changed at byte {piece.offset}")

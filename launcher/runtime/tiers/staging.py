@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy
 import torch
 from torch.distributed.checkpoint import DefaultSavePlanner, StorageWriter, save
 from torch.distributed.checkpoint.api import CheckpointException
@@ -15,11 +16,8 @@ from torch.futures import Future
 from launcher.runtime.checkpoint import without_group_warning
 from launcher.runtime.integrity import checksum
 from launcher.runtime.tiers.ranks import Ranks
-from launcher.runtime.tiers.shards import Piece
+from launcher.runtime.tiers.shards import ALIGNMENT, BLOCK, Piece
 from launcher.runtime.tiers.slots import Slot
-
-ALIGNMENT = 64
-"""Bytes: every piece begins at a multiple, so that a view of it has the tensor's own type."""
 
 
 class StateUnfit(RuntimeError):
@@ -150,12 +148,18 @@ def pieces_of(staged: Staged, slot: Slot, rank: int) -> dict[MetadataIndex, Piec
             rank,
             span.offset,
             span.length,
-            checksum(data[span.offset : span.offset + span.length]),
+            checksums(data[span.offset : span.offset + span.length]),
             span.dtype,
             span.shape,
+            BLOCK,
         )
         for span in staged.spans
     }
+
+
+def checksums(data: numpy.ndarray) -> bytes:
+    """Return the checksums of the blocks of a piece, one after another; of an empty one none."""
+    return b"".join(checksum(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK))
 
 
 def complete(metadata: Metadata, pieces: Mapping[MetadataIndex, Piece]) -> Metadata:

@@ -48,6 +48,7 @@ class Store(Protocol):
     Args:
         name: Of the tier it serves.
         faults: Damage that the last `saves` found, in words.
+        is_ranged: Whether it gives parts of a shard.
 
     Raises:
         TierFailure: It could not be done, in all methods.
@@ -56,6 +57,7 @@ class Store(Protocol):
 
     name: str
     faults: Sequence[str]
+    is_ranged: bool
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         """Store this rank's shard, shape `(num_bytes,)`, and return when it lasts."""
@@ -85,6 +87,7 @@ class Folder:
 
     name = "persistent"
     faults = ()
+    is_ranged = True
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -1,25 +1,13 @@
 """The tiers as a training loop uses them: a model and its optimizer in, and out again."""
 
+import functools
 import importlib.util
 import os
-import pickle
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import nn
-
-from launcher.runtime import randomness
-from launcher.runtime.checkpoint import (
-    Checkpoints,
-    CheckpointUnsaved,
-    Progress,
-    Scheduler,
-    model_state,
-    put_model_state,
-    random_key,
-)
+from launcher.runtime.checkpoint import Checkpoints, CheckpointUnsaved, Progress
+from launcher.runtime.content import Content
 from launcher.runtime.process_group import rank, world_size
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.journal import Journal
@@ -41,6 +29,7 @@ class TieredCheckpoints:
     def __init__(self, settings: TierSettings, run_dir: Path | None):
         self.folder = settings.path or f"the memory tier of {settings.namespace}"
         self._manager = manager_of(settings, run_dir)
+        self._journal = Journal(settings.namespace, rank(), run_dir)
         self._marks = Checkpoints((run_dir or Path()) / f"{settings.namespace}-launch")
         self.is_taken_by, self.take = self._marks.is_taken_by, self._marks.take
 
@@ -48,33 +37,20 @@ class TieredCheckpoints:
         """Return whether some tier is saved to after this step."""
         return self._manager.is_due(step)
 
-    def save(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        progress: Progress,
-        scheduler: Scheduler | None = None,
-        *,
-        is_last: bool = False,
-    ) -> None:
+    def save(self, content: Content, progress: Progress, *, is_last: bool = False) -> None:
         """Save to the tiers that are due; return when training may go on. The last save goes to all, and is awaited.
 
         Raises:
             StateUnfit: torch.distributed.checkpoint cannot save the state.
             CheckpointUnsaved: The last save did not succeed.
         """
-        state = model_state(model, optimizer) | {"random": {random_key(): pickle.dumps(randomness.state())}}
-        if scheduler:
-            state["scheduler"] = pickle.dumps(scheduler.state_dict())
-        self._manager.save(state, progress.step, asdict(progress), everywhere=is_last)
+        self._manager.save(content.state(), progress.step, asdict(progress), everywhere=is_last)
         if is_last:
             self._manager.wait()
             if not self._manager.has(progress.step):
                 raise CheckpointUnsaved(f"step {progress.step} is not in {self.folder}: the log says why")
 
-    def load(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Scheduler | None = None
-    ) -> Progress | None:
+    def load(self, content: Content) -> Progress | None:
         """Load the newest published checkpoint, whatever number of ranks wrote it; None where there is none.
 
         Raises:
@@ -82,23 +58,10 @@ class TieredCheckpoints:
             StateMismatch: The checkpoint is of another model or optimizer.
         """
 
-        def form(num_ranks: int) -> dict[str, Any]:
-            state: dict[str, Any] = model_state(model, optimizer)
-            if scheduler:
-                state["scheduler"] = b""
-            return state | ({"random": {random_key(): b""}} if num_ranks == world_size() else {})
-
-        restored = self._manager.load(form)
+        restored = self._manager.load(lambda manifest: content.form(manifest.metadata, manifest.world_size))
         if restored is None:
             return None
-        state = restored.state
-        put_model_state(model, optimizer, state)
-        if scheduler:
-            scheduler.load_state_dict(pickle.loads(state["scheduler"]))
-        if restored.world_size == world_size():
-            randomness.restore(pickle.loads(state["random"][random_key()]))
-        else:
-            randomness.reseed(rank(), restored.step)
+        content.put(restored.state, restored.step, functools.partial(self._warn, restored.step))
         return Progress(**restored.progress)
 
     def latest(self) -> int | None:
@@ -108,6 +71,10 @@ class TieredCheckpoints:
     def clear(self) -> None:
         """Remove every checkpoint of this namespace."""
         self._manager.clear()
+
+    def _warn(self, step: int, message: str) -> None:
+        if rank() == 0:
+            self._journal.warn(step, message)
 
 
 def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManager:

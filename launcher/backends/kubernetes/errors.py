@@ -1,0 +1,155 @@
+"""What the API refuses, and why: its answers as exceptions, and exceptions as Problems."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from launcher.backends.kubernetes import lenient
+from launcher.problems import Problem, ProblemsFound
+
+_PASSING = (429, 500, 502, 503, 504)
+"""Statuses after which the same request may succeed. Source: Kubernetes API conventions, HTTP status codes."""
+
+_QUOTA = re.compile(r"exceeded quota: |failed quota: ")
+_WEBHOOK = re.compile(r"(admission webhook \S+) denied the request|(?i:validatingadmissionpolicy) .* denied request")
+_TERMINATING = re.compile(r"because it is being terminated")
+_PLUGIN = re.compile(
+    r"violates PodSecurity|(?:maximum|minimum) \S+ (?:usage|limit|request).* per |is forbidden: .*LimitRange"
+)
+
+
+class ApiError(Exception):
+    """The API refused a request.
+
+    Args:
+        status: HTTP status.
+        message: The cluster's own words.
+        retry_after_s: How long to wait before the next request, in seconds; None if it does not say.
+        causes: Reasons in the answer's details.
+    """
+
+    def __init__(self, status: int, message: str, retry_after_s: float | None = None, causes: tuple[str, ...] = ()):
+        super().__init__(f"{status} {message}")
+        self.status, self.message, self.retry_after_s, self.causes = status, message, retry_after_s, causes
+
+
+class Unreachable(Exception):
+    """The API did not answer, or the connection broke."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Tell whether the same request may succeed later."""
+    return isinstance(error, Unreachable) or (isinstance(error, ApiError) and error.status in _PASSING)
+
+
+def problem(error: ApiError | Unreachable, path: str, *, value: Any = None) -> Problem:
+    """Return a failed request as a Problem.
+
+    Args:
+        error: What went wrong.
+        path: Key that the user may change.
+        value: Its value.
+    """
+    if isinstance(error, Unreachable):
+        return Problem("E342", "cluster.kube_context", f"the cluster's API does not answer: {error}")
+    if error.status == 401:
+        remedy = "log in again, or renew the kubeconfig's credentials"
+        return Problem(
+            "E343", "cluster.kube_context", f"the cluster does not know you: {error.message}", remedy=remedy
+        )
+    if refusal := _admission(error, path, value):
+        return refusal
+    if error.status == 403:
+        return Problem("E344", path, error.message, value=value, remedy="ask for a Role that allows it")
+    if is_passing(error):
+        return Problem("E342", path, f"the cluster's API is in trouble: {error}", value=value)
+    return Problem("E351", path, error.message, value=value)
+
+
+def _admission(error: ApiError, path: str, value: Any) -> Problem | None:
+    """Return what admission refused as a Problem; None if it was not admission.
+
+    Source: Kubernetes: the ResourceQuota, LimitRanger, PodSecurity, NamespaceLifecycle, webhook and
+    ValidatingAdmissionPolicy plugins write these words into Status.message, and the last two also use other statuses.
+    """
+    if _QUOTA.search(error.message):
+        remedy = "wait until other jobs end, take fewer nodes, or ask for a larger quota"
+        return Problem("E354", path, error.message, value=value, remedy=remedy)
+    if found := _WEBHOOK.search(error.message):
+        remedy = f"change what it objects to, or ask who runs {found[1] or 'the policy'}"
+        return Problem("E355", path, error.message, value=value, remedy=remedy)
+    if error.status == 403 and ("NamespaceTerminating" in error.causes or _TERMINATING.search(error.message)):
+        return Problem("E345", path, error.message, value=value, remedy="wait until it is gone, or take another one")
+    if error.status == 403 and (found := _PLUGIN.search(error.message)):
+        remedy = "change what it objects to, or ask for another policy of the namespace"
+        return Problem("E355", path, error.message, value=value, remedy=remedy)
+    return None
+
+
+@contextmanager
+def told(path: str = "cluster.namespace") -> Iterator[None]:
+    """Let a request that fails within the block be a Problem.
+
+    Raises:
+        ProblemsFound: One failed.
+    """
+    try:
+        yield
+    except (ApiError, Unreachable) as error:
+        raise ProblemsFound((problem(error, path),)) from error
+
+
+def api_error(error: Any) -> ApiError:
+    """Return the official client's exception as ours."""
+    body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body or ""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    message = lenient.text(lenient.mapping(answer).get("message")) or " ".join(body.split())[:500]
+    details = lenient.mapping(answer, "details")
+    causes = tuple(lenient.text(each.get("reason")) for each in lenient.mappings(details.get("causes")))
+    headers = error.headers or {}
+    asked_s = retry_after_s(headers.get("Retry-After"), headers.get("Date"))
+    if asked_s is None:
+        asked_s = lenient.count(details.get("retryAfterSeconds")) or None
+    return ApiError(error.status, message or str(error.reason), asked_s, causes)
+
+
+def retry_after_s(text: str | None, date: str | None = None) -> float | None:
+    """Return how long to wait before the next request, in seconds; None if a header does not say.
+
+    Args:
+        text: Retry-After: seconds, or a date.
+        date: The answer's own Date, by which the server's clock is read.
+
+    Source: RFC 9110, 10.2.3, Retry-After.
+    """
+    text = (text or "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    if (until := _date(text)) is None:
+        return None
+    return max(0.0, (until - (_date(date) or datetime.now(UTC))).total_seconds())
+
+
+def _date(text: str | None) -> datetime | None:
+    """Return an HTTP date; None if it is not one."""
+    try:
+        found = parsedate_to_datetime(text or "")
+    except (TypeError, ValueError, IndexError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def reason(error: Exception) -> str:
+    """Return the innermost reason of a broken connection, without object addresses."""
+    inner = getattr(error, "reason", None)
+    if isinstance(inner, Exception):
+        return reason(inner)
+    text = str(error).rpartition(">: ")[2] or type(error).__name__
+    return " ".join(text.split())

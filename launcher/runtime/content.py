@@ -1,0 +1,245 @@
+"""What a checkpoint holds: the trained part of a model, its optimizer, and what the user adds.
+
+Frozen weights are left out: they come from the base model. A parameter with several names (tied weights) is saved
+once, under its first name.
+"""
+
+import copy
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+
+from launcher.runtime import randomness
+from launcher.runtime.process_group import rank, world_size
+
+if TYPE_CHECKING:  # a start is not to wait for it before there is something to load
+    from torch.distributed.checkpoint.metadata import Metadata
+
+RESERVED = ("model", "optimizer", "scheduler", "random")
+"""Names of the other parts of a checkpoint."""
+
+_USER = "content"
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+"""Parts of a parameter's name that `torch.distributed.checkpoint.state_dict` leaves out.
+
+Source: torch.compile, activation checkpointing and FullyShardedDataParallel, which wrap a module in another.
+"""
+
+
+class Stateful(Protocol):
+    """What a learning-rate scheduler, a gradient scaler or an object of the user's own offers."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is saved of a training, and restored. `state`, `form` and `put` are collective.
+
+    Args:
+        model: Plain, in DistributedDataParallel, or after fully_shard.
+        optimizer: Of the model's parameters.
+        scheduler: Saved as one object.
+        user_content: Further objects by name. Each is replicated: its sharded tensors are saved by all ranks, its
+            other tensors must be the same on all ranks, and of everything else the first rank's is saved.
+        save_frozen: Also save frozen parameters, for a model that changes them by other means than an optimizer.
+
+    Raises:
+        ValueError: A name in `user_content` is reserved or not made of letters, digits, `_` and `-`.
+        TypeError: An object in `user_content` lacks `state_dict` or `load_state_dict`.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scheduler: Stateful | None = None
+    user_content: Mapping[str, Stateful] = field(default_factory=dict)
+    save_frozen: bool = False
+
+    def __post_init__(self) -> None:
+        for name, each in self.user_content.items():
+            if name in RESERVED or not _NAME.fullmatch(name):
+                reserved = ", ".join(RESERVED)
+                raise ValueError(
+                    f"user_content {name!r}: a name is made of letters, digits, _ and -, and is none of {reserved}"
+                )
+            if not (callable(getattr(each, "state_dict", None)) and callable(getattr(each, "load_state_dict", None))):
+                raise TypeError(f"user_content {name!r}: {type(each).__name__} lacks state_dict or load_state_dict")
+
+    def state(self) -> dict[str, Any]:
+        """Return what `torch.distributed.checkpoint.save` is given."""
+        state = self._training() | {"random": {_random_key(): pickle.dumps(randomness.state())}}
+        if self.scheduler:
+            state["scheduler"] = pickle.dumps(self.scheduler.state_dict())
+        if self.user_content:
+            state[_USER] = {name: _taken_apart(each.state_dict()) for name, each in self.user_content.items()}
+        return state
+
+    def form(self, metadata: "Metadata", num_ranks: int) -> dict[str, Any]:
+        """Return what a checkpoint is loaded into. Parameters that train now must be in it, frozen ones may.
+
+        Args:
+            metadata: Of the checkpoint.
+            num_ranks: Ranks that wrote it.
+        """
+        names = set(metadata.state_dict_metadata)
+        state = self._training(names)
+        if num_ranks == world_size():
+            state["random"] = {_random_key(): b""}
+        if self.scheduler:
+            state["scheduler"] = b""
+        found = {name: each for name, each in self.user_content.items() if f"{_USER}.{name}.rest" in names}
+        if found:
+            state[_USER] = {name: _room_for(name, each.state_dict(), metadata) for name, each in found.items()}
+        return state
+
+    def put(self, state: dict[str, Any], step: int, warn: Callable[[str], None]) -> None:
+        """Take over a state that was loaded.
+
+        Args:
+            state: Of `form`.
+            step: Of the checkpoint.
+            warn: Called with what the checkpoint lacks.
+        """
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=StateDictOptions(strict=False),
+        )
+        if self.scheduler:
+            self.scheduler.load_state_dict(pickle.loads(state["scheduler"]))
+        for name, each in self.user_content.items():
+            if name in state.get(_USER, ()):
+                each.load_state_dict(_put_together(**state[_USER][name]))
+            else:
+                warn(f"the checkpoint holds no user_content {name!r}: it keeps its initial values")
+        if "random" in state:
+            randomness.restore(pickle.loads(state["random"][_random_key()]))
+        else:
+            randomness.reseed(rank(), step)
+
+    def _training(self, names: set[str] | None = None) -> dict[str, Any]:
+        """Return the state of model and optimizer.
+
+        Args:
+            names: What a checkpoint holds; None for a state to be saved.
+        """
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        left_out = set(self._left_out())
+        if names is not None:
+            # What was trained once and is frozen now comes from the checkpoint all the same.
+            left_out -= {name for name in model if f"model.{name}" in names}
+            # A parameter that had no gradient before the save has no state in the optimizer.
+            begun = _parents(name for name in names if name.startswith("optimizer.state."))
+            kept = {name: each for name, each in optimizer["state"].items() if f"optimizer.state.{name}" in begun}
+            optimizer = {**optimizer, "state": kept}
+        model = {name: each for name, each in model.items() if name not in left_out}
+        return {"model": model, "optimizer": optimizer}
+
+    def _left_out(self) -> Iterator[str]:
+        """Yield names of parameters that are frozen, and further names of those that have several."""
+        seen = set()
+        for name, parameter in _named_parameters(self.model):
+            # One that was trained and then frozen has a state in the optimizer.
+            trains = parameter.requires_grad or bool(self.optimizer.state.get(parameter)) or self.save_frozen
+            if not trains or parameter in seen:
+                yield name
+            seen.add(parameter)
+
+
+def _random_key() -> str:
+    return f"rank{rank()}"
+
+
+def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield every parameter under each of its names, as torch.distributed.checkpoint.state_dict names them."""
+    wrapped = {
+        f"{name}.module".lstrip(".")
+        for name, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, nn.parallel.DistributedDataParallel)
+    }
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        parts = name.split(".")
+        kept = (
+            part
+            for place, part in enumerate(parts)
+            if part not in _WRAPPERS and ".".join(parts[: place + 1]) not in wrapped
+        )
+        yield ".".join(kept), parameter
+
+
+def _parents(names: Iterable[str]) -> set[str]:
+    """Return every part of these names that ends before a dot."""
+    found = set()
+    for name in names:
+        while (name := name.rpartition(".")[0]) and name not in found:
+            found.add(name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Hole:
+    """Stands for a tensor in a structure that was taken apart."""
+
+    path: str
+
+
+def _taken_apart(structure: Any) -> dict[str, Any]:
+    """Return the tensors of a structure by path, and on the first rank the rest of it."""
+    tensors = dict(_tensors_of(structure))
+    rest = {"rest": pickle.dumps(_mapped(structure, lambda path, _: _Hole(path)))} if rank() == 0 else {}
+    return {"tensors": tensors} | rest
+
+
+def _room_for(name: str, current: Any, metadata: "Metadata") -> dict[str, Any]:
+    """Return what a structure that was taken apart is loaded into; sharded as the object's own tensors are now."""
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+    prefix, own, tensors = f"{_USER}.{name}.tensors.", dict(_tensors_of(current)), {}
+    for key, saved in metadata.state_dict_metadata.items():
+        if not (key.startswith(prefix) and isinstance(saved, TensorStorageMetadata)):
+            continue
+        path, dtype = key.removeprefix(prefix), saved.properties.dtype
+        like = own.get(path)
+        if like is not None and like.shape == saved.size and like.dtype == dtype:
+            tensors[path] = torch.empty_like(like)
+        else:
+            tensors[path] = torch.empty(saved.size, dtype=dtype)
+    return {"tensors": tensors, "rest": b""}
+
+
+def _put_together(tensors: Mapping[str, torch.Tensor], rest: bytes) -> Any:
+    return _mapped(pickle.loads(rest), lambda path, _: tensors[path])
+
+
+def _tensors_of(structure: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    found: list[tuple[str, torch.Tensor]] = []
+    _mapped(structure, lambda path, tensor: found.append((path, tensor)))
+    yield from found
+
+
+def _mapped(structure: Any, change: Callable[[str, Any], Any], path: tuple[str, ...] = ()) -> Any:
+    """Return a structure of dicts, lists and tuples with its tensors, or the holes for them, changed."""
+    if isinstance(structure, torch.Tensor | _Hole):
+        return change("/".join(path), structure)
+    if type(structure) in (list, tuple):
+        return type(structure)(_mapped(each, change, (*path, str(place))) for place, each in enumerate(structure))
+    if isinstance(structure, dict):
+        changed = copy.copy(structure)  # an OrderedDict, or another kind
+        for key, each in structure.items():
+            changed[key] = _mapped(each, change, (*path, str(key)))
+        return changed
+    return structure
