@@ -331,14 +331,15 @@ def test_kueue_s_own_order_counts_where_it_serves_one(space, capsys):
     queue = queues(space)
     waits(space, "a", 100)
     waits(space, "b", 10)
-    group = {"preferredVersion": {"version": "v1beta1"}}
+    group = {"kind": "APIGroup", "preferredVersion": {"version": "v1beta1"}}
+    empty = {"kind": "PendingWorkloadsSummary", "items": []}
     items = [
         {"metadata": {"namespace": space.name, "name": name}, "positionInClusterQueue": place}
         for place, name in enumerate(("b", "a"))
     ]
     proxy = space.cluster.proxy
-    proxy.fail(path=f"visibility.*/{queue}/pendingworkloads", body=json.dumps({"items": items}).encode())
-    proxy.fail(path="visibility.*/pendingworkloads", body=b'{"items": []}', times=100)
+    proxy.fail(path=f"visibility.*/{queue}/pendingworkloads", body=json.dumps({**empty, "items": items}).encode())
+    proxy.fail(path="visibility.*/pendingworkloads", body=json.dumps(empty).encode(), times=100)
     proxy.fail(path="visibility.kueue.x-k8s.io$", body=json.dumps(group).encode())
     told = json.loads(out(capsys, "cluster", "-n", space.name, "--json"))
     waiting = [(each["position"], each["job"]) for each in told["waiting"] if each["queue"] == queue]
