@@ -53,6 +53,10 @@ RUN_DIR = "run"
 JOB_FILE = "job.json"
 """In a bundle whose job was submitted: where it runs and how to find it. It is not part of the bundle's digest."""
 
+ADOPTED_FILE = "adopted.json"
+"""In the folder of a job that was launched elsewhere and is followed from here, in place of a bundle: what later
+commands must know of it once its cluster has forgotten it."""
+
 METRICS_FILE = "metrics.jsonl"
 """Under the run folder: one JSON object per optimizer step as it happened, written by rank 0. A step that is
 done again after a fault is there again, with a higher attempt. Metrics of an evaluation or another hook are lines of

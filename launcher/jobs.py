@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.backends.base import Backend
 from launcher.check import backends
-from launcher.contract import JOB_FILE
+from launcher.contract import ADOPTED_FILE, JOB_FILE
 from launcher.interrupts import Interrupted
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.render import MANIFEST
@@ -167,6 +167,11 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
     return job
 
 
+def adopt(folder: Path, job: JobRecord) -> None:
+    """Write the record of a job that was launched elsewhere into its folder, which nobody else knows yet."""
+    _write(folder, job)
+
+
 def read(folder: Path) -> JobRecord | None:
     """Return the record of the job of the bundle in `folder`; None where it was never submitted.
 
@@ -289,8 +294,9 @@ def close(job: JobRecord) -> None:
 
 
 def listing(results: Path) -> tuple[Listed, ...]:
-    """Return every bundle below a folder as its record has it, the one submitted last at the end."""
-    found = (_listed(manifest.parent) for manifest in results.glob(f"*/{MANIFEST}"))
+    """Return every bundle and adopted job below a folder as its record has it, the one submitted last at the end."""
+    folders = {file.parent for name in (MANIFEST, ADOPTED_FILE) for file in results.glob(f"*/{name}")}
+    found = map(_listed, folders)
     return tuple(sorted(found, key=lambda each: (each.record.submitted if each.record else "", each.name)))
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from launcher import adopted, console, jobs, pipeline, terminal, tracking
 from launcher import bundle as bundles
-from launcher import console, jobs, pipeline, terminal, tracking
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
 from launcher.contract import RUN_DIR
@@ -99,8 +99,8 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False) -> int:
 
 def conclude(job: JobRecord, status: JobStatus) -> None:
     """Mark the MLflow run of a job elsewhere by how it ended, once; a store that refuses is asked again next time."""
-    if job.is_closed or status.state is JobState.GONE:
-        return
+    if job.is_closed or status.state is JobState.GONE or adopted.is_adopted(job.handle.bundle_dir):
+        return  # an adopted job's run is known to its own bundle only
     try:
         tracking.finish(bundles.read(job.handle.bundle_dir)[0], status.state)
     except ProblemsFound as error:
