@@ -11,8 +11,9 @@ from launcher.backends.kubernetes.target import Target
 from launcher.problems import Problem, ProblemsFound, fail
 
 _ATTEMPTS = 8
-_PATIENCE_S = 900.0
-"""How long the pods of a cancelled job may take to save and end."""
+_MARGIN_S = 300.0
+"""How much longer than their grace period the pods of a cancelled job may take to disappear: a kubelet that is slow
+to kill and report. Our own choice."""
 
 
 def scale(connection: Connection, target: Target, planned: Mapping[str, Any], bounds: tuple[int | None, int]) -> None:
@@ -110,12 +111,13 @@ def cancel(connection: Connection, target: Target, others: Sequence[objects.Mani
         ProblemsFound: The API refuses, or pods do not end.
     """
     try:
-        if read_status(connection, target).state.is_final:
+        job, pods = read_objects(connection, target)
+        if current_status(connection, target, job, pods).state.is_final:
             return
         connection.delete(target.path, target.uid)
         for manifest in others:
             _remove(connection, manifest)
-        _await_end(connection, target)
+        _await_end(connection, target, _grace_period_s(pods) + _MARGIN_S)
     except (ApiError, Unreachable) as error:
         raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
 
@@ -132,10 +134,15 @@ def _remove(connection: Connection, manifest: objects.Manifest) -> None:
         connection.delete(manifest.path, there["metadata"]["uid"])
 
 
-def _await_end(connection: Connection, target: Target) -> None:
+def _grace_period_s(pods: Sequence[Mapping[str, Any]]) -> float:
+    """Return the longest time that one of the pods has to save and end."""
+    return max((float(pod["spec"].get("terminationGracePeriodSeconds") or 0) for pod in pods), default=0.0)
+
+
+def _await_end(connection: Connection, target: Target, patience_s: float) -> None:
     waited_s, attempt = 0.0, 0
     while (seen := read_status(connection, target)).nodes or not seen.state.is_final:
-        if waited_s > _PATIENCE_S:
+        if waited_s > patience_s:
             raise fail("E353", "job", f"is deleted, and {seen.nodes} of its pods still run", value=target.name)
         attempt += 1
         pause = pause_s(attempt)
