@@ -8,8 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from launcher.contract import JOB_FILE, RUN_DIR
-from launcher.problems import fail
+from launcher.contract import ADOPTED_FILE, JOB_FILE, RUN_DIR
+from launcher.problems import ProblemsFound, fail
 from launcher.render import MANIFEST, bundle_digest
 from launcher.specs import Bundle
 
@@ -70,12 +70,49 @@ def locate(name: str) -> Path:
     Raises:
         ProblemsFound: There is no such bundle.
     """
-    for folder in (Path(name), Path(RESULTS, name)):
-        if (folder / MANIFEST).is_file():
-            return folder
-    known = names()
+    if folder := find(name):
+        return folder
+    raise _unknown(name)
+
+
+def find(name: str) -> Path | None:
+    """Return the folder of a bundle that a user names as in `locate`; None if there is no such bundle.
+
+    Raises:
+        ProblemsFound: It is the folder of an adopted job.
+    """
+    if folder := _found(name, MANIFEST):
+        return folder
+    if folder := _found(name, ADOPTED_FILE):
+        raise _bundleless(folder)
+    return None
+
+
+def locate_job(name: str) -> Path:
+    """Return the folder of a job that a user names as in `locate`; an adopted job's holds no bundle.
+
+    Raises:
+        ProblemsFound: There is no such job.
+    """
+    if folder := _found(name, MANIFEST) or _found(name, ADOPTED_FILE):
+        return folder
+    raise _unknown(name)
+
+
+def _found(name: str, file: str) -> Path | None:
+    return next((folder for folder in (Path(name), Path(RESULTS, name)) if (folder / file).is_file()), None)
+
+
+def _bundleless(folder: Path) -> ProblemsFound:
+    message = "its job was adopted from a cluster; this machine has no bundle of it"
+    remedy = "recipes status, logs, events, wait, cancel, scale, pods and exec work without one"
+    return fail("E713", str(folder), message, remedy=remedy)
+
+
+def _unknown(name: str) -> ProblemsFound:
+    known = job_names()
     close = difflib.get_close_matches(name, known, n=1)
-    raise fail(
+    return fail(
         "E703",
         name,
         f"is neither the folder of a bundle nor a job under {RESULTS}/",
@@ -89,12 +126,19 @@ def names(folder: str = RESULTS) -> list[str]:
     return [path.parent.name for path in sorted(Path(folder).glob(f"*/{MANIFEST}"))]
 
 
+def job_names(folder: str = RESULTS) -> list[str]:
+    """Return the jobs in a folder: its bundles, and those that were adopted."""
+    return sorted([*names(folder), *(path.parent.name for path in Path(folder).glob(f"*/{ADOPTED_FILE}"))])
+
+
 def read(directory: Path) -> tuple[Bundle, str]:
     """Read a bundle and the name of its backend.
 
     Raises:
         ProblemsFound: It is no bundle, or a file is missing or is not what was rendered.
     """
+    if (directory / ADOPTED_FILE).is_file() and not (directory / MANIFEST).exists():
+        raise _bundleless(directory)
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         hashes = dict(manifest["files"])

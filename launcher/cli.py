@@ -10,7 +10,19 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from launcher import console
-from launcher.commands import checkpoint, compiling, container, followed, governance, jobs, look, project, ranks
+from launcher.commands import (
+    checkpoint,
+    cluster,
+    compiling,
+    container,
+    followed,
+    governance,
+    jobs,
+    look,
+    pods,
+    project,
+    ranks,
+)
 from launcher.problems import Problem, ProblemsFound
 
 USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
@@ -39,8 +51,14 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "scale": jobs.scale,
         "cancel": followed.cancel,
         "timeline": jobs.timeline,
+        "adopt": cluster.adopt,
     },
-    "Clusters and images": {"governance": governance.governance, "container": container.container},
+    "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
+    "Clusters and images": {
+        "cluster": cluster.cluster,
+        "governance": governance.governance,
+        "container": container.container,
+    },
     "The program itself": {
         "schema": project.schema,
         "rules": project.rules,
@@ -77,7 +95,7 @@ class _Grouped(TyperGroup):
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:
         for heading, names in _COMMANDS.items():
             with formatter.section(heading):
-                limit = formatter.width - 6 - max(map(len, self.commands))
+                limit = formatter.width - 6 - max(map(len, names))
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in names])
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_PIPED = 100
+"""Columns where there is no terminal."""
 _INDENT_OF_PROBLEM, _INDENT_OF_NOTICE = " " * 7, " " * 11
 """What the further lines of a line that is wrapped start with: a little more than it does; under its message."""
 
@@ -81,6 +83,46 @@ def show_notice(notice: Notice, *, stderr: bool = False) -> None:
         say(line, "yellow", stderr=stderr)
 
 
+def say_wrapped(head: str, text: str, style: str = "") -> None:
+    """Print a head and a text: in one line where it fits or nobody looks, else the text below it, indented."""
+    line, columns = f"{head}  {text}", width()
+    if columns is None or len(line) <= columns:
+        say(line, style)
+    else:
+        _say_below(head, text, style)
+
+
+def _say_below(head: str, text: str, style: str) -> None:
+    """Print a head, and a text below it that is indented and cut between words."""
+    indent = {"initial_indent": _INDENT_OF_NOTICE, "subsequent_indent": _INDENT_OF_NOTICE}
+    say(head, style)
+    for part in textwrap.wrap(text, width() or _PIPED, break_on_hyphens=False, **indent):
+        say(part, style)
+
+
+def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
+    """Print rows as aligned columns.
+
+    On a terminal too narrow for a row its last cell goes below it, and on one too narrow for the other columns all
+    cells but the first two do, each with its column's name.
+    """
+    from launcher import layout  # which imports YAML
+
+    first, *lines = layout.table([head, *rows])
+    columns, begin = width(), first.rindex(head[-1])
+    is_narrow = columns is not None and max(len(line[:begin].rstrip()) for line in lines) > columns
+    if not is_narrow:
+        say(first if columns is None or len(first) <= columns else first[:begin].rstrip(), "dim")
+    for line, cells, style in zip(lines, rows, styles or [""] * len(lines), strict=True):
+        if is_narrow:
+            named = [f"{name} {cell}" for name, cell in zip(head[2:], cells[2:], strict=True) if cell]
+            _say_below("  ".join(cells[:2]), ", ".join(named), style)
+        elif columns is None or len(line) <= columns or not cells[-1]:
+            say(line, style)
+        else:
+            _say_below(line[:begin].rstrip(), cells[-1], style)
+
+
 def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
     """Return a line in pieces that fit a terminal, cut between words; whole where it goes elsewhere."""
     if not stream.isatty() or len(line) <= (columns := shutil.get_terminal_size().columns):
@@ -99,6 +141,19 @@ def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: say_count(f"\r{done} of {total} {what}")
     finally:
         say_count("\r" + " " * len(f"{total} of {total} {what}") + "\r")
+
+
+@contextmanager
+def while_waiting(what: str) -> Iterator[None]:
+    """Show what is waited for until the block ends; seen only on a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(what, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r" + " " * len(what) + "\r", end="", file=sys.stderr, flush=True)
 
 
 def shown_path(path: Path) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 from launcher.backends.base import Backend
 from launcher.check import backends
-from launcher.contract import JOB_FILE
+from launcher.contract import ADOPTED_FILE, JOB_FILE
+from launcher.interrupts import Interrupted
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.render import MANIFEST
 from launcher.runtime.durable import write_text
@@ -122,10 +123,16 @@ def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
     try:
         yield
     except (ProblemsFound, KeyboardInterrupt) as error:
-        is_left = any(problem.code == "E352" for problem in getattr(error, "problems", ()))
-        if not is_left and getattr(error, "is_rolled_back", True):
+        if _is_rolled_back(error):
             _restore(bundle.directory, known)
         raise
+
+
+def _is_rolled_back(error: ProblemsFound | KeyboardInterrupt) -> bool:
+    """Return whether it is known that a submission that failed has left nothing."""
+    if isinstance(error, ProblemsFound):
+        return all(problem.code != "E352" for problem in error.problems)
+    return isinstance(error, Interrupted) and error.is_rolled_back
 
 
 def _restore(folder: Path, known: JobRecord | None) -> None:
@@ -158,6 +165,11 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
     except OSError as error:
         raise _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded: {error}") from error
     return job
+
+
+def adopt(folder: Path, job: JobRecord) -> None:
+    """Write the record of a job that was launched elsewhere into its folder, which nobody else knows yet."""
+    _write(folder, job)
 
 
 def read(folder: Path) -> JobRecord | None:
@@ -282,8 +294,9 @@ def close(job: JobRecord) -> None:
 
 
 def listing(results: Path) -> tuple[Listed, ...]:
-    """Return every bundle below a folder as its record has it, the one submitted last at the end."""
-    found = (_listed(manifest.parent) for manifest in results.glob(f"*/{MANIFEST}"))
+    """Return every bundle and adopted job below a folder as its record has it, the one submitted last at the end."""
+    folders = {file.parent for name in (MANIFEST, ADOPTED_FILE) for file in results.glob(f"*/{name}")}
+    found = map(_listed, folders)
     return tuple(sorted(found, key=lambda each: (each.record.submitted if each.record else "", each.name)))
 
 

@@ -264,6 +264,31 @@ class JobEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class JobPod:
+    """A pod of a job, where jobs have pods.
+
+    Args:
+        name: Its name.
+        ranks: First and last rank it runs; None if its name does not show them.
+        node: Node it runs on; None until it has one.
+        phase: Pending, Running, Succeeded, Failed or Unknown.
+        is_ready: Whether all its containers are ready.
+        restarts: How often its containers were restarted.
+        created_s: When it was made, in seconds since the epoch.
+        reason: Why it waits, restarts or failed; "" if nothing is wrong with it.
+    """
+
+    name: str
+    ranks: tuple[int, int] | None
+    node: str | None
+    phase: str
+    is_ready: bool
+    restarts: int
+    created_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LogSelection:
     """Which of a job's log lines to show.
 

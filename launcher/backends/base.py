@@ -5,11 +5,11 @@ A JobHandle comes from `submit`, or from the job's record (`launcher.jobs`) in a
 kept in the backend's object that following a job needs. tests/job_suite.py holds every backend to this.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Protocol, runtime_checkable
 
 from launcher.problems import Problem
-from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
+from launcher.specs import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
 
 NEWS = ("event", "fault", "scale")
 """First words of the log lines, two spaces behind them, in which a backend tells what happens to the job."""
@@ -103,4 +103,43 @@ class Backend(Protocol):
 
         Raises:
             ProblemsFound: It cannot be stopped, or does not end.
+        """
+
+
+@runtime_checkable
+class PodBackend(Protocol):
+    """What a backend offers beside `Backend` where a job has pods on a cluster."""
+
+    def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
+        """Return the job's pods as they are now, in the order of their ranks."""
+
+    def run_in_pod(self, handle: JobHandle, rank: int, command: Sequence[str]) -> int:
+        """Run a command in the pod of a rank, with this process's standard streams; return its exit code.
+
+        Args:
+            handle: The job.
+            rank: A rank that the pod runs.
+            command: Program and arguments; empty for a shell.
+
+        Raises:
+            ProblemsFound: No such pod runs, or the cluster refuses.
+        """
+
+    def forward_ports(self, handle: JobHandle, rank: int, ports: Sequence[tuple[int, int]]) -> None:
+        """Forward ports of 127.0.0.1 to the pod of a rank, until interrupted.
+
+        Args:
+            handle: The job.
+            rank: A rank that the pod runs.
+            ports: Each a local port, 0 for any free one, and the pod's.
+
+        Raises:
+            ProblemsFound: A local port is taken, no such pod runs, or the cluster refuses.
+        """
+
+    def operator_log(self, handle: JobHandle) -> Iterator[str]:
+        """Yield the lines of the operator's log that mention the job.
+
+        Raises:
+            ProblemsFound: The operator is not found, or its log may not be read.
         """

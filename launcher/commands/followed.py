@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from launcher.commands.cluster import Context, Namespace, cluster_jobs
 from launcher.commands.names import AsJson, AsLines, JobName
+from launcher.commands.pods import show_reasons, troubled_json
+from launcher.problems import fail
 
 if TYPE_CHECKING:
     from launcher.backends.base import Backend
     from launcher.jobs import JobRecord, Listed
-    from launcher.specs import JobEvent, LogSelection
+    from launcher.specs import JobEvent, JobPod, JobStatus, LogSelection
 
 _RANK = re.compile(r"rank (\d+)(?: on \S+)? \| ")
 _COLUMNS = ("job", "cluster", "state", "nodes", "submitted", "message")
@@ -23,10 +26,22 @@ def jobs(
     folder: Annotated[
         str, typer.Argument(metavar="[FOLDER]", help="What base_results_dir was when they were launched.")
     ] = "results",
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="In place of the folder: the training jobs of a Kubernetes cluster.")
+    ] = False,
+    context: Context = None,
+    namespace: Namespace = None,
+    is_everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="With --cluster.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List every bundle with the state of its job."""
+    """List every bundle with the state of its job. With --cluster, everybody's jobs there."""
     from pathlib import Path
+
+    if cluster:
+        cluster_jobs(context, namespace, is_everywhere=is_everywhere, as_json=as_json)
+        return
+    if context or namespace or is_everywhere:
+        raise fail("E801", "recipes jobs", "--context, --namespace and --all-namespaces go with --cluster")
 
     from launcher import console, pipeline
     from launcher.jobs import listing, with_statuses
@@ -52,10 +67,12 @@ def status(job: JobName, as_json: AsJson = False) -> None:
 
     backend, record = opened(job)
     seen = now(record, backend)
+    troubled = _troubled_pods(backend, record, seen)
     if as_json:
-        print(json.dumps(to_json(record, seen), indent=2))
+        print(json.dumps(to_json(record, seen) | troubled_json(troubled), indent=2))
         return
     terminal.show_status(seen)
+    show_reasons(troubled, job)
     if seen.restarts:
         console.say(f"restarts  {seen.restarts}")
     if seen.faulty_nodes:
@@ -141,8 +158,17 @@ def opened(name: str) -> tuple["Backend", "JobRecord"]:
     from launcher import pipeline
     from launcher.jobs import submitted
 
-    record = submitted(bundles.locate(name))
+    record = submitted(bundles.locate_job(name))
     return pipeline.load_backend(record.handle.backend), record
+
+
+def _troubled_pods(backend: "Backend", record: "JobRecord", seen: "JobStatus") -> tuple["JobPod", ...] | None:
+    """Return the pods that wait, restart or failed; None where a job has no pods, or its status has their reasons."""
+    from launcher.backends.base import PodBackend
+
+    if not isinstance(backend, PodBackend) or seen.state.is_final:
+        return None
+    return tuple(pod for pod in backend.pods(record.handle) if pod.reason)
 
 
 def log_json(line: str, selection: "LogSelection") -> dict[str, Any]:

@@ -40,6 +40,9 @@ def logs(
         typer.Option("--attempt", min=0, help="One start of the workers only; in a pod, of its container."),
     ] = None,
     stderr: Annotated[bool, typer.Option("--stderr", help="What they wrote to standard error.")] = False,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="What the training operator's own log says of the job, on k8s.")
+    ] = False,
     as_json: AsLines = False,
 ) -> None:
     """Show what the workers wrote, attempt by attempt."""
@@ -47,11 +50,27 @@ def logs(
     from launcher.commands import followed
     from launcher.specs import LogSelection
 
+    if operator:
+        if follow or rank or all_ranks or attempt is not None or stderr:
+            raise fail("E801", "--operator", "selects no ranks or attempts, and is not followed")
+        _operator_log(job, as_json=as_json)
+        return
+
     ranks = None if all_ranks else tuple(sorted(set(rank or (0,))))
     selection = LogSelection(ranks, attempt, stderr, has_headings=True)
     backend, record = followed.opened(job)
     for line in backend.logs(record.handle, selection, follow=follow):
         console.say(json.dumps(followed.log_json(line, selection)) if as_json else line)
+
+
+def _operator_log(job: str, *, as_json: bool) -> None:
+    """Print the lines of the operator's log that mention a job."""
+    from launcher import console
+    from launcher.commands import pods
+
+    backend, record = pods.opened(job)
+    for line in backend.operator_log(record.handle):
+        console.say(json.dumps({"kind": "operator", "rank": None, "text": line}) if as_json else line)
 
 
 def scale(

@@ -337,7 +337,7 @@ def _target(text: str) -> Target:
 
 
 def _bundle(name: str) -> Path | None:
-    """Return the folder of a bundle of this name, None where there is none."""
-    from launcher.render import MANIFEST
+    """Return the folder of a bundle of this name; None if there is none."""
+    from launcher import bundle as bundles
 
-    return next((folder for folder in (Path(name), Path("results", name)) if (folder / MANIFEST).is_file()), None)
+    return bundles.find(name)

@@ -167,9 +167,9 @@ def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_job(incomplete: str) -> list[str]:
     """Return the jobs under results/ that a word may become."""
-    from launcher.bundle import names
+    from launcher.bundle import job_names
 
-    return [name for name in names() if name.startswith(incomplete)]
+    return [name for name in job_names() if name.startswith(incomplete)]
 
 
 def _keys(params: dict[str, Any]) -> Iterator[str]:

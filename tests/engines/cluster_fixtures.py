@@ -156,16 +156,21 @@ class Space:
         self.cluster.kubelet.start(pod)
         self._container(pod, {"running": {"startedAt": "2026-01-02T03:04:05Z"}}, restarts, "Running")
 
-    def end_container(self, pod: str, restarts: int = 0, exit_code: int = 0) -> None:
+    def end_container(self, pod: str, restarts: int = 0, exit_code: int = 0, **terminated: str) -> None:
         """End the container of a pod: first its log, then its status."""
         self.cluster.kubelet.end(pod)
         phase = "Failed" if exit_code else "Succeeded"
-        self._container(pod, {"terminated": {"exitCode": exit_code}}, restarts, phase)
+        self._container(pod, {"terminated": {"exitCode": exit_code, **terminated}}, restarts, phase)
 
-    def wait_container(self, pod: str, reason: str, message: str = "") -> None:
-        self._container(pod, {"waiting": {"reason": reason, "message": message}}, 0, "Pending")
+    def wait_container(
+        self, pod: str, reason: str, message: str = "", restarts: int = 0, last: dict[str, Any] | None = None
+    ) -> None:
+        phase = "Running" if last else "Pending"
+        self._container(pod, {"waiting": {"reason": reason, "message": message}}, restarts, phase, last)
 
-    def _container(self, pod: str, state: dict[str, Any], restarts: int, phase: str) -> None:
+    def _container(
+        self, pod: str, state: dict[str, Any], restarts: int, phase: str, last: dict[str, Any] | None = None
+    ) -> None:
         container = {
             "name": "pytorch",
             "image": "me/image:1",
@@ -174,6 +179,7 @@ class Space:
             "restartCount": restarts,
             "containerID": f"containerd://{pod}-{restarts}",
             "state": state,
+            "lastState": {"terminated": last} if last else {},
         }
         self.set_status("Pod", pod, {"phase": phase, "containerStatuses": [container]})
 

@@ -133,20 +133,24 @@ async def _handle(proxy: Proxy, upstream: tuple, reader: asyncio.StreamReader, w
     proxy.open_now += 1
     proxy.most_open = max(proxy.most_open, proxy.open_now)
     try:
-        await _pass_on(upstream, first, headers, body, fault, writer)
+        await _pass_on(upstream, first, headers, body, fault, (reader, writer))
     finally:
         proxy.open_now -= 1
 
 
-async def _pass_on(
-    upstream: tuple, first: str, headers: list[str], body: bytes, fault: Fault, writer: asyncio.StreamWriter
-) -> None:
+async def _pass_on(upstream: tuple, first: str, headers: list[str], body: bytes, fault: Fault, client: tuple) -> None:
     host, port, context = upstream
+    reader, writer = client
     theirs, to_server = await asyncio.open_connection(host, port, ssl=context, limit=1 << 22)
+    upload = None
     try:
+        is_upgrade = any(header.lower().startswith("upgrade:") for header in headers)
         kept = [header for header in headers if header and not header.lower().startswith("connection:")]
-        to_server.write("\r\n".join([first, *kept, "Connection: close", "", ""]).encode("latin-1") + body)
+        kept.append(f"Connection: {'Upgrade' if is_upgrade else 'close'}")
+        to_server.write("\r\n".join([first, *kept, "", ""]).encode("latin-1") + body)
         await to_server.drain()
+        if is_upgrade:
+            upload = asyncio.ensure_future(_upload(reader, to_server))
         sent = 0
         while piece := await theirs.read(1 << 16):
             if fault.is_lost:
@@ -164,7 +168,17 @@ async def _pass_on(
         writer.close()
         await writer.wait_closed()
     finally:
+        if upload:
+            upload.cancel()
         to_server.transport.abort()
+
+
+async def _upload(reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
+    """Pass on what a client sends after its request, as with a WebSocket."""
+    with contextlib.suppress(ConnectionError):
+        while piece := await reader.read(1 << 16):
+            to_server.write(piece)
+            await to_server.drain()
 
 
 async def _answer(writer: asyncio.StreamWriter, fault: Fault) -> None:

@@ -1,4 +1,4 @@
-"""Stands in for the kubelets: it serves container logs to the API server, and a test writes them.
+"""Stands in for the kubelets: it serves container logs, which a test writes, and exec and port forwarding.
 
 No kubelet runs here; its answers follow Kubernetes' own (pkg/kubelet/kuberuntime/logs): sinceTime in whole seconds,
 timestamps with nanoseconds before each line, and a followed log that ends with its container.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlsplit
 
+import kubelet_streams
 from certificates import Authority
 
 
@@ -33,6 +34,8 @@ class Kubelet:
     logs: dict[str, list[ContainerLog]] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     requests: list[str] = field(default_factory=list)
+    protocol: str = kubelet_streams.V4
+    """What it speaks in exec: a node of 1.20 the first, an API server of 1.30 on the second."""
 
     def start(self, pod: str) -> None:
         """Begin a container's run."""
@@ -80,8 +83,15 @@ def _handler(kubelet: Kubelet) -> type[http.server.BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             address = urlsplit(self.path)
             kubelet.requests.append(self.path)
+            _, what, _, pod, *_ = address.path.split("/")
+            runs = kubelet.logs.get(pod, [])
+            if what in ("exec", "portForward"):
+                if runs and not runs[-1].has_ended:
+                    kubelet_streams.serve(self, what, parse_qs(address.query), kubelet.protocol)
+                else:
+                    self.send_error(404, "container not found")
+                return
             query = {name: values[0] for name, values in parse_qs(address.query).items()}
-            runs = kubelet.logs.get(address.path.split("/")[3], [])
             index = -2 if query.get("previous") == "true" else -1
             if len(runs) < -index:
                 self.send_error(400, "no such container")

@@ -103,7 +103,8 @@ def test_every_command_works_on_an_elastic_job_that_has_scaled(space, launch, ca
     assert cli.run(["logs", name]) == cli.run(["events", name]) == cli.run(["scale", name, "--nodes", "4"]) == 0
     assert cli.run(["jobs", "--json"]) == 0
     out = capsys.readouterr().out
-    assert [each["state"] for each in json.loads(out[out.index("[\n") :])] == ["running", "pending"]
+    states = {each["job"]: each["state"] for each in json.loads(out[out.index("[\n") :])}
+    assert states == {name: "running", other: "pending"}
     space.end_container(pod)
     assert cli.run(["cancel", name]) == 0
     assert space.names(JOB) == [other]

@@ -1,11 +1,11 @@
 """HyperPod on EKS: one ConfigMap with the configurations, and one HyperPodPyTorchJob or Kubeflow PyTorchJob."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from launcher import adopted, console, container, yamlio
 from launcher import bundle as bundles
-from launcher import console, container, yamlio
 from launcher.backends.base import RANK_0
 from launcher.backends.kubernetes import manifest, objects, stopping
 from launcher.backends.kubernetes.client import Connection, connect
@@ -13,9 +13,10 @@ from launcher.backends.kubernetes.errors import told
 from launcher.families import interface
 from launcher.problems import Problem, fail
 from launcher.render import render_yaml
-from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
+from launcher.specs import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:
+    from launcher.backends.kubernetes.interact import PodOfRank
     from launcher.backends.kubernetes.target import Target
 
 CONFIG_MAP_LIMIT = 1 << 20
@@ -130,7 +131,7 @@ class KubernetesBackend:
         """Yield what the selected ranks' containers wrote; with `follow`, and the news of the job, until it ended."""
         from launcher.backends.kubernetes import logs
 
-        job = objects.job_manifest(_bundle(handle)).body
+        job = _planned(handle)
         with told():
             lines = logs.read_logs(*_opened(handle), job, selection, follow=follow)
         return _telling(lines)
@@ -150,15 +151,67 @@ class KubernetesBackend:
         """
         from launcher.backends.kubernetes import control
 
-        planned = objects.job_manifest(_bundle(handle)).body
-        control.scale(*_opened(handle), planned, (min_nodes, num_nodes))
+        control.scale(*_opened(handle), _planned(handle), (min_nodes, num_nodes))
 
     def cancel(self, handle: JobHandle) -> None:
         """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""
         from launcher.backends.kubernetes import control
 
-        others = objects.manifests(_bundle(handle))[:-1]
+        is_adopted = adopted.is_adopted(handle.bundle_dir)
+        others = () if is_adopted else objects.manifests(_bundle(handle))[:-1]
         control.cancel(*_opened(handle), others)
+
+    def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
+        """Return the job's pods as they are now, in the order of their ranks."""
+        from launcher.backends.kubernetes import pods
+        from launcher.backends.kubernetes.ranks import Places
+
+        with told():
+            found = _own_pods(*_opened(handle))
+        return pods.described(found, Places.of(_planned(handle)))
+
+    def run_in_pod(self, handle: JobHandle, rank: int, command: Sequence[str]) -> int:
+        """Run a command, or a shell, in the pod of a rank; return its exit code."""
+        from launcher.backends.kubernetes import interact
+
+        with told():
+            return interact.run(_pod_of_rank(handle, rank), command)
+
+    def forward_ports(self, handle: JobHandle, rank: int, ports: Sequence[tuple[int, int]]) -> None:
+        """Forward ports of this machine to the pod of a rank, until interrupted."""
+        from launcher.backends.kubernetes import interact
+
+        with told():
+            interact.forward(_pod_of_rank(handle, rank), ports)
+
+    def operator_log(self, handle: JobHandle) -> Iterator[str]:
+        """Yield the lines of the training operator's log that mention the job."""
+        from launcher.backends.kubernetes import operator_log
+        from launcher.backends.kubernetes.ranks import Places
+
+        with told():
+            yield from operator_log.lines(*_opened(handle), Places.of(_planned(handle)))
+
+
+def _own_pods(connection: Connection, target: "Target") -> Sequence[Mapping[str, Any]]:
+    """Return the job's pods as they are now."""
+    from launcher.backends.kubernetes import follow as following
+
+    return following.read_objects(connection, target)[1]
+
+
+def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
+    from launcher.backends.kubernetes.interact import PodOfRank
+    from launcher.backends.kubernetes.ranks import Places
+
+    connection, target = _opened(handle)
+    places = Places.of(_planned(handle))
+    return PodOfRank(connection, target.namespace, lambda: _own_pods(connection, target), places, rank)
+
+
+def _planned(handle: JobHandle) -> Mapping[str, Any]:
+    """Return the custom resource as it was rendered, or the outline of one that was adopted."""
+    return adopted.outline(handle.bundle_dir) or objects.job_manifest(_bundle(handle)).body
 
 
 def _telling(lines: Iterator[str]) -> Iterator[str]:
@@ -230,7 +283,7 @@ def _target(handle: JobHandle) -> "Target":
     """
     from launcher.backends.kubernetes.target import Target
 
-    job = objects.job_manifest(_bundle(handle))
+    job = objects.Manifest("", _planned(handle))
     selector, parts = objects.selector(job.body), objects.part_names(job.body)
     return Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts, handle.server)
 

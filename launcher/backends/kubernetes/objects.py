@@ -1,11 +1,14 @@
 """Where the API keeps the objects we deal with, and what a manifest refers to."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from launcher import yamlio
 from launcher.problems import fail
+from launcher.render import MANIFEST
 from launcher.specs import Bundle
 
 MANAGER = "recipe-launcher"
@@ -13,6 +16,9 @@ MANAGER = "recipe-launcher"
 
 PREFIX = "recipe-launcher"
 """Prefix of our labels and annotations; users' own are refused under it (E303, E304)."""
+
+USER = f"{PREFIX}/user"
+"""Annotation of a job: who launched its bundle."""
 
 DIGEST = f"{PREFIX}/digest"
 """Annotation: digest of the bundle that an object comes from."""
@@ -56,8 +62,14 @@ def path(kind: str, namespace: str, name: str = "", *, version: str = "v1beta1")
         version: That of Kueue's API.
     """
     base = _NAMESPACED.get(kind) or _CLUSTER_WIDE[kind]
-    base = base.format(namespace, version=version)
-    return f"{base}/{name}" if name else base
+    base = base.format(quote(namespace, safe=""), version=version)
+    return f"{base}/{quote(name, safe='')}" if name else base
+
+
+def list_path(kind: str, namespace: str | None, *, version: str = "v1beta1") -> str:
+    """Return the API's path of a kind's list, in one namespace or, with None, in all."""
+    where = path(kind, namespace or "", version=version)
+    return where if namespace is not None else where.replace("/namespaces//", "/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +134,19 @@ def manifests(bundle: Bundle) -> tuple[Manifest, ...]:
         body = yamlio.load(text)
         if body.get("kind") not in ("ConfigMap", *JOB_KINDS):
             raise fail("E703", str(bundle.directory / file), f"a {body.get('kind')} is nothing that is submitted")
-        annotations = {**(body["metadata"].get("annotations") or {}), DIGEST: bundle.digest}
+        annotations = {**(body["metadata"].get("annotations") or {}), DIGEST: bundle.digest, **_user(bundle)}
         metadata = {**body["metadata"], "annotations": annotations}
         found.append(Manifest(file, {**body, "metadata": metadata}))
     found.sort(key=lambda manifest: manifest.kind in JOB_KINDS)
     if not found or found[-1].kind not in JOB_KINDS:
         raise fail("E703", str(bundle.directory), "holds no job to submit")
     return tuple(found)
+
+
+def _user(bundle: Bundle) -> dict[str, str]:
+    """Return the annotation of who launched a bundle; none in a bundle that does not say."""
+    user = json.loads(bundle.files.get(MANIFEST, "{}")).get("user")
+    return {USER: user} if user else {}
 
 
 def manager(body: Mapping[str, Any]) -> str:

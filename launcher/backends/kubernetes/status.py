@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
+from launcher.backends.kubernetes.pods import failures
 from launcher.specs import JobState, JobStatus
 
 STATES = (
@@ -58,7 +59,8 @@ def read(view: View) -> JobStatus:
     extras = {"restarts": lenient.count(status.get("restartCount")), "faulty_nodes": _faulty(status)}
     odd = tuple(_odd(view.job.get("status"), held))
     if state.is_final:  # also while it is removed: it has ended as it did
-        return JobStatus(state, nodes, "; ".join((_said(held[name]), *odd)).removeprefix("; "), **extras)
+        why = failures(pods) if state is JobState.FAILED else ()
+        return JobStatus(state, nodes, "; ".join((_said(held[name]), *why, *odd)).removeprefix("; "), **extras)
     if lenient.mapping(view.job, "metadata").get("deletionTimestamp"):
         return JobStatus(JobState.PENDING, nodes, "is being removed", **extras)
     if state is JobState.PENDING:
@@ -94,8 +96,8 @@ def _running(view: View, nodes: int, extras: dict[str, Any], odd: tuple[str, ...
     words = [*_faults(extras), *odd]
     if target == nodes:
         return JobStatus(JobState.RUNNING, nodes, "; ".join(words), **extras)
-    if failures := lenient.count(scaling.get("consecutiveScalingFailures")):
-        words.append(f"{failures} scalings in a row failed")
+    if failed := lenient.count(scaling.get("consecutiveScalingFailures")):
+        words.append(f"{failed} scalings in a row failed")
     if scaling.get("isFaultyPodScaleDown") is True:
         words.append("leaves faulty pods behind")
     if target > nodes and (not _has_all_pods(view, target) or any(_obstacles(view.pods))):

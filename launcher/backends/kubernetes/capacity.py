@@ -1,0 +1,367 @@
+"""What a cluster has and who waits for it: nodes and their accelerators, quotas, and the order of the queue.
+
+A person need not be allowed to see all of it: what cannot be read is left out, and a notice names the permission.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from fractions import Fraction
+from typing import Any
+
+from launcher.backends.kubernetes import objects
+from launcher.backends.kubernetes.client import Connection
+from launcher.backends.kubernetes.errors import ApiError
+from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
+from launcher.backends.kubernetes.preflight import kueue_version
+from launcher.problems import Notice
+
+_INSTANCE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_HEALTH = (
+    "sagemaker.amazonaws.com/node-health-status",
+    "sagemaker.amazonaws.com/deep-health-check-status",
+    "sagemaker.amazonaws.com/fault-types",
+)
+"""Source: AWS, SageMaker HyperPod resiliency, Kubernetes labels of nodes."""
+
+_NODES = "/api/v1/nodes"
+_RUNNABLE = "status.phase!=Succeeded,status.phase!=Failed"
+_VISIBILITY = "/apis/visibility.kueue.x-k8s.io"
+"""Kueue's own API of the order in which workloads wait, where it is served."""
+
+_SUFFIXES = {"m": Fraction(1, 1000), "": Fraction(1), "k": Fraction(10**3), "M": Fraction(10**6)}
+_SUFFIXES |= {"G": Fraction(10**9), "T": Fraction(10**12), "P": Fraction(10**15), "E": Fraction(10**18)}
+_SUFFIXES |= {f"{unit}i": Fraction(1 << 10 * power) for power, unit in enumerate("KMGTPE", 1)}
+_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")
+"""Source: Kubernetes, resource.Quantity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a cluster.
+
+    Args:
+        name: Its name.
+        instance: Its instance type; None if no label has it.
+        state: Ready or NotReady, and whether new pods may be placed on it.
+        resource: Extended resource of its accelerators; None if it has none.
+        accelerators: How many pods may have.
+        free: How many no pod has; None if the cluster's pods may not be listed.
+        health: HyperPod's labels of its health, without their prefix, to their values.
+    """
+
+    name: str
+    instance: str | None
+    state: str
+    resource: str | None
+    accelerators: int
+    free: int | None
+    health: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """What of a quota is used.
+
+    Args:
+        queue: The ClusterQueue, or the LocalQueue behind its namespace and a slash.
+        flavor: The ResourceFlavor.
+        resource: The resource.
+        used: Amount in use, as Kueue writes it.
+        nominal: The quota; None for a LocalQueue, whose quota is its ClusterQueue's.
+        borrowed: What of `used` is beyond the quota.
+    """
+
+    queue: str
+    flavor: str
+    resource: str
+    used: str
+    nominal: str | None
+    borrowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A workload that waits for quota.
+
+    Args:
+        queue: The ClusterQueue, or the LocalQueue where that cannot be read.
+        position: Its place in the queue's order, from 1.
+        namespace: Its namespace.
+        workload: Its own name.
+        job: The job it stands for.
+        local_queue: The LocalQueue it was put into.
+        priority: Its priority; higher ones come first.
+        created_s: When it was made, in seconds since the epoch.
+        why: Why it was not admitted, in Kueue's words.
+    """
+
+    queue: str
+    position: int
+    namespace: str
+    workload: str
+    job: str
+    local_queue: str
+    priority: int
+    created_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a cluster has; None for a part that may not be read, or that it does not have."""
+
+    nodes: tuple[Node, ...] | None
+    quotas: tuple[QuotaUse, ...] | None
+    waiting: tuple[Waiting, ...] | None
+    has_kueue: bool
+    notices: tuple[Notice, ...] = ()
+
+
+def read(connection: Connection, namespace: str) -> Capacity:
+    """Return what a cluster has, as far as it may be read.
+
+    Args:
+        connection: The cluster.
+        namespace: Whose queues are shown to those who may not list those of all namespaces.
+
+    Raises:
+        ApiError: The API refuses for another reason than a missing permission.
+        Unreachable: It does not answer.
+    """
+    reader = _Reader(connection)
+    nodes = reader.nodes()
+    version = kueue_version(connection)
+    if version is None:
+        return Capacity(nodes, None, None, has_kueue=False, notices=tuple(reader.notices))
+    cluster_queues = reader.listed("ClusterQueue", None, version)
+    spaces = [None, namespace]
+    local_queues = reader.first("LocalQueue", spaces, version)
+    workloads = reader.first("Workload", spaces, version)
+    quotas = [*_of_cluster_queues(cluster_queues or ()), *_of_local_queues(local_queues or ())]
+    waiting = None if workloads is None else _ordered(workloads, local_queues or ())
+    if waiting and cluster_queues:
+        waiting = reader.placed(waiting, [queue["metadata"]["name"] for queue in cluster_queues])
+    is_read = cluster_queues is not None or local_queues is not None
+    return Capacity(nodes, tuple(quotas) if is_read else None, waiting, True, tuple(reader.notices))
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads lists, and notes those that may not be read."""
+
+    connection: Connection
+    notices: list[Notice] = field(default_factory=list)
+
+    def nodes(self) -> tuple[Node, ...] | None:
+        nodes = self._allowed(lambda: listed(self.connection, _NODES), "nodes", "the nodes", None)
+        if nodes is None:
+            return None
+        pods = self._allowed(
+            lambda: listed(self.connection, "/api/v1/pods", fieldSelector=_RUNNABLE),
+            "pods",
+            "how many accelerators are free",
+            None,
+        )
+        used = None if pods is None else _used(pods)
+        return tuple(_node(node, used) for node in sorted(nodes, key=lambda node: node["metadata"]["name"]))
+
+    def listed(self, kind: str, namespace: str | None, version: str) -> list[Mapping[str, Any]] | None:
+        where = objects.list_path(kind, namespace, version=version)
+        what = {"ClusterQueue": "the quotas of ClusterQueues", "LocalQueue": "LocalQueues", "Workload": "who waits"}
+        resource = where.rpartition("/")[2]
+        return self._allowed(lambda: listed(self.connection, where), resource, what[kind], namespace)
+
+    def first(self, kind: str, namespaces: Iterable[str | None], version: str) -> list[Mapping[str, Any]] | None:
+        """Return the list of the first namespace that may be read; None stands for all of them."""
+        before = list(self.notices)
+        for namespace in namespaces:
+            found = self.listed(kind, namespace, version)
+            if found is not None:
+                if namespace is not None:
+                    self.notices = [*before, Notice("N150", f"only the {kind}s of {namespace} are shown")]
+                return found
+        self.notices = [*before, self.notices[-1]]
+        return None
+
+    def placed(self, waiting: tuple[Waiting, ...], queues: Iterable[str]) -> tuple[Waiting, ...]:
+        """Return waiting workloads in Kueue's own order, where it serves that; else as they are."""
+        try:
+            version = self.connection.get(_VISIBILITY)["preferredVersion"]["version"]
+            lists = {
+                queue: self.connection.get(f"{_VISIBILITY}/{version}/clusterqueues/{queue}/pendingworkloads")["items"]
+                for queue in queues
+            }
+        except ApiError:  # not served, or not to be read: the order by priority and age stands
+            return waiting
+        places = {
+            (item["metadata"]["namespace"], item["metadata"]["name"]): (queue, item["positionInClusterQueue"] + 1)
+            for queue, items in lists.items()
+            for item in items
+        }
+        return _by_places(waiting, places)
+
+    def _allowed(
+        self, read: Callable[[], list[Mapping[str, Any]]], resource: str, what: str, namespace: str | None
+    ) -> list[Mapping[str, Any]] | None:
+        try:
+            return read()
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            role = "a ClusterRole" if namespace is None else f"a Role in {namespace}"
+            message = f"{what} cannot be shown: ask for {role} that allows list on {resource}"
+            self.notices.append(Notice("N150", message))
+            return None
+
+
+def _used(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Fraction]]:
+    """Return what pods that run, or are about to, have of each accelerator, by node."""
+    used: dict[str, dict[str, Fraction]] = {}
+    for pod in pods:
+        if node := pod["spec"].get("nodeName"):
+            of_node = used.setdefault(node, {})
+            for name in ACCELERATORS:
+                of_node[name] = of_node.get(name, Fraction(0)) + _requested(pod["spec"], name)
+    return used
+
+
+def _requested(spec: Mapping[str, Any], resource: str) -> Fraction:
+    """Return what a pod requests of a resource.
+
+    Source: Kubernetes, Sidecar containers, Resource sharing within containers.
+    """
+    running = sum((_request(container, resource) for container in spec["containers"]), Fraction(0))
+    largest, sidecars = Fraction(0), Fraction(0)
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            sidecars += _request(container, resource)
+            largest = max(largest, sidecars)
+        else:
+            largest = max(largest, sidecars + _request(container, resource))
+    return max(running + sidecars, largest)
+
+
+def _request(container: Mapping[str, Any], resource: str) -> Fraction:
+    resources = container.get("resources") or {}
+    amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return quantity(amounts.get(resource, "0"))
+
+
+def quantity(text: str | int) -> Fraction:
+    """Return a Kubernetes quantity as a number; 0 if it is not one."""
+    match = _QUANTITY.fullmatch(str(text))
+    return Fraction(match[1]) * _SUFFIXES[match[2]] if match and match[2] in _SUFFIXES else Fraction(0)
+
+
+def _node(node: Mapping[str, Any], used: Mapping[str, Mapping[str, Fraction]] | None) -> Node:
+    metadata, status = node["metadata"], node.get("status") or {}
+    labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
+    resource = next((name for name in ACCELERATORS if quantity(allocatable.get(name, 0)) > 0), None)
+    total = int(quantity(allocatable[resource])) if resource else 0
+    free = total if used is None else total - int(used.get(metadata["name"], {}).get(resource or "", 0))
+    is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
+    state = "Ready" if is_ready else "NotReady"
+    return Node(
+        metadata["name"],
+        next((labels[name] for name in _INSTANCE if name in labels), None),
+        f"{state}, cordoned" if (node.get("spec") or {}).get("unschedulable") else state,
+        resource,
+        total,
+        None if used is None and resource else free,
+        {name.partition("/")[2]: labels[name] for name in _HEALTH if name in labels},
+    )
+
+
+def _of_cluster_queues(queues: Iterable[Mapping[str, Any]]) -> Iterator[QuotaUse]:
+    for queue in sorted(queues, key=lambda queue: queue["metadata"]["name"]):
+        used = _usage(queue)
+        for group in (queue.get("spec") or {}).get("resourceGroups") or ():
+            for flavor in group.get("flavors") or ():
+                for resource in flavor.get("resources") or ():
+                    now = used.get((flavor["name"], resource["name"]), {})
+                    yield QuotaUse(
+                        queue["metadata"]["name"],
+                        flavor["name"],
+                        resource["name"],
+                        str(now.get("total", 0)),
+                        str(resource["nominalQuota"]),
+                        str(now.get("borrowed", 0)),
+                    )
+
+
+def _of_local_queues(queues: Iterable[Mapping[str, Any]]) -> Iterator[QuotaUse]:
+    """Yield what LocalQueues use; theirs is only a part of their ClusterQueue's."""
+    for queue in sorted(queues, key=lambda queue: (queue["metadata"]["namespace"], queue["metadata"]["name"])):
+        name = f"{queue['metadata']['namespace']}/{queue['metadata']['name']}"
+        for (flavor, resource), now in _usage(queue).items():
+            yield QuotaUse(name, flavor, resource, str(now.get("total", 0)), None, "0")
+
+
+def _usage(queue: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return what of a queue is in use, by flavor and resource. Of a LocalQueue of v1beta1 it has another name."""
+    status = queue.get("status") or {}
+    flavors = status.get("flavorsUsage") or status.get("flavorUsage") or ()
+    return {(flavor["name"], each["name"]): each for flavor in flavors for each in flavor.get("resources") or ()}
+
+
+def _ordered(
+    workloads: Iterable[Mapping[str, Any]], local_queues: Iterable[Mapping[str, Any]]
+) -> tuple[Waiting, ...]:
+    """Return the workloads that wait, in each queue by priority, then by age.
+
+    Source: Kueue, ClusterQueue, Queueing strategy: by priority, then creation time, or that of the last eviction.
+    """
+    behind = {
+        (queue["metadata"]["namespace"], queue["metadata"]["name"]): (queue.get("spec") or {}).get("clusterQueue")
+        for queue in local_queues
+    }
+    found = [_waiting(workload, behind) for workload in workloads if _is_waiting(workload)]
+    found.sort(key=lambda each: (each.queue, -each.priority, each.created_s, each.namespace, each.job))
+    places: dict[str, int] = {}
+    ordered = []
+    for each in found:
+        places[each.queue] = places.get(each.queue, 0) + 1
+        ordered.append(_at(each, each.queue, places[each.queue]))
+    return tuple(ordered)
+
+
+def _is_waiting(workload: Mapping[str, Any]) -> bool:
+    held = {c["type"] for c in (workload.get("status") or {}).get("conditions") or () if c["status"] == "True"}
+    is_active = (workload.get("spec") or {}).get("active", True)
+    return is_active and not held & {"QuotaReserved", "Admitted", "Finished"}
+
+
+def _waiting(workload: Mapping[str, Any], behind: Mapping[tuple[str, str], str | None]) -> Waiting:
+    metadata, spec = workload["metadata"], workload.get("spec") or {}
+    conditions = {c["type"]: c for c in (workload.get("status") or {}).get("conditions") or ()}
+    local, namespace = spec.get("queueName") or "-", metadata["namespace"]
+    owners = metadata.get("ownerReferences") or ()
+    evicted = conditions.get("Evicted", {})
+    since = evicted.get("lastTransitionTime") if evicted.get("status") == "True" else None
+    return Waiting(
+        behind.get((namespace, local)) or f"{namespace}/{local}",
+        0,
+        namespace,
+        metadata["name"],
+        owners[0]["name"] if owners else metadata["name"],
+        local,
+        spec.get("priority") or 0,
+        datetime.fromisoformat(since or metadata["creationTimestamp"]).timestamp(),
+        conditions.get("QuotaReserved", {}).get("message", "").rstrip("."),
+    )
+
+
+def _at(waiting: Waiting, queue: str, position: int) -> Waiting:
+    return replace(waiting, queue=queue, position=position)
+
+
+def _by_places(
+    waiting: tuple[Waiting, ...], places: Mapping[tuple[str, str], tuple[str, int]]
+) -> tuple[Waiting, ...]:
+    """Return workloads at the places that Kueue names; one that it does not name keeps its own."""
+    placed = [
+        _at(each, *places.get((each.namespace, each.workload), (each.queue, each.position))) for each in waiting
+    ]
+    return tuple(sorted(placed, key=lambda each: (each.queue, each.position)))

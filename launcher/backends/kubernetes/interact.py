@@ -1,0 +1,284 @@
+"""A person in a job's pods: a command or a shell in one, and ports of this machine that lead into one."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from launcher import console
+from launcher.backends.kubernetes import channels, pods
+from launcher.backends.kubernetes.channels import Channels
+from launcher.backends.kubernetes.client import Connection
+from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.ranks import Places
+from launcher.problems import Notice, Problem, ProblemsFound, fail, masked
+
+STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
+"""Channels of exec. Source: Kubernetes, pkg/kubelet/cri/streaming/remotecommand/websocket.go."""
+
+SHELL = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi")
+LOOPBACK = "127.0.0.1"
+_BROKEN = 2
+"""Exit code where the command's own is not known: that of every Problem."""
+_LINGER_S = 30.0
+"""How long a pod may be silent after a local program has ended its side of a connection, which the protocol of port
+forwarding cannot pass on: it may still be answering."""
+
+_PERMISSIONS = {
+    "exec": "ask for a Role that allows get and create on pods/exec",
+    "portforward": "ask for a Role that allows get and create on pods/portforward",
+}
+"""Source: Kubernetes, Authorization: a WebSocket is a GET, and servers from 1.35 on ask for create as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodOfRank:
+    """Finds the pod that runs a rank now.
+
+    Args:
+        connection: The cluster.
+        namespace: The job's.
+        listed: Returns the job's pods as they are now.
+        places: Which pod runs which ranks.
+        rank: The rank.
+    """
+
+    connection: Connection
+    namespace: str
+    listed: Callable[[], Sequence[Mapping[str, Any]]]
+    places: Places
+    rank: int
+
+    def now(self) -> Mapping[str, Any]:
+        """Return the running pod of the rank.
+
+        Raises:
+            ProblemsFound: There is no such rank, or no pod of it runs now.
+        """
+        if self.rank >= self.places.num_ranks:
+            allowed = f"0 to {self.places.num_ranks - 1}"
+            raise fail("E707", "rank", "is not a rank of this job", value=self.rank, allowed=allowed)
+        place = self.rank // self.places.nproc_per_node
+        found = [pod for pod in self.listed() if self.places.place(pod["metadata"]["name"]) == place]
+        found.sort(key=lambda pod: pod["metadata"]["creationTimestamp"])
+        running = [pod for pod in found if (pod.get("status") or {}).get("phase") == "Running"]
+        if running:
+            return running[-1]
+        raise fail("E381", "rank", self._why_none(found), value=self.rank, remedy="recipes pods shows those that run")
+
+    def _why_none(self, found: Sequence[Mapping[str, Any]]) -> str:
+        if not found:
+            return "no pod runs this rank now"
+        pod = found[-1]
+        words = [(pod.get("status") or {}).get("phase") or "Pending", pods.reason(pod)]
+        return f"its pod {pod['metadata']['name']} does not run: {', '.join(filter(None, words))}"
+
+
+def run(wanted: PodOfRank, command: Sequence[str]) -> int:
+    """Run a command in the pod of a rank, with this process's standard streams; return its exit code.
+
+    It has a terminal where standard input and output both are one.
+
+    Raises:
+        ProblemsFound: The pod, or the command, cannot be run.
+    """
+    pod = wanted.now()
+    has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    query = {
+        "container": pods.container_of(pod),
+        "command": list(command or SHELL),
+        "stdin": True,
+        "stdout": True,
+        "stderr": not has_terminal,  # a terminal has one stream for both
+        "tty": has_terminal,
+    }
+    name = pod["metadata"]["name"]
+    opening = channels.opened(wanted.connection, "exec", wanted.namespace, name, **query)
+    with _problems("exec", name), opening as open_:
+        open_.source, open_.unheard = sys.stdin.fileno(), _show_unheard
+        with _raw_terminal(open_) if has_terminal else contextlib.nullcontext():
+            status = _exchange(open_)
+    return _exit_code(status, name)
+
+
+def _show_unheard() -> None:
+    message = "this cluster cannot tell the command that its input has ended; one that waits for that does not end"
+    console.show_notice(Notice("N151", message), stderr=True)
+
+
+def _exchange(open_: Channels) -> Mapping[str, Any]:
+    """Pass bytes on until the command has ended; return how it ended, as the cluster says it."""
+    status = b""
+    outputs = {STDOUT: sys.stdout.fileno(), STDERR: sys.stderr.fileno()}
+    with contextlib.suppress(Unreachable, ValueError):
+        for channel, data in open_.frames():
+            if channel == STATUS:
+                status += data
+            elif channel in outputs:
+                _write_all(outputs[channel], data)
+        return json.loads(status)
+    return {}
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _exit_code(status: Mapping[str, Any], pod: str) -> int:
+    """Return a command's exit code; that of a Problem if the connection broke before the command had ended.
+
+    Raises:
+        ProblemsFound: It was not run.
+    """
+    if not status:
+        broken = Problem("E382", pod, "the connection broke before the command ended")
+        console.show_problems((broken,), "the command may still be running")
+        return _BROKEN
+    if status.get("status") == "Success":
+        return 0
+    for cause in (status.get("details") or {}).get("causes") or ():
+        if cause.get("reason") == "ExitCode":
+            return int(cause["message"])
+    raise fail("E382", pod, masked(status.get("message") or "the command was not run"))
+
+
+@contextlib.contextmanager
+def _raw_terminal(open_: Channels) -> Iterator[None]:
+    """Hand every key to the pod, Ctrl-C included, and the terminal's size whenever it changes."""
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def resized(_signum: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(BlockingIOError):  # one is on its way already
+            os.write(writer, b"1")
+
+    def ended(signum: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)  # by way of the terminal's old state
+
+    handlers = {signal.SIGWINCH: resized, signal.SIGTERM: ended, signal.SIGHUP: ended}
+    old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
+    open_.wake, open_.woken = reader, lambda: open_.send(RESIZE, _size())
+    try:
+        tty.setraw(terminal, termios.TCSADRAIN)  # what was typed before is kept
+        open_.woken()
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        for signum, handler in old.items():
+            signal.signal(signum, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+def _size() -> bytes:
+    columns, rows = shutil.get_terminal_size()
+    return json.dumps({"Width": columns, "Height": rows}).encode()
+
+
+@contextlib.contextmanager
+def _problems(what: str, pod: str) -> Iterator[None]:
+    """Let a refusal be a Problem that names the permission, where that is what is missing.
+
+    Raises:
+        ProblemsFound: The API refuses, or does not answer.
+    """
+    try:
+        yield
+    except ApiError as error:
+        if error.status == 403:
+            found = Problem("E344", pod, error.message, remedy=_PERMISSIONS[what])
+            raise ProblemsFound((found,)) from error
+        if error.status in (400, 404, 500):  # the node's own words
+            raise fail("E382", pod, masked(error.message)) from error
+        raise ProblemsFound((problem(error, pod),)) from error
+    except Unreachable as error:
+        raise ProblemsFound((problem(error, pod),)) from error
+
+
+def forward(wanted: PodOfRank, ports: Sequence[tuple[int, int]]) -> None:
+    """Forward ports of this machine, of its loopback address only, to the pod of a rank; return never.
+
+    Every connection goes to the pod that runs the rank by then.
+
+    Raises:
+        ProblemsFound: A local port cannot be had, or no pod runs the rank.
+    """
+    pod = wanted.now()["metadata"]["name"]
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(_listening(local)) for local, _ in ports]
+        for server, (_, remote) in zip(servers, ports, strict=True):
+            console.say(f"{LOOPBACK}:{server.getsockname()[1]} -> {pod}:{remote}   (Ctrl-C ends it)")
+            threading.Thread(target=_serve, args=(server, wanted, remote), daemon=True).start()
+        threading.Event().wait()
+
+
+def _listening(port: int) -> socket.socket:
+    """Return a socket that listens on a port of the loopback address.
+
+    Raises:
+        ProblemsFound: The port is taken, or not this user's to have.
+    """
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        server.bind((LOOPBACK, port))
+        server.listen()
+    except OSError as error:
+        server.close()
+        message = f"{LOOPBACK}:{port} cannot be listened on: {error.strerror}"
+        raise fail("E383", "LOCAL", message, value=port, remedy="another port, or 0 for any free one") from error
+    return server
+
+
+def _serve(server: socket.socket, wanted: PodOfRank, remote: int) -> None:
+    with contextlib.suppress(OSError):  # closed: the command ends
+        while True:
+            local, _ = server.accept()
+            threading.Thread(target=_connect, args=(local, wanted, remote), daemon=True).start()
+
+
+def _connect(local: socket.socket, wanted: PodOfRank, remote: int) -> None:
+    """Carry one connection; what goes wrong is shown, and ends this connection only."""
+    try:
+        with local:
+            name = wanted.now()["metadata"]["name"]
+            opening = channels.opened(wanted.connection, "portforward", wanted.namespace, name, ports=remote)
+            with _problems("portforward", name), opening as open_:
+                _carry(open_, local, f"{name}:{remote}")
+    except (ApiError, Unreachable) as error:
+        console.show_problems((problem(error, "rank"),), "this connection was closed")
+    except ProblemsFound as error:
+        console.show_problems(error.problems, "this connection was closed")
+
+
+def _carry(open_: Channels, local: socket.socket, where: str) -> None:
+    """Pass bytes on in both directions. Of each channel the first frame is the port's number.
+
+    Source: Kubernetes, pkg/kubelet/cri/streaming/portforward/websocket.go: channel 0 is data, 1 an error.
+    """
+    open_.source, open_.linger_s = local.fileno(), _LINGER_S
+    begun: set[int] = set()
+    try:
+        for channel, data in open_.frames():
+            if channel not in begun:
+                begun.add(channel)
+            elif channel == 1 and data:
+                raise fail("E382", where, masked(" ".join(data.decode(errors="replace").split())))
+            elif channel == 0:
+                local.sendall(data)
+    except OSError:
+        return  # the local program has closed its connection

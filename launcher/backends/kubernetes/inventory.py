@@ -1,0 +1,231 @@
+"""The training jobs of a cluster, whoever submitted them and from where."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.kubernetes import objects, status
+from launcher.backends.kubernetes.client import Connection
+from launcher.backends.kubernetes.errors import ApiError, problem
+from launcher.backends.kubernetes.target import Target, own_pods
+from launcher.problems import ProblemsFound, fail, masked
+from launcher.rules.kubernetes import DNS_LABEL
+from launcher.specs import JobState
+
+_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Source: Kubernetes, Accessing the API from within a pod."""
+
+_CHUNK = 500
+ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com/neuron", "amd.com/gpu")
+"""Extended resources that stand for accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterJob:
+    """A training job of a cluster.
+
+    Args:
+        namespace: Where it lies.
+        name: Its name.
+        kind: HyperPodPyTorchJob or PyTorchJob.
+        user: Who launched it, if this launcher did; else None.
+        state: Where it is in its life; None if its status cannot be read.
+        nodes: Nodes it runs on now; None if its pods cannot be listed.
+        created_s: When it was made, in seconds since the epoch.
+        message: What it waits for, or why it ended.
+    """
+
+    namespace: str
+    name: str
+    kind: str
+    user: str | None
+    state: JobState | None
+    nodes: int | None
+    created_s: float
+    message: str
+
+
+def listed(connection: Connection, where: str, **query: Any) -> list[Mapping[str, Any]]:
+    """Return a list of objects, read in pieces."""
+    items: list[Mapping[str, Any]] = []
+    token: str | None = None
+    while True:
+        page = connection.get(where, limit=_CHUNK, **{"continue": token}, **query)
+        items += page["items"]
+        token = page["metadata"].get("continue")
+        if not token:
+            return items
+
+
+def default_namespace(context: str | None) -> str:
+    """Return the namespace of a context of the kubeconfig, or of this pod's account; `default` if there is none.
+
+    Args:
+        context: Name of the context; None inside a cluster.
+    """
+    from kubernetes import config
+
+    if context is None:
+        try:
+            return _ACCOUNT_NAMESPACE.read_text(encoding="ascii").strip() or "default"
+        except OSError:
+            return "default"
+    contexts, _ = config.list_kube_config_contexts(os.environ.get("KUBECONFIG") or "~/.kube/config")
+    found = next((each["context"] for each in contexts if each["name"] == context), {})
+    return found.get("namespace") or "default"
+
+
+def jobs(connection: Connection, namespace: str | None) -> tuple[ClusterJob, ...]:
+    """Return the jobs of a namespace, or with None of all, oldest first.
+
+    Raises:
+        ProblemsFound: No kind of job may be listed, or the cluster has none.
+    """
+    found = [each for kind in _kinds(connection, namespace) for each in kind]
+    pods = _pods(connection, namespace) if found else []
+    seen = [_read(job, pods) for job in found]
+    return tuple(sorted(seen, key=lambda job: (job.created_s, job.namespace, job.name)))
+
+
+def _kinds(connection: Connection, namespace: str | None) -> list[list[Mapping[str, Any]]]:
+    """Return the custom resources of each kind that the cluster has and that may be listed."""
+    lists, refusals, num_absent = [], [], 0
+    for kind in objects.JOB_KINDS:
+        try:
+            items = listed(connection, objects.list_path(kind, namespace))
+            lists.append([{**item, "kind": kind} for item in items])
+        except ApiError as error:
+            if error.status == 404:
+                num_absent += 1
+            elif error.status == 403:
+                refusals.append(problem(error, "--namespace", value=namespace))
+            else:
+                raise
+    if num_absent == len(objects.JOB_KINDS):
+        kinds = " nor ".join(objects.JOB_KINDS)
+        raise fail("E346", "--context", f"the cluster has neither {kinds}", value=connection.context)
+    if not lists:
+        raise ProblemsFound(tuple(refusals))
+    return lists
+
+
+def _pods(connection: Connection, namespace: str | None) -> list[Mapping[str, Any]] | None:
+    """Return the pods of a namespace, or of all; None if they may not be listed."""
+    try:
+        return listed(connection, objects.list_path("Pod", namespace))
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None
+
+
+def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> ClusterJob:
+    """Return a job as it is listed; one whose status cannot be read does not take the list with it."""
+    metadata = job["metadata"]
+    annotations = metadata.get("annotations") or {}
+    state, nodes, message = None, None, ""
+    try:
+        seen = status.read(status.View(job, _own(job, pods or ())))
+        state, nodes, message = seen.state, seen.nodes if pods is not None else None, seen.message
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        message = f"its status cannot be read: {error!r}"
+    return ClusterJob(
+        metadata["namespace"],
+        metadata["name"],
+        job["kind"],
+        annotations.get(objects.USER),
+        state,
+        nodes,
+        datetime.fromisoformat(metadata["creationTimestamp"]).timestamp(),
+        masked(message),
+    )
+
+
+def _own(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return a job's pods among those of several."""
+    metadata, selector = job["metadata"], objects.selector(job)
+    wanted = set(selector.split(",")) if selector else set()
+    own = (job["kind"], metadata["namespace"], metadata["name"], metadata["uid"])
+    target = Target(*own, selector, objects.part_names(job))
+    near = [pod for pod in pods if pod["metadata"]["namespace"] == target.namespace]
+    return own_pods([pod for pod in near if wanted <= _labels(pod)], target, job)
+
+
+def _labels(pod: Mapping[str, Any]) -> set[str]:
+    return {f"{key}={value}" for key, value in (pod["metadata"].get("labels") or {}).items()}
+
+
+def find(connection: Connection, namespace: str, name: str, kind: str | None) -> Mapping[str, Any]:
+    """Return the custom resource of a job.
+
+    Args:
+        connection: The cluster.
+        namespace: Its namespace.
+        name: Its name.
+        kind: Its kind; None if only one kind has that name.
+
+    Raises:
+        ProblemsFound: There is no such job, or one of each kind.
+    """
+    refuse_odd(namespace, "--namespace")
+    refuse_odd(name, "JOB")
+    found, refusals = [], []
+    for each in (kind,) if kind else objects.JOB_KINDS:
+        try:
+            found.append({**connection.get(objects.path(each, namespace, name)), "kind": each})
+        except ApiError as error:
+            if error.status != 404:
+                refusals.append(problem(error, "--namespace", value=namespace))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        allowed = ", ".join(objects.JOB_KINDS)
+        raise fail("E386", "JOB", "a job of each kind has this name", value=name, allowed=allowed, remedy="--kind")
+    if refusals:
+        raise ProblemsFound(tuple(dict.fromkeys(refusals)))
+    remedy = "recipes jobs --cluster --all-namespaces lists them"
+    raise fail("E386", "JOB", f"the namespace {namespace} has no such job", value=name, remedy=remedy)
+
+
+def refuse_odd(name: str, what: str) -> None:
+    """Raise a Problem if a name from the command line is not one that the API takes.
+
+    Raises:
+        ProblemsFound: It is not a DNS label.
+    """
+    if not DNS_LABEL.fullmatch(name):
+        allowed = "lower-case letters, digits and -, at most 63"
+        raise fail("E386", what, "is not a name that Kubernetes takes", value=name, allowed=allowed)
+
+
+def outline(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what later commands must know of a job: its sizes and its pods' labels, nothing that its pods run."""
+    spec, metadata = job["spec"], job["metadata"]
+    kept = {key: spec[key] for key in ("elasticPolicy",) if key in spec}
+    if "pytorchReplicaSpecs" in spec:
+        parts = {name: _part(part) for name, part in spec["pytorchReplicaSpecs"].items()}
+        kept["pytorchReplicaSpecs"] = parts
+    else:
+        kept["replicaSpecs"] = [{"name": part["name"], **_part(part)} for part in spec["replicaSpecs"]]
+    kept["nprocPerNode"] = _processes(spec)
+    names = {key: metadata[key] for key in ("name", "namespace", "uid")}
+    return {"apiVersion": job["apiVersion"], "kind": job["kind"], "metadata": names, "spec": kept}
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    labels = (part["template"].get("metadata") or {}).get("labels") or {}
+    counts = {key: part[key] for key in ("replicas", "maxReplicas") if key in part}
+    return {**counts, "template": {"metadata": {"labels": dict(labels)}}}
+
+
+def _processes(spec: Mapping[str, Any]) -> str:
+    """Return a pod's number of processes; `auto` and `gpu` are its accelerators'."""
+    asked = str(spec.get("nprocPerNode", "auto"))
+    if asked.isdigit():
+        return asked
+    template = objects.pod_templates({"spec": spec})[0]
+    limits = (template["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
+    return next((str(limits[name]) for name in ACCELERATORS if name in limits), "1")
