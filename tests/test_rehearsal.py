@@ -131,6 +131,30 @@ def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_aw
     assert 3 <= ended["time"] - late["time"] < 60  # it is killed, not waited for
 
 
+def test_after_bit_rot_a_crash_goes_back_to_the_checkpoint_before_and_the_lost_steps_are_redone(tmp_path, alone):
+    """Bytes of the newest checkpoint change in silence: nothing of it may be loaded."""
+    # Both at one step: no later checkpoint is saved between them.
+    rot = events("{at:{step:36},bit_rot:{num_bytes:2000}}", "{at:{step:36},worker_crash:{rank:1}}")
+    code, out, err = run(*PACED, rot, cwd=tmp_path, timeout_s=280)
+    assert code == 0, err
+    assert losses_in_the_model(bundle_of(tmp_path) / "run") == pytest.approx(alone, abs=1e-5)
+    assert_every_sample_once_an_epoch(tmp_path)
+    assert_one_whole_run(tmp_path)
+    start, restart = records(bundle_of(tmp_path) / "run" / "starts.jsonl")
+    timeline = timeline_of(tmp_path)
+    lost = timeline["transitions"][-1]["samples_lost"]
+    redone = timeline["samples_redone"]
+    (loaded,) = [
+        each for each in records(bundle_of(tmp_path) / "run" / "checkpoints.jsonl") if each["event"] == "loaded"
+    ]
+    damaged = int(loaded["detail"].removeprefix("step ").split()[0])
+    assert start["step"] == 0 and restart["step"] == loaded["step"] == damaged - SAVE_STEPS
+    assert "is changed at byte" in loaded["detail"]
+    # More than an interval: the work that the damaged checkpoint held, and what came after it.
+    assert SAVE_STEPS * SAMPLES_PER_STEP <= redone == lost
+    assert timeline["goodput"] < 1
+
+
 def running_on(folder, num_nodes):
     """Return the job's attempts once it trains on `num_nodes`."""
     happened = records(bundle_of(folder) / "run" / "events.jsonl")

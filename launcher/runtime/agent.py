@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -83,10 +84,15 @@ def _discovery_client(prefix: str) -> Any:
 def report_checkpoint(folder: Path, step: int) -> None:
     """Tell the agent of this node that this rank's part of a published checkpoint is on disk.
 
-    The agent counts one report from each of its ranks before it believes in a checkpoint.
+    The agent counts one report from each of its ranks before it believes in a checkpoint. Where it cannot be reached,
+    the checkpoint is published all the same, and training continues.
     """
     if not os.environ.get(ENV_SOCKET) or importlib.util.find_spec(PACKAGE) is None:
         return
     from hyperpod_elastic_agent.checkpoint_discovery import CheckpointType
 
-    _discovery_client(str(folder.parent)).update(step, str(folder), CheckpointType.MODEL_CHECKPOINT)
+    try:
+        _discovery_client(str(folder.parent)).update(step, str(folder), CheckpointType.MODEL_CHECKPOINT)
+    except (OSError, AttributeError) as error:  # its client raises the latter in place of a refused connection
+        cause = error.__context__ or error
+        print(f"step {step}: the checkpoint is not reported to the agent: {cause}", file=sys.stderr, flush=True)

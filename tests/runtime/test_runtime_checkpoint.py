@@ -352,3 +352,14 @@ def test_the_agent_is_told_after_publication(tmp_path, monkeypatch):
     monkeypatch.setattr(agent, "_discovery_client", lambda prefix: Client())
     save(tmp_path, 1)
     assert told == [(1, str(tmp_path / "step-00000001"), "model_checkpoint", 1)]
+
+
+def test_an_agent_that_cannot_be_reached_fails_no_save(tmp_path, monkeypatch, capsys):
+    """The agent's own client, and no server behind its socket."""
+    pytest.importorskip(agent.PACKAGE)
+    monkeypatch.setenv(agent.ENV_SOCKET, str(tmp_path / "nobody"))
+    agent._discovery_client.cache_clear()
+    save(tmp_path / "kept", 1)
+    assert load(tmp_path / "kept")[0].step == 1
+    said = capsys.readouterr().err
+    assert "step 1: the checkpoint is not reported to the agent: [Errno 2]" in said
