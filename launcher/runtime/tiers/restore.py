@@ -13,7 +13,6 @@ from launcher.runtime.newest import (
     Search,
     Source,
     Unavailable,
-    together,
 )
 from launcher.runtime.tiers.journal import Journal, Record
 from launcher.runtime.tiers.memory import NodeMemory
@@ -260,23 +259,22 @@ class Restoration:
             sources = sorted(nodes.values())
         reasons: list[Damaged | Unavailable] = []
         for source in sources:
-            is_own = self.ranks.rank == source
-            try:
-                data = together(self.ranks, lambda own=is_own: self._manifest_bytes(key, place, own))
-            except (Damaged, Unavailable) as error:
-                reasons.append(error)
-                continue
-            return unseal_own(self.ranks.share(data, source), key, self.journal.namespace)
+            answer = self._manifest_bytes(key, place) if self.ranks.rank == source else b""
+            data = self.ranks.share(answer, source)
+            if isinstance(data, bytes):
+                return unseal_own(data, key, self.journal.namespace)
+            reasons.append(data)
         raise next((each for each in reasons if isinstance(each, Unavailable)), reasons[-1])
 
-    def _manifest_bytes(self, key: Key, place: int, is_own: bool) -> bytes:
-        if not is_own:
-            return b""
+    def _manifest_bytes(self, key: Key, place: int) -> bytes | Broken | TierFailure:
+        """Return a manifest that is intact and the save's own, or why there is none."""
         try:
             data = self.stores[place].manifest(key) if place >= 0 else self.memory.manifest(key)
-        except OSError as error:
-            raise TierFailure(str(error)) from error
-        unseal_own(data, key, self.journal.namespace)
+            unseal_own(data, key, self.journal.namespace)
+        except Damaged as error:
+            return Broken(str(error))
+        except (Unavailable, OSError) as error:
+            return TierFailure(str(error))
         return data
 
     def _sources(self, manifest: Manifest, place: int) -> Iterator[tuple[str, Shards, Nodes | None]]:
