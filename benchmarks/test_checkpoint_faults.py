@@ -16,7 +16,7 @@ def test_every_case_loads_the_newest_that_is_whole_or_says_what_was_tried(tmp_pa
 
     outcomes = run_cases(range(NUM_CASES), tmp_path)
     report(f"{NUM_CASES} cases: " + ", ".join(f"{name} {count}" for name, count in outcomes.most_common()))
-    assert sum(outcomes.values()) == NUM_CASES and len(outcomes) == 6
+    assert sum(outcomes.values()) == NUM_CASES and len(outcomes) == 7
 
 
 NUM_FOLDER_CASES = int(os.environ.get("RECIPES_FOLDER_CASES", "400"))

@@ -226,6 +226,7 @@ _ELSEWHERE = (
         "Python, re",
         "local",
     ),
+    Code("E418", "A job without its folder can neither save nor report, so it is ended.", _LOCAL, "local"),
     Code("E420", "A job whose data or results are not where it is told cannot begin, or go on.", _CONTRACT, "local"),
     Code("E421", "A store that cannot be read or written gives no data and takes no results.", _CONTRACT, "local"),
     Code(
@@ -356,6 +357,7 @@ _ELSEWHERE = (
     Code("N134", "Pods without a service account of their own have their node's rights.", _CHECKPOINTING, "k8s"),
     Code("N135", "A save that is under way when the next one is due holds training up.", _CHECKPOINTING),
     Code("N136", "What AWS does around a job is played here as far as programs see it, and no further.", _CONTRACT),
+    Code("N138", "A job that fails before it can save and restart never ends.", _CHECKPOINTING),
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
 )

@@ -28,6 +28,13 @@ ENV_MEMORY_SERVICE = "RECIPES_MEMORY_SERVICE"
 """Environment variable of a worker: address of the cluster's service that keeps checkpoints in memory; empty for
 none. Left out, a pod that has the vendor's library takes the vendor's own address."""
 
+ENV_CHECKPOINT_OWNER = "RECIPES_CHECKPOINT_OWNER"
+"""Environment variable of a worker: names the job that owns a checkpoint namespace, where its name or run folder does
+not tell it from another job. The same for a job's restarts."""
+
+ENV_CHECKPOINT_PATIENCE = "RECIPES_CHECKPOINT_PATIENCE"
+"""Environment variable of a worker: seconds in place of the recipe's checkpointing.patience_s."""
+
 SHARED_MEMORY = Path("/dev/shm")
 """Folder of files that are in memory. Source: shm_overview(7)."""
 
@@ -52,7 +59,8 @@ commands must know of it once its cluster has forgotten it."""
 
 METRICS_FILE = "metrics.jsonl"
 """Under the run folder: one JSON object per optimizer step as it happened, written by rank 0. A step that is
-done again after a fault is there again, with a higher attempt."""
+done again after a fault is there again, with a higher attempt. Metrics of an evaluation or another hook are lines of
+their own, with `step` and `further`, and without `cursor`."""
 
 STARTS_FILE = "starts.jsonl"
 """Under the run folder: one JSON object per start of the workers, written by rank 0 after its first step."""

@@ -207,7 +207,7 @@ def exceeds(job: Mapping[str, Any], quota: Quota) -> tuple[Problem, ...]:
             need = f"{_nodes(demand.least)} need {_shown(demand.least * per_pod.get(name, Fraction(1)))} {name}"
             remedy = f"{demand.key}={_least(fitting)}" if _least(fitting) else "a larger quota, or smaller nodes"
             found.append(Problem("E364", demand.key, f"{need}: it could never start", demand.least, allowed, remedy))
-    return (*found, *_unstated(per_pod, quota), *_uncovered(per_pod, quota))
+    return (*found, *_unstated(per_pod, quota), *_above_limit(per_pod, quota), *_uncovered(per_pod, quota))
 
 
 def limits_growth(job: Mapping[str, Any], quota: Quota) -> tuple[Notice, ...]:
@@ -246,6 +246,21 @@ def _unstated(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem
         remedy = "recipes.resources.memory=…" if all("memory" in name for name in missing) else None
         remedy = remedy or "a LimitRange with defaults; recipes governance makes one"
         yield Problem("E365", "cluster.namespace", message, allowed=allowed, remedy=remedy)
+
+
+def _above_limit(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
+    """Yield what a pod requests beyond the limit that a LimitRange gives it.
+
+    Source: Kubernetes, Limit Ranges: such a pod is refused.
+    """
+    for name in _PLAIN[:2] if not quota.is_queue else ():
+        request, limit = per_pod.get(f"requests.{name}"), per_pod.get(f"limits.{name}")
+        if request is not None and limit is not None and request > limit:
+            message = f"each pod requests {_shown(request)} {name}, and the namespace's LimitRange limits it to less"
+            remedy = f"recipes.resources.{name}={_shown(limit)}"
+            yield Problem(
+                "E365", f"recipes.resources.{name}", message, allowed=f"at most {_shown(limit)}", remedy=remedy
+            )
 
 
 def _uncovered(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:

@@ -16,10 +16,10 @@ class Interrupted(KeyboardInterrupt):
 
     Args:
         signum: The signal.
-        is_rolled_back: Whether nothing of the submission is left.
+        is_rolled_back: Whether it is known that nothing of the submission is left.
     """
 
-    def __init__(self, signum: int = signal.SIGINT, *, is_rolled_back: bool = True):
+    def __init__(self, signum: int = signal.SIGINT, *, is_rolled_back: bool = False):
         super().__init__()
         self.signum, self.is_rolled_back = signum, is_rolled_back
 

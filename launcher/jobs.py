@@ -13,6 +13,7 @@ from typing import Any
 from launcher.backends.base import Backend
 from launcher.check import backends
 from launcher.contract import ADOPTED_FILE, JOB_FILE
+from launcher.interrupts import Interrupted
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.render import MANIFEST
 from launcher.runtime.durable import write_text
@@ -122,10 +123,16 @@ def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
     try:
         yield
     except (ProblemsFound, KeyboardInterrupt) as error:
-        is_left = any(problem.code == "E352" for problem in getattr(error, "problems", ()))
-        if not is_left and getattr(error, "is_rolled_back", True):
+        if _is_rolled_back(error):
             _restore(bundle.directory, known)
         raise
+
+
+def _is_rolled_back(error: ProblemsFound | KeyboardInterrupt) -> bool:
+    """Return whether it is known that a submission that failed has left nothing."""
+    if isinstance(error, ProblemsFound):
+        return all(problem.code != "E352" for problem in error.problems)
+    return isinstance(error, Interrupted) and error.is_rolled_back
 
 
 def _restore(folder: Path, known: JobRecord | None) -> None:

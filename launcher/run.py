@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from launcher import adopted, console, jobs, pipeline, terminal, tracking
 from launcher import bundle as bundles
@@ -14,6 +15,9 @@ from launcher.jobs import JobRecord
 from launcher.problems import ProblemsFound
 from launcher.scales import get
 from launcher.specs import Bundle, JobHandle, JobState, JobStatus
+
+if TYPE_CHECKING:
+    from launcher.timeline import Timeline
 
 USER_ERROR, JOB_FAILED, INTERRUPTED = 2, 3, 130
 """Exit codes. 0 is success, 1 a fault of our own (with a traceback)."""
@@ -145,7 +149,12 @@ def _accompany(bundle: Bundle, backend: Backend, handle: JobHandle) -> int:
         is_interrupted = True
         _cancel(backend, handle)
     with deferred(_LATE):
-        status = backend.status(handle)
+        try:
+            status = backend.status(handle)
+        except ProblemsFound as error:  # its folder is gone
+            console.show_problems(error.problems, "the job has failed")
+            _close_run(bundle, JobState.FAILED, outcome="its metrics that were not sent yet are lost")
+            return JOB_FAILED
         if is_interrupted and status.state is JobState.CANCELLED:
             status = replace(status, message="stopped by Ctrl-C")
         _close(bundle, status)
@@ -172,11 +181,16 @@ def _close(bundle: Bundle, status: JobStatus) -> None:
         course = timeline.refresh(run_dir)
     except OSError as error:
         console.say(f"no timeline: {error}", stderr=True)
-    try:
-        tracking.finish(bundle, status.state, course)
-    except ProblemsFound as error:  # a job that has run is not undone by its tracking store
-        console.show_problems(error.problems, f"unsent metrics stay in {run_dir}")
+    _close_run(bundle, status.state, course)
     if course and (course.has_scaled or course.unfired):
         terminal.show_timeline(course, run_dir)
     # Without a last word the operator has died.
     terminal.show_end(bundle, status, can_go_on=course is not None and course.state is None)
+
+
+def _close_run(bundle: Bundle, state: JobState, course: "Timeline | None" = None, outcome: str = "") -> None:
+    """Mark the MLflow run of a job by how it ended; a job that has run is not undone by its tracking store."""
+    try:
+        tracking.finish(bundle, state, course)
+    except ProblemsFound as error:
+        console.show_problems(error.problems, outcome or f"unsent metrics stay in {bundle.directory / RUN_DIR}")

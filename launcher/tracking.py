@@ -141,6 +141,7 @@ def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) ->
         from launcher.runtime import courier
 
         run_dir = bundle.directory / contract.RUN_DIR
+        _refuse_removed_store(settings.tracking_uri)
         with _problems(settings.tracking_uri):
             try:
                 courier.ship(run_dir, settings.tracking_uri, settings.run_id)
@@ -150,6 +151,12 @@ def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) ->
             client.set_terminated(settings.run_id, _STATUS[state])
             if course:
                 _log_course(client, settings.run_id, course, run_dir, courier.prefix(run_dir))
+
+
+def _refuse_removed_store(uri: str) -> None:
+    """Raise a Problem where a store's file is gone: MLflow would write a traceback, or make an empty store."""
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        raise fail("E502", f"{_PATH}.tracking_uri", "the tracking store was removed while the job ran", value=uri)
 
 
 def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path, prefix: str) -> None:

@@ -28,6 +28,9 @@ def section(job):
     return first
 
 
+KMS_KEY = "arn:aws:kms:us-west-2:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
 def notices(job, code):
     return [notice.message for notice in job.notices if notice.code == code]
 
@@ -39,18 +42,25 @@ def test_the_section_is_compiled_with_every_default(prepare, tmp_path):
         "memory": {"frequency": 10, "retention": 3},
         "persistent": {"frequency": 100, "retention": 2, "path": str(tmp_path / "checkpoints")},
         "s3_endpoint": None,
+        "s3_checksums": True,
+        "kms_key": None,
+        "patience_s": 600,
         "replicas": 1,
     }
 
 
 def test_what_the_user_says_is_compiled_as_it_is(prepare):
     words = ("namespace=run_1", "memory={frequency: 5, retention: 2}", "replicas=0", "s3_endpoint=http://h:9000")
+    words += ("s3_checksums=false", f"kms_key={KMS_KEY}", "patience_s=60")
     job = prepare(STATIC, S3, f"{SET}.persistent.frequency=50", *(f"{SET}.{word}" for word in words))
     assert section(job) == {
         "namespace": "run_1",
         "memory": {"frequency": 5, "retention": 2},
         "persistent": {"frequency": 50, "retention": 2, "path": "s3://bucket/prefix"},
         "s3_endpoint": "http://h:9000",
+        "s3_checksums": False,
+        "kms_key": KMS_KEY,
+        "patience_s": 60,
         "replicas": 0,
     }
 
@@ -92,6 +102,9 @@ FAULTS = [
     ((S3, f"{SET}.memory_percent=20"), "E264", f"{KEY}.memory_percent", "without"),
     ((MEMORY, OTHER_ACCOUNT), "E264", f"{KEY}.role_arn", "without"),
     ((MEMORY, f"{SET}.s3_endpoint=http://h:1"), "E264", f"{KEY}.s3_endpoint", "without"),
+    ((MEMORY, f"{SET}.s3_checksums=false"), "E264", f"{KEY}.s3_checksums", "without"),
+    ((f"{SET}.patience_s=5",), "E264", f"{KEY}.patience_s", "without"),
+    ((S3, f"{SET}.kms_key=alias/mine"), "E102", f"{KEY}.kms_key", "kms"),
     ((f"{SET}.namespace='a b'", MEMORY), "E102", f"{KEY}.namespace", "A-Za-z0-9_-"),
     ((f"{SET}.memory.frequency=0",), "E102", f"{KEY}.memory.frequency", "1"),
     ((MEMORY, f"{SET}.memory_percent=101"), "E102", f"{KEY}.memory_percent", "100"),
@@ -148,11 +161,12 @@ def test_shared_storage_bounds_every_size(prepare):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        pytest.param((), "2,069.8 GiB", id="whole memory"),
+        pytest.param((), "4 host copies need up to 2,759.7 GiB", id="whole memory"),
         pytest.param(
-            (f"{SET}.memory.retention=2", f"{SET}.memory_percent=50"), "50 % of ml.p5.48xlarge", id="a part"
+            (f"{SET}.memory.retention=1", f"{SET}.memory_percent=40"), "40 % for the tier are 819.2 GiB", id="a part"
         ),
-        pytest.param((f"{SET}.memory.retention=2",), None, id="fewer fit"),
+        pytest.param((f"{SET}.memory.retention=2",), "2,299.8 GiB on a node", id="host copies alone do not fit"),
+        pytest.param((f"{SET}.memory.retention=1",), None, id="fewer fit"),
         pytest.param((f"{SET}.replicas=0",), None, id="without replicas"),
     ],
 )
@@ -195,7 +209,8 @@ def test_the_bundle_has_the_policy_of_the_role(render):
     policy = json.loads(files["checkpointing/role-policy.json"])
     find, use = policy["Statement"]
     assert policy["Version"] == "2012-10-17"
-    assert (find["Action"], find["Resource"]) == ("s3:ListBucket", "arn:aws:s3:::bucket")
+    assert find["Action"] == ["s3:ListBucket", "s3:ListBucketMultipartUploads"]
+    assert find["Resource"] == "arn:aws:s3:::bucket"
     assert use["Resource"] == "arn:aws:s3:::bucket/prefix/*"
     assert set(use["Action"]) == {
         f"s3:{a}" for a in ("GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload")
@@ -259,6 +274,18 @@ def test_another_accounts_bucket_names_the_role(render):
     principals = [statement.pop("Principal") for statement in other["Statement"]]
     assert principals == [{"AWS": "arn:aws-cn:iam::111122223333:role/training"}] * 2
     assert own == other and own["Statement"][0]["Resource"] == "arn:aws-cn:s3:::bucket"
+
+
+def test_a_key_that_is_named_is_in_the_policies_and_unfinished_uploads_have_a_rule(render):
+    files = render(*LLAMA_K8S, S3, f"{SET}.kms_key={KMS_KEY}", f"{SET}.role_arn={ROLE}").files
+    *_, use = json.loads(files["checkpointing/role-policy.json"])["Statement"]
+    assert use["Action"] == ["kms:GenerateDataKey", "kms:Decrypt"] and use["Resource"] == KMS_KEY
+    (theirs,) = json.loads(files["checkpointing/key-policy.json"])["Statement"]
+    assert theirs["Principal"] == {"AWS": ROLE} and theirs["Action"] == use["Action"]
+    assert "kms:" not in files["checkpointing/bucket-policy.json"]
+    (rule,) = json.loads(files["checkpointing/lifecycle.json"])["Rules"]
+    assert rule["Filter"] == {"Prefix": "prefix/"} and rule["AbortIncompleteMultipartUpload"]
+    assert "kms" not in render(*LLAMA_K8S, S3).files["checkpointing/role-policy.json"]
 
 
 def test_a_bucket_without_a_prefix_is_wholly_the_jobs(render):
@@ -326,6 +353,15 @@ def test_the_command_tells_sizes_ranks_and_cadence(recipes):
     assert lines["memory"][-1] == "419"
 
 
+def test_a_goodput_of_0_percent_is_a_notice(recipes):
+    words = ("--parameters", "70e9", "--mtbf-hours", "0.001", "--json")
+    code, out, _ = recipes("checkpoint", "tiny_lm_cpu@4", *words)
+    (message,) = [each["message"] for each in json.loads(out)["notices"] if "at 4 nodes" in each["message"]]
+    assert code == 0 and "0 % of all time makes progress" in message
+    code, out, _ = recipes("checkpoint", "tiny_lm_cpu@4", "--mtbf-hours", "24", "--json")
+    assert "N138" not in out
+
+
 def test_the_commands_json_has_the_documents_numbers(recipes):
     words = ("--parameters", "70e9", "--mtbf-hours", "3", "--restart-s", "60", "--json")
     code, out, _ = recipes("checkpoint", "tiny_lm_cpu@4", BF16, f"{SET}.estimate.optimizer=adam_fp16", *words)
@@ -383,8 +419,10 @@ def test_bandwidths_are_each_tiers_own(recipes):
         (("tiny_lm_cpu", "--bandwidth", "memory=1e-320"), "E102", "memory_gb_per_s"),
         (("tiny_lm_cpu", "--parameters", "nan"), "E102", "estimate.parameters"),
         (("tiny_lm_cpu", "--parameters", "1e300"), "E102", "estimate.parameters"),
-        (("tiny_lm_cpu", "--mtbf-hours", "inf"), "E102", "failures_per_node_hour"),
-        (("tiny_lm_cpu", "--mtbf-hours", "0"), "E801", "above 0"),
+        *(
+            (("tiny_lm_cpu", f"--mtbf-hours={value}"), "E801", "a finite number of hours above 0")
+            for value in ("inf", "-inf", "nan", "1e400", "-1", "0", "1e-320")
+        ),
         (("tiny_lm_cpu", "--mtbf-hours", "3", "--failures-per-node-hour", "1"), "E801", "one of"),
         (("tiny_lm_cpu", "--parameters", "1e9", "--config", "x.json"), "E801", "one of"),
         (("tiny_lm_cpu@9",), "E803", "1, 2, 3, 4"),

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from launcher.runtime import agent
+from launcher.runtime.checkpoint import latest_progress
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAIN, ELASTIC = ROOT / "examples" / "train_ddp.py", ROOT / "examples" / "train_elastic.py"
+LANGUAGE_MODEL = ROOT / "examples" / "train_language_model.py"
 NUM_STEPS = 96
 
 
@@ -58,7 +60,7 @@ def test_both_scripts_train_the_same(trained):
     assert list(plain) == list(range(1, NUM_STEPS + 1))
     assert elastic == pytest.approx(plain, abs=1e-5)
     assert plain[NUM_STEPS] < plain[1] / 2
-    assert (folder / "checkpoints" / "latest").read_text() == f"step-{NUM_STEPS:08d}\n"
+    assert latest_progress(folder / "checkpoints")[1].step == NUM_STEPS
 
 
 def worker_of(torchrun: subprocess.Popen) -> int:
@@ -82,3 +84,37 @@ def test_the_elastic_script_stops_when_told_and_goes_on_at_another_size(tmp_path
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, NUM_STEPS + 1))
     assert {line["world_size"] for line in lines} == {2, 3}
+
+
+def steps_of_language_model(run_dir: Path) -> dict[str, list[float]]:
+    """Return what a run of the language model reported, by name."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "cursor" in line]
+    assert [line["step"] for line in steps] == list(range(1, 33))
+    evaluations = [line for line in lines if "cursor" not in line]
+    assert [line["step"] for line in evaluations] == [16, 32]
+    return {
+        "loss": [line["loss"] for line in steps],
+        "grad_norm": [line["further"]["grad_norm"] for line in steps],
+        "eval/loss": [line["further"]["eval/loss"] for line in evaluations],
+    }
+
+
+def test_the_language_model_trains_the_same_on_any_number_of_ranks(tmp_path):
+    """Its sentences differ in length, so that each rank's mean would be another one. It is stopped on one rank,
+    and resumed on three."""
+    pytest.importorskip(agent.PACKAGE)
+    alone, resumed = ({"RECIPES_RUN_DIR": str(tmp_path / name)} for name in ("alone", "resumed"))
+    coordination = {"HYPERPOD_SIGNAL_COORDINATION": "distributed"}
+    losses(start(LANGUAGE_MODEL, tmp_path / "first", ranks=1, **alone))
+    stopped = start(LANGUAGE_MODEL, tmp_path / "second", ranks=1, **resumed, **coordination)
+    line = stopped.stdout.readline()
+    os.kill(worker_of(stopped), signal.SIGUSR1)
+    losses(stopped, before=line)
+    losses(start(LANGUAGE_MODEL, tmp_path / "third", ranks=3, **resumed, **coordination))
+    expected, found = (steps_of_language_model(tmp_path / name) for name in ("alone", "resumed"))
+    for name in expected:
+        assert found[name] == pytest.approx(expected[name], rel=2e-4), name
+    for name in ("alone", "resumed"):
+        assert (tmp_path / name / "checkpoints/exported").read_text() == "32\n"
+        assert (tmp_path / name / "model.pt").exists()

@@ -378,6 +378,10 @@ def test_faults_of_several_teams_name_their_team():
 def test_teams_on_disk_share_the_clusters_objects(tmp_path, capsys):
     assert cli.run(["governance", *P5, *OTHER, "--out", str(tmp_path / "teams")]) == 0
     assert sorted(path.name for path in (tmp_path / "teams").iterdir()) == ["b", "research"]
+    (tmp_path / "teams/b/2-quotas.yaml").write_text("mine")
+    (tmp_path / "teams/research/2-quotas.yaml").unlink()
+    assert cli.run(["governance", *P5, *OTHER, "--out", str(tmp_path / "teams")]) == 2
+    assert not (tmp_path / "teams/research/2-quotas.yaml").exists()
     (tmp_path / "teams/notes").mkdir()
     (tmp_path / "teams/notes/1-list.yaml").write_text("{ not yaml")
     third = ["governance", "team=c", *P5[1:], "--out", str(tmp_path / "teams/c")]
@@ -477,6 +481,14 @@ def test_what_a_queue_does_not_cover_is_never_admitted(job):
     assert (problem.code, problem.path) == ("E365", "cluster.queue_name")
     assert "hugepages-2Mi" in problem.message
     assert exceeds(huge, quotas(8, "hugepages_mib_per_node=5120")[-1]) == ()
+
+
+def test_a_request_above_the_limit_that_the_namespace_gives_is_a_problem(job):
+    compute, *_ = quotas(8, "memory_gib_per_node=500")
+    (problem,) = exceeds(job(), compute)
+    assert (problem.code, problem.path) == ("E365", "recipes.resources.memory")
+    assert problem.remedy == "recipes.resources.memory=500Gi"
+    assert exceeds(job("++recipes.resources.memory=500Gi"), compute) == ()
 
 
 def test_a_queue_of_accelerators_alone_takes_jobs_that_request_no_part_of_a_node(job):

@@ -17,6 +17,7 @@ from launcher import cli, jobs, pipeline, run, tracking
 from launcher.backends.base import RANK_0
 from launcher.backends.local.backend import LocalBackend
 from launcher.contract import JOB_FILE
+from launcher.interrupts import Interrupted
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.specs import JobEvent, JobHandle, JobState, JobStatus, LogSelection
 
@@ -597,3 +598,48 @@ def test_local_events_are_those_of_the_last_launch_until_its_end(tmp_path):
     assert (events[-1].kind, events[-1].message) == ("ended", "succeeded")
     starting = next(event for event in events if event.kind == "starting")
     assert "nodes 0" in starting.message
+
+
+FAILURES = {
+    "refused": (fail("E342", "cluster.kube_context", "no answer"), True),
+    "left-something": (fail("E352", "manifests/job.yaml", "could not be removed"), False),
+    "rolled-back": (Interrupted(is_rolled_back=True), True),
+    "cut-short": (KeyboardInterrupt(), False),
+}
+
+
+@pytest.mark.parametrize("was_submitted", [False, True], ids=["first", "again"])
+@pytest.mark.parametrize(("failure", "is_restored"), FAILURES.values(), ids=FAILURES)
+def test_what_is_about_to_be_submitted_is_recorded_until_nothing_of_it_is_left(
+    bundle, failure, is_restored, was_submitted
+):
+    before = jobs.record(bundle, handle_of(bundle.directory), "ada") if was_submitted else None
+    seen = []
+
+    class Failing(Cluster):
+        def intent(self, bundle, known):
+            assert known == (before and before.handle)
+            return handle_of(bundle.directory, uid=None)
+
+        def submit(self, bundle):
+            seen.append(jobs.read(bundle.directory))
+            raise failure
+
+    with pytest.raises(type(failure)):
+        pipeline.submit(bundle, Failing(GONE))
+    assert [(each.is_submitted, each.handle.uid, each.digest) for each in seen] == [(False, None, bundle.digest)]
+    assert jobs.read(bundle.directory) == (before if is_restored else seen[0])
+
+
+def test_a_record_of_an_earlier_version_is_read(bundle, record):
+    place = bundle.directory / JOB_FILE
+    fields = json.loads(place.read_text())
+    del fields["is_submitted"], fields["native"]["server"]
+    place.write_text(json.dumps(fields))
+    assert jobs.read(bundle.directory) == record
+
+
+def test_a_job_that_is_gone_is_asked_for_again_and_keeps_no_end(record):
+    assert jobs.status(record, Cluster(GONE)) == GONE
+    fresh = jobs.submitted(record.handle.bundle_dir)
+    assert fresh.ended is None and jobs.status(fresh, Cluster(RUNNING)) == RUNNING

@@ -128,7 +128,7 @@ def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_aw
     (late,) = [event for event in happened if event["kind"] == "stopping" and event["graceful"]]
     ended = next(event for event in happened if event["kind"] == "stopped" and event["attempt"] == late["attempt"])
     assert ended["saved"] is False
-    assert 3 <= ended["time"] - late["time"] < 12
+    assert 3 <= ended["time"] - late["time"] < 60  # it is killed, not waited for
 
 
 def running_on(folder, num_nodes):
@@ -159,13 +159,28 @@ def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_
         wait_for(lambda: running_on(tmp_path, 2), "two nodes")
         assert listening_addresses(tmp_path) == {"127.0.0.1"}
         run("scale", name, "--nodes", "1", cwd=tmp_path, module=True)
-        wait_for(lambda: "scaling" in (bundle_of(tmp_path) / "run" / "state.json").read_text(), "a scale event", 30.0)
+        wait_for(lambda: "scaling" in (bundle_of(tmp_path) / "run" / "state.json").read_text(), "a scale event")
         os.kill(operator_pid(tmp_path), signal.SIGKILL)
         code, _, err = finish(job)
         assert code == 3 and "operator died" in err and "Traceback" not in err
-        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process", 15.0)
+        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process")
         code, _, err = run("scale", name, "--nodes", "2", cwd=tmp_path, module=True)
         assert code == 2 and "E412" in err
+    finally:
+        job.kill()
+
+
+@pytest.mark.parametrize("removed", ["run", "bundle", "results"])
+def test_a_job_whose_folder_is_removed_ends_with_a_problem_after_its_processes(tmp_path, removed):
+    job = start(f"{ARGS}.max_epochs=400", cwd=tmp_path)
+    try:
+        wait_for(lambda: began(tmp_path), "the first step")
+        folder = {"run": bundle_of(tmp_path) / "run", "bundle": bundle_of(tmp_path), "results": tmp_path / "results"}
+        folder[removed].rename(tmp_path / "aside")
+        code, _, err = finish(job)
+        assert left_behind(tmp_path) == []
+        assert (code, "Traceback" in err) == (3, False), err
+        assert "E418" in err and "was removed while the job ran" in err and "remedy: " in err
     finally:
         job.kill()
 
@@ -180,7 +195,7 @@ def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path):
         job.send_signal(signal.SIGINT)
         code, _, err = finish(job)
         assert code == 130 and "Traceback" not in err
-        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process", 15.0)
+        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process")
         assert mlflow_run(tmp_path)[1].info.status == "KILLED"
     finally:
         job.kill()

@@ -1,10 +1,9 @@
 """Faults that a scenario injects into a real job, and what the timeline reports of them."""
 
-import json
-
 import pytest
 from test_rehearsal import (
     PACED,
+    SAMPLES_PER_STEP,
     assert_every_sample_once_an_epoch,
     assert_one_whole_run,
     events,
@@ -59,4 +58,17 @@ def test_rows_and_attempts_name_the_same_sizes_when_the_capacity_overtakes_a_sto
         if event["kind"] == "starting"
     ]
     assert [row["from_nodes"] for row in started] == [0, *ordered[:-1]]
-    assert json.dumps(timeline)
+
+
+def test_a_job_whose_newest_checkpoint_rots_resumes_from_an_older_one(tmp_path):
+    rot = "{at:{step:45},bit_rot:{num_bytes:2000}}"
+    code, out, err = run(
+        *PACED, *TWO_NODES, events(rot, "{at:{step:45},worker_crash:{rank:1}}"), cwd=tmp_path, timeout_s=280
+    )
+    assert code == 0, err
+    first, second = timeline_of(tmp_path)["attempts"]
+    assert first["last_step"] >= 45 and 0 < second["resumed_step"] < 40
+    assert timeline_of(tmp_path)["samples_lost"] > SAMPLES_PER_STEP * 5
+    assert sizes_of(tmp_path) == [(0, 2), (2, 2)]
+    assert_every_sample_once_an_epoch(tmp_path)
+    assert_one_whole_run(tmp_path)

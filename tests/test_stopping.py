@@ -17,7 +17,7 @@ from manifest_schemas import TIERS, templates
 
 from launcher import yamlio
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 KUBEFLOW = "cluster.use_hyperpod_pytorch_job=false"
 GRACEFUL = "recipes.elastic_policy.graceful_shutdown_timeout"
 PROGRAM = """

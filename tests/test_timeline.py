@@ -279,19 +279,20 @@ def test_rows_show_the_sizes_that_were_started(run_dir):
     """4 -> 1 -> 3 within a second: the decision is overtaken before anything is started at 1."""
     job = first_attempt(run_dir, nodes=4)
     job.decide("scale-down", 1, job.event("scenario", message="the cluster has 1 node"))
-    job.event("scenario", message="the cluster has 3 nodes")
-    job.stop()
+    job.event("stopping", nodes=job.nodes, attempt=job.attempt, graceful=True)
+    overtaken = job.event("scenario", 0.4, message="the cluster has 3 nodes")
+    job.decide("scale-down", 3, overtaken + 0.5, 0.5)
+    job.event("stopped", attempt=job.attempt, saved=True)
     job.start(job.nodes[:3])
     job.train(5)
     job.nodes = job.nodes[:2]  # what the operator prepared last, and never started
     job.decide("scale-down", 1, job.event("scenario", message="the cluster has 1 node again"))
     job.stop()
     job.start([0])
-    assert [(each.from_nodes, each.to_nodes) for each in timeline.read(run_dir).transitions] == [
-        (0, 4),
-        (4, 3),
-        (3, 1),
-    ]
+    rows = timeline.read(run_dir).transitions
+    assert [(each.from_nodes, each.to_nodes) for each in rows] == [(0, 4), (4, 3), (3, 1)]
+    causes = ["the cluster has 1 node; the cluster has 3 nodes", "the cluster has 1 node again"]
+    assert [each.cause for each in rows[1:]] == causes
 
 
 def test_a_fault_of_an_earlier_attempt_is_not_the_cause_of_the_next_recovery(run_dir):

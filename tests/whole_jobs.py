@@ -23,17 +23,17 @@ def start(*arguments, cwd, module=False):
     )
 
 
-def finish(process, timeout_s=150):
+def finish(process, timeout_s=280):
     out, err = process.communicate(timeout=timeout_s)
     return process.returncode, out, err
 
 
-def run(*arguments, cwd, timeout_s=150, module=False):
+def run(*arguments, cwd, timeout_s=280, module=False):
     """Run a command to its end; return its status and what it wrote to stdout and stderr."""
     return finish(start(*arguments, cwd=cwd, module=module), timeout_s)
 
 
-def wait_for(condition, what, timeout_s=60.0):
+def wait_for(condition, what, timeout_s=200.0):
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"

@@ -6,12 +6,15 @@ from launcher.checkpointing.section import S3, Checkpointing
 from launcher.scales import get
 from launcher.specs import JobSpec
 
-ROLE_POLICY, BUCKET_POLICY, CLUSTER = (
+ROLE_POLICY, BUCKET_POLICY, KEY_POLICY, LIFECYCLE, CLUSTER = (
     "checkpointing/role-policy.json",
     "checkpointing/bucket-policy.json",
+    "checkpointing/key-policy.json",
+    "checkpointing/lifecycle.json",
     "checkpointing/cluster.json",
 )
-"""Files of a bundle: a policy of the pods' IAM role, one of a bucket in another account, and a request's part."""
+"""Files of a bundle: a policy of the pods' IAM role, those of a bucket and a KMS key in another account, a rule for
+unfinished uploads, and a request's part."""
 
 
 def files(job: JobSpec) -> dict[str, str]:
@@ -28,6 +31,10 @@ def files(job: JobSpec) -> dict[str, str]:
         found[ROLE_POLICY] = _policy(section, None)
         if section.role_arn:
             found[BUCKET_POLICY] = _policy(section, section.role_arn)
+        if section.kms_key and section.role_arn:
+            found[KEY_POLICY] = _rendered("key", principal=section.role_arn)
+        prefix = section.persistent.path.removeprefix(S3).partition("/")[2].strip("/")
+        found[LIFECYCLE] = _rendered("lifecycle", prefix=f"{prefix}/" if prefix else "")
     if section.memory:
         found[CLUSTER] = _rendered("cluster", percent=section.memory_percent)
     return found
@@ -37,7 +44,13 @@ def _policy(section: Checkpointing, principal: str | None) -> str:
     """Return a policy for the checkpoints of a section: of a role, or of a bucket where a principal is named."""
     bucket, _, prefix = section.persistent.path.removeprefix(S3).partition("/")
     partition = section.role_arn.split(":")[1] if section.role_arn else "aws"
-    return _rendered("policy", bucket=f"arn:{partition}:s3:::{bucket}", prefix=prefix.strip("/"), principal=principal)
+    return _rendered(
+        "policy",
+        bucket=f"arn:{partition}:s3:::{bucket}",
+        prefix=prefix.strip("/"),
+        principal=principal,
+        kms_key=None if principal else section.kms_key,  # a bucket's policy grants no use of keys
+    )
 
 
 def _rendered(template: str, **values: object) -> str:

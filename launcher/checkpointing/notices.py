@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from launcher.check import Draft
-from launcher.checkpointing.forecast import Forecast, forecast
+from launcher.checkpointing.forecast import WAYS, Forecast, forecast
 from launcher.checkpointing.section import (
     MEMORY_KEPT,
     MEMORY_STEPS,
@@ -13,11 +13,13 @@ from launcher.checkpointing.section import (
     S3,
     Checkpointing,
 )
-from launcher.checkpointing.sizes import GIB, memory_needed
+from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
 from launcher.problems import Notice
 
 _READS_IT_ITSELF = "llm_finetuning_aws"
 _MINUTE_S = 60
+_LEAST_GOODPUT = 0.005
+"""What is shown as 0 %."""
 _AGENTS_TIMEOUT_S = 15
 """What workers have to save where the job says nothing, or 0.
 
@@ -38,6 +40,7 @@ def of_forecast(draft: Draft, expected: Forecast) -> Iterator[Notice]:
     """Yield where a forecast does not fit what the recipe asks for."""
     yield from _too_slow_to_stop(draft, expected)
     yield from _too_large_for_memory(draft, expected)
+    yield from _too_little_lasts(expected)
     yield from _too_much_at_risk(expected)
     yield from _too_slow_for_the_pace(expected)
 
@@ -80,16 +83,36 @@ def _too_large_for_memory(draft: Draft, expected: Forecast) -> Iterator[Notice]:
         return
     kept = section.memory.retention or MEMORY_KEPT
     replicas = REPLICAS if section.replicas is None else section.replicas
-    percent = section.memory_percent or 100
-    room = draft.instance.memory_gib * GIB * percent // 100
+    # The service has a part of the memory for itself; what the pods stage is beside it.
+    copies = SERVICE_HOST_COPIES if draft.backend == "k8s" else 1
+    total, percent = draft.instance.memory_gib * GIB, section.memory_percent or 100
     for nodes in expected.sizes:
-        need = memory_needed(expected.share(nodes).node_written, kept, min(replicas, nodes - 1))
-        if need > room:
+        size, neighbours = expected.share(nodes).node_written, min(replicas, nodes - 1)
+        need = memory_needed(size, kept, neighbours, copies)
+        own = memory_needed(size, kept, neighbours, 0 if draft.backend == "k8s" else copies)
+        if need > total or own > total * percent // 100:
             yield Notice(
                 "N131",
-                f"{kept} checkpoints in memory and their replicas need up to {_gib(need)} on a node at {nodes} nodes;"
-                f" {percent} % of {draft.instance.name}'s memory are {_gib(room)}",
+                f"{kept} checkpoints in memory, their replicas and {copies} host copies need up to {_gib(need)} on a"
+                f" node at {nodes} nodes, {_gib(own)} of them in the tier; {draft.instance.name} has {_gib(total)},"
+                f" and {percent} % for the tier are {_gib(total * percent // 100)}",
             )
+
+
+def _too_little_lasts(expected: Forecast) -> Iterator[Notice]:
+    lost = [
+        (nodes, way)
+        for nodes in expected.sizes
+        for way in WAYS
+        if (saving := expected.saving(way, nodes)).goodput(saving.interval_s) < _LEAST_GOODPUT
+    ]
+    for nodes in dict.fromkeys(nodes for nodes, _ in lost):
+        ways = "; ".join(way for each, way in lost if each == nodes)
+        yield Notice(
+            "N138",
+            f"at {nodes} nodes failures come faster than saving and restarting: 0 % of all time makes progress that"
+            f" lasts ({ways})",
+        )
 
 
 def _too_much_at_risk(expected: Forecast) -> Iterator[Notice]:

@@ -19,6 +19,8 @@ PERSISTENT_STEPS, PERSISTENT_KEPT = 100, 2
 
 Source: AWS, managed tiered checkpointing, Best practices; the number kept is our own choice.
 """
+PATIENCE_S = 600
+"""Seconds for which an unavailable tier is asked again. Our own choice: throttling and failovers last minutes."""
 REPLICAS = 1
 """Copies beside the first. Source: AWS, managed tiered checkpointing: replication to adjacent nodes."""
 
@@ -93,6 +95,15 @@ class Checkpointing(Model):
     """Checkpoints in S3 or a folder, which outlive the nodes; none when left out."""
     s3_endpoint: Annotated[str, Field(pattern=r"^https?://[^/]+$")] | None = None
     """Address of another store with S3's interface, e.g. http://127.0.0.1:9000; AWS's own when left out."""
+    s3_checksums: bool | None = None
+    """Whether uploads have checksums that the store compares on arrival; yes when left out. A store that refuses them
+    needs false."""
+    kms_key: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+$")] | None = None
+    """ARN of the KMS key that objects in S3 are encrypted with; the bundle's policies then allow its use. The
+    bucket's own encryption when left out."""
+    patience_s: PositiveInt | None = None
+    """Seconds for which a tier that throttles or cannot be reached is asked again before loading fails; 600 when left
+    out. A job never starts from an older step for it."""
     replicas: NonNegativeInt | None = None
     """Copies of each memory checkpoint that neighbour nodes hold; 1 when left out. HyperPod decides it itself."""
     memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
@@ -130,6 +141,9 @@ def compiled(section: Checkpointing, job_name: str, base: Path | None) -> dict[s
         "persistent": persistent
         and {**_tier(persistent, PERSISTENT_STEPS, PERSISTENT_KEPT), "path": _path(persistent.path, base)},
         "s3_endpoint": section.s3_endpoint,
+        "s3_checksums": section.s3_checksums is not False,
+        "kms_key": section.kms_key,
+        "patience_s": section.patience_s or PATIENCE_S,
         "replicas": REPLICAS if section.replicas is None else section.replicas,
     }
 

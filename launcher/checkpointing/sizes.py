@@ -147,13 +147,19 @@ def _is_named(name: str, names: Iterable[str]) -> bool:
     return any(name == each or name.endswith(f".{each}") for each in names)
 
 
-def memory_needed(node_bytes: int, retention: int, replicas: int) -> int:
+SERVICE_HOST_COPIES = 4
+"""Copies of a node's part in the pods' memory, beside the service's: three saves that are staged at once, and one as
+the body of a request. Source: launcher/runtime/tiers, CheckpointManager and MemoryService; the vendor's own writer
+has two, amzn-sagemaker-checkpointing 1.1.3, checkpointing/filesystem/writer.py."""
+
+
+def memory_needed(node_bytes: int, retention: int, replicas: int, host_copies: int = 1) -> int:
     """Return the bytes of main memory that the memory tier takes on one node, at most.
 
     Each node holds `retention` checkpoints and the one being written, of its own and of `replicas` neighbours, and
-    the copy that the devices' state is first taken into.
+    the copies that the devices' state is first taken into.
 
     Source: AWS, managed tiered checkpointing, Solution overview: a copy in the instance's memory, then a replica on
     adjacent nodes.
     """
-    return node_bytes * ((retention + 1) * (1 + replicas) + 1)
+    return node_bytes * ((retention + 1) * (1 + replicas) + host_copies)

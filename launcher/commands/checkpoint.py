@@ -88,8 +88,9 @@ def _rate(rate: float | None, mtbf_hours: float | None, nodes: int) -> float | N
     if rate is not None and mtbf_hours is not None:
         message = "a node's failures and the job's are two ways to say one thing"
         raise fail("E801", "recipes checkpoint", message, allowed="one of --failures-per-node-hour and --mtbf-hours")
-    if mtbf_hours is not None and mtbf_hours <= 0:
-        raise fail("E801", "--mtbf-hours", "is no time", value=mtbf_hours, allowed="a number above 0")
+    if mtbf_hours is not None and not 1e-9 <= mtbf_hours * nodes <= 1e9:
+        allowed = "a finite number of hours above 0, from 1e-9 to 1e9 with all nodes together"
+        raise fail("E801", "--mtbf-hours", "is not a valid time", value=mtbf_hours, allowed=allowed)
     return 1 / (mtbf_hours * nodes) if mtbf_hours else rate
 
 

@@ -56,28 +56,30 @@ def governance(
         raise fail("E801", "--context", "is the cluster that --cluster asks", value=context, remedy="add --cluster")
     found = _of_cluster(teams.read_all(words or ()), context) if cluster else teams.read_all(words or ())
     files = {team.team: teams.files(team) for team in found}
-    folders = _folders(files, out)
-    _refuse_differences(files, out and folders)
+    paths = _paths(files)
+    _refuse_differences(files, {(out / path).parent.absolute() for path in paths} if out else set())
     texts = list(dict.fromkeys(text for each in files.values() for text in each.values()))
     if as_json:
         items = [each for text in texts for each in yamlio.load_documents(text)]
         print(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2))
     elif out is None:
         sys.stdout.write("---\n".join(texts))
-    for name, folder in folders.items() if out and not as_json else ():
-        write(folder, files[name])
-        for file, text in files[name].items():
+    else:
+        write(out, paths)
+        for path, text in paths.items():
             kinds = [f"{each['kind']} {each['metadata']['name']}" for each in yamlio.load_documents(text)]
-            console.say(f"{console.shown_path((folder / file).absolute())}   {', '.join(kinds)}")
+            console.say(f"{console.shown_path((out / path).absolute())}   {', '.join(kinds)}")
     for notice in dict.fromkeys(notice for team in found for notice in teams.notices(team)):
         console.show_notice(notice, stderr=True)
 
 
-def _folders(files: Mapping[str, Any], out: Path | None) -> dict[str, Path]:
-    """Return where each team's files are written."""
-    if out is None:
-        return {}
-    return {team: out / team if len(files) > 1 else out for team in files}
+def _paths(files: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return each file's text by its path; the files of several teams are in a folder of each."""
+    return {
+        f"{team}/{name}" if len(files) > 1 else name: text
+        for team, each in files.items()
+        for name, text in each.items()
+    }
 
 
 def _of_cluster(found: "Sequence[Team]", context: str | None) -> "Sequence[Team]":
@@ -109,7 +111,7 @@ def _of_cluster(found: "Sequence[Team]", context: str | None) -> "Sequence[Team]
     return written
 
 
-def _refuse_differences(files: Mapping[str, Mapping[str, str]], folders: Mapping[str, Path] | None) -> None:
+def _refuse_differences(files: Mapping[str, Mapping[str, str]], folders: set[Path]) -> None:
     """Refuse teams whose shared objects differ from each other, or from those of teams beside them on disk.
 
     Raises:
@@ -118,7 +120,7 @@ def _refuse_differences(files: Mapping[str, Mapping[str, str]], folders: Mapping
     from launcher import cluster_wide
 
     origins = [cluster_wide.Origin(f"team {team}", _objects(each)) for team, each in files.items()]
-    beside = _beside(folders) if folders else []
+    beside = _beside(folders)
     problems = []
     for i, origin in enumerate(origins):
         problems += cluster_wide.differences(origin, [*origins[:i], *beside])
@@ -126,13 +128,12 @@ def _refuse_differences(files: Mapping[str, Mapping[str, str]], folders: Mapping
         raise ProblemsFound(tuple(problems))
 
 
-def _beside(folders: Mapping[str, Path]) -> "list[Origin]":
+def _beside(own: set[Path]) -> "list[Origin]":
     """Return the objects of other teams: what this command wrote into folders beside the teams' own."""
     import yaml
 
     from launcher import cluster_wide, yamlio
 
-    own = {folder.absolute() for folder in folders.values()}
     found = []
     for folder in sorted({child for each in own for child in each.parent.glob("*/")} - own):
         objects: list[Mapping[str, Any]] = []

@@ -111,6 +111,9 @@ def settings_have_a_tier(draft: Draft, problem: Callable[..., Problem]) -> Itera
         "replicas": (section.memory, "memory"),
         "memory_percent": (section.memory, "memory"),
         "s3_endpoint": (is_s3, "persistent.path=s3://bucket/prefix"),
+        "s3_checksums": (is_s3, "persistent.path=s3://bucket/prefix"),
+        "kms_key": (is_s3, "persistent.path=s3://bucket/prefix"),
+        "patience_s": (section.has_tiers, "memory, or .persistent"),
         "role_arn": (is_s3, "persistent.path=s3://bucket/prefix"),
     }
     for key, (has, what) in needs.items():

@@ -76,6 +76,15 @@ class StepAgreement:
         return None, events > 0
 
 
+def any_rank(flag: bool) -> bool:
+    """Return whether `flag` is true on any rank. Collective."""
+    if not dist.is_initialized():
+        return flag
+    flags = torch.tensor(float(flag), device=_control_device())
+    dist.all_reduce(flags)
+    return flags.item() > 0
+
+
 def _control_device() -> torch.device:
     # Of what goes without a loss. The CPU where the group reaches it: reading the answer waits for no accelerator.
     if not dist.is_initialized() or "cpu:" in dist.get_backend_config():

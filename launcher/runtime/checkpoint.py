@@ -11,7 +11,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -265,7 +265,9 @@ class Checkpoints:
 
     def _tell_saved(self, step: int, seconds: float) -> None:
         if rank() == 0:
-            num_bytes = sum(file.stat().st_size for file in self._intact.iterdir())
+            num_bytes = 0
+            with suppress(OSError):  # it is saved, whatever its size
+                num_bytes = sum(file.stat().st_size for file in self._intact.iterdir())
             self._told.record(Record(time.time(), "saved", step, TIER, num_bytes, seconds, seconds))
 
     def _tell_failed(self, step: int, reason: str, seconds: float) -> None:

@@ -11,6 +11,9 @@
         ...
     elastic.leave()
 
+`weigh` takes a mean over samples. A language model, whose samples differ in length, uses `weigh_sum`. `Hooks` are
+evaluation, an epoch's end and the final export.
+
 Import this before torch, and at the top level of the script: until the handler of the agent's stop signal
 is installed, the signal kills the process, and importing torch takes seconds.
 
@@ -23,8 +26,9 @@ from launcher.runtime import agent
 with agent.stop_signal_held():
     agent.install_event_handler()
 
+    from launcher.runtime.hooks import Hooks
     from launcher.runtime.job import Job
     from launcher.runtime.process_group import join, leave
     from launcher.runtime.sampler import StepSampler
 
-__all__ = ["Job", "StepSampler", "join", "leave"]
+__all__ = ["Hooks", "Job", "StepSampler", "join", "leave"]

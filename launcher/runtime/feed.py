@@ -4,9 +4,12 @@ A loader may fetch ahead, in threads or processes, and cannot be inspected in ge
 over it records what it gave out, and each batch of the loader must have been drawn before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+import torch
+
+from launcher.runtime import agent
 from launcher.runtime.sampler import Batch, DatasetIndices, Draw, StepSampler
 
 Data = TypeVar("Data")
@@ -64,3 +67,19 @@ def _draw_for(planned: Batch, source: DatasetIndices | None) -> Draw:
             f"{planned.step_start}: begin its iteration after `restore`, and anew after leaving the loop"
         )
     return draw
+
+
+def begun(loader: Iterable[Data]) -> Iterator[Data]:
+    """Return the loader's iterator, its workers begun.
+
+    The workers are spared the stop signal, which goes to a whole process group: without a handler, as in
+    spawned workers, it would end them. The seed that is drawn for them is put back, so that a resumed run
+    draws the numbers of one that was not interrupted.
+
+    Raises:
+        LoaderMismatch: The loader gives its batches in any order.
+    """
+    if getattr(loader, "in_order", True) is False:
+        raise LoaderMismatch("the loader has in_order=False: its batches must come in the order of the sampler")
+    with agent.stop_signal_held(), torch.random.fork_rng(devices=[]):
+        return iter(loader)

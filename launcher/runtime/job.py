@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,16 +12,19 @@ from torch import nn
 
 from launcher import contract
 from launcher.runtime import agent, process_group, starts
-from launcher.runtime.agreement import StepAgreement
+from launcher.runtime.agreement import any_rank
 from launcher.runtime.checkpoint import Checkpoints, Progress
 from launcher.runtime.content import Content, Stateful
-from launcher.runtime.feed import LoaderMismatch, matched
-from launcher.runtime.gradients import gradient_exchange, gradient_scale
+from launcher.runtime.feed import begun, matched
+from launcher.runtime.further import FurtherMetrics
+from launcher.runtime.gradients import gradient_exchange
+from launcher.runtime.hooks import EXPORTED, HOOKED, Hooks, Marks, epochs_ended, untouched_randomness
 from launcher.runtime.reporting import Reporter, StepMetrics
-from launcher.runtime.sampler import Batch, Draw, SamplerMismatch, StepSampler
+from launcher.runtime.sampler import Draw, SamplerMismatch, StepSampler
 from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
 from launcher.runtime.waits import Fed
+from launcher.runtime.weighing import Weighing
 
 DRAIN_TIMEOUT_S = 5.0
 """How long a job that is in no hurry waits for its metrics to be sent. The launcher sends the rest."""
@@ -29,11 +32,7 @@ DRAIN_TIMEOUT_S = 5.0
 Data = TypeVar("Data")
 
 
-class OutsideOfSteps(RuntimeError):
-    """The script asked for the current batch where there is none."""
-
-
-class Job:
+class Job(Weighing):
     """One training run, through any number of restarts at any number of ranks. All ranks make one.
 
     Args:
@@ -48,16 +47,13 @@ class Job:
         reporter: Rank 0's; None writes the files of the run folder where the launcher named one.
         on_step: Called on rank 0 with the metrics of each step.
         event_pending: Whether this rank was told to save and stop.
-        user_content: Further objects to save and restore, by name: a gradient scaler, averaged weights, counters of
-            the script. Each is replicated: its sharded tensors (DTensor) are saved by all ranks, its other tensors
-            must be the same on all ranks, and of everything else the first rank's is saved. One that a checkpoint
-            does not hold keeps its initial values, with a warning.
-        save_frozen: Whether checkpoints hold frozen parameters too, for a model that changes them by other means than
-            the optimizer. Otherwise the script gives them their values, from the base model.
+        user_content: Further objects to save and restore, by name; see `Content` for how. One that a checkpoint does
+            not hold keeps its initial values, with a warning.
+        save_frozen: Whether checkpoints hold frozen parameters too, rather than leave them to the script.
+        hooks: What the script does between steps: evaluation, an epoch's end, the final export.
 
     Raises:
         ValueError: A name in `user_content` is taken or malformed.
-        TypeError: An object in `user_content` lacks `state_dict` or `load_state_dict`.
     """
 
     def __init__(
@@ -76,27 +72,30 @@ class Job:
         event_pending: Callable[[], bool] = agent.event_pending,
         user_content: Mapping[str, Stateful] | None = None,
         save_frozen: bool = False,
+        hooks: Hooks | None = None,
     ):
-        self.model, self.optimizer, self.scheduler, self.sampler = model, optimizer, scheduler, sampler
+        super().__init__(model, sampler, event_pending)
+        self.optimizer, self.scheduler = optimizer, scheduler
         self._content = Content(model, optimizer, scheduler, dict(user_content or {}), save_frozen)
-        self._tiers = _tiers(tiers or tier_settings_from_env())
+        self._hooks = hooks or Hooks()
+        settings = tiers or tier_settings_from_env()
+        self._tiers = _tiers(settings)
         self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
         journal = Journal("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
         own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep, journal)
         self.checkpoints = self._tiers or own
+        marks = contract.run_dir() / f"{settings.namespace}-hooks" if settings else own.folder
+        self._marks = Marks(marks, is_used=self._hooks.are_given)
+        self._further = FurtherMetrics()
+        self._saw_stop = False
+        self._step_start = 0
         self.save_every = save_every
         self.step = 0
         sampler.records_draws = True
-        self._draw: Draw | None = None
         self._fed: Fed[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
         self._on_step = on_step
-        self._event_pending = event_pending
-        self._agreement = StepAgreement()
-        self._loss: torch.Tensor | None = None
-        self._tells_loss = False
-        self._scale: float | None = None
         self._rate: float | None = None
         self._has_stepped = False
         self._is_left = False
@@ -110,98 +109,6 @@ class Job:
         """Whether every sample of every epoch is consumed."""
         return self.sampler.cursor >= self.sampler.total_samples
 
-    @property
-    def batch(self) -> Batch:
-        """The current batch: where it lies in the stream and in its step."""
-        return self.draw.batch
-
-    @property
-    def draw(self) -> Draw:
-        """The current batch with the dataset indices that the loader drew for it."""
-        if self._draw is None:
-            raise OutsideOfSteps("there is a batch only while `steps` is being iterated")
-        return self._draw
-
-    @property
-    def completes_step(self) -> bool:
-        """Whether the optimizer steps after the current batch; always, without micro batches."""
-        return self.batch.completes_step
-
-    @property
-    def weight(self) -> float:
-        """The factor of a loss that is a mean over the samples of the current batch, as `weigh` applies it."""
-        return self._sample_share * self._gradient_scale
-
-    def weigh(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to run backward from, and note it for the metrics: the mean over samples.
-
-        The gradient is that of the mean over all samples of the optimizer step, each counted the same, if `loss`
-        is a mean over samples. The mean over the tokens of a batch is not: where samples differ in length, the
-        result depends on how they are grouped, and so on the number of ranks. Use `weigh_sum` for it.
-
-        A script that calls this or `weigh_sum` does so on all ranks; one that reports no loss multiplies by
-        `weight` itself.
-
-        Args:
-            loss: Mean over the samples of the current batch, shape `()`.
-        """
-        return self._note_part(loss, self._sample_share)
-
-    def weigh_sum(self, total: torch.Tensor, step_total: float) -> torch.Tensor:
-        """Return the loss to run backward from, and note it for the metrics: the mean over tokens.
-
-        The gradient is that of the sum over the optimizer step divided by `step_total`: the mean over trained
-        tokens where `step_total` counts those, or over anything else that it counts. It depends neither on how
-        samples are grouped nor on the number of ranks.
-
-            job.weigh_sum(cross_entropy(..., reduction="sum"), job.step_sum(trained_tokens)).backward()
-
-        Args:
-            total: Sum over the current batch, shape `()`.
-            step_total: What the sums of all ranks and batches of the optimizer step are divided by; the same
-                number on all ranks, more than 0.
-        """
-        if not step_total > 0:
-            raise ValueError(f"step_total={step_total}: a step needs something to train on; leave such samples out")
-        return self._note_part(total, 1 / step_total if self.batch.positions else 0.0)
-
-    def step_sum(self, per_sample: Sequence[float] | torch.Tensor) -> float:
-        """Return the sum of `per_sample` over the samples of the current optimizer step, those of all ranks.
-
-        Every rank knows the samples of all others: nothing is exchanged.
-
-        Args:
-            per_sample: One number per sample of the dataset, in the memory of the CPU, as the number of its trained
-                tokens; shape `(num_samples,)`. A tensor or an array is not copied.
-        """
-        batch, stream = self.batch, self.sampler.stream
-        numbers = torch.as_tensor(per_sample)
-        if numbers.shape != (stream.num_samples,):
-            raise ValueError(
-                f"per_sample has shape {tuple(numbers.shape)}; the dataset has {stream.num_samples} samples"
-            )
-        return numbers[stream.indices(range(batch.step_start, batch.step_stop))].sum().item()
-
-    @property
-    def _sample_share(self) -> float:
-        return len(self.batch.positions) / self.batch.step_samples
-
-    @property
-    def _gradient_scale(self) -> float:
-        if self._scale is None:
-            self._scale = gradient_scale(self.model, self.sampler.world_size)
-        return self._scale
-
-    def _note_part(self, loss: torch.Tensor, share: float) -> torch.Tensor:
-        """Return `loss` as its `share` of the step's loss, scaled for the exchange of gradients."""
-        # Each part is there once for every rank that trains on it.
-        own = loss.detach() * (share * self.sampler.world_size / process_group.world_size())
-        self._loss = own if self._loss is None else self._loss + own
-        self._tells_loss = True
-        if self.completes_step:
-            self._agreement.begin(self._loss, self._event_pending())
-        return loss * (share * self._gradient_scale)
-
     def restore(self) -> Progress | None:
         """Load the newest checkpoint if there is one; `steps` does so where it is not done yet.
 
@@ -214,8 +121,39 @@ class Job:
             self._resumed = self.checkpoints.load(self._content)
             if self._resumed:
                 self._go_to(self._resumed)
+            self._marks.read(is_new=self._resumed is None)
+            # Steps begin at multiples of their samples, but for those of a training that has got more epochs since.
+            per_step = self.sampler.samples_per_step
+            self._step_start = max(self.sampler.cursor - 1, 0) // per_step * per_step
             self._restored_at = time.time()
         return self._resumed
+
+    def report(self, metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Report further metrics of the current step, or in a hook of the step before: the gradient's norm, rewards.
+
+        They go to the metrics file and to MLflow, under the step's number. Every rank calls this with the same
+        names; the first rank's values count, none is reduced over the ranks, and the last value for a name counts.
+
+            job.report(grad_norm=clip_grad_norm_(model.parameters(), 1.0))
+
+        Args:
+            metrics: By name, for names with slashes; a number or a tensor of one each.
+            more: Likewise.
+
+        Raises:
+            MetricInvalid: A name or a value cannot be reported.
+        """
+        self._further.note({**(metrics or {}), **more})
+
+    def stopping(self) -> bool:
+        """Return whether any rank was told to stop, for an evaluation that takes long. Collective.
+
+        An evaluation that is told so returns at once; what it returns is dropped, training stops with a checkpoint,
+        and the evaluation is repeated after the restart. False once training is finished: an export is completed.
+        """
+        if not self.finished and not self._saw_stop:
+            self._saw_stop = any_rank(self._event_pending())
+        return not self.finished and self._saw_stop
 
     def save(self) -> None:
         """Publish a checkpoint of the steps done; one that is published already is left as it is.
@@ -229,12 +167,12 @@ class Job:
     def _save(self, *, is_last: bool) -> None:
         if not self.step:
             return
-        with self._reporter.busy("checkpoint") if self._reporter else nullcontext():
-            self._publish(is_last=is_last)
-
-    def _publish(self, *, is_last: bool) -> None:
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        self.checkpoints.save(self._content, progress, is_last=is_last)
+        with self._busy("checkpoint"):
+            self.checkpoints.save(self._content, progress, is_last=is_last)
+
+    def _busy(self, what: str) -> AbstractContextManager[None]:
+        return self._reporter.busy(what) if self._reporter else nullcontext()
 
     def _is_due(self) -> bool:
         """Return whether a checkpoint is due after this step."""
@@ -247,7 +185,8 @@ class Job:
 
         It ends with the last sample, or soon after any rank was told to stop: after the step, or where
         steps are short and the script tells no loss, after some. All ranks end at the same step, and the
-        work done is then in a published checkpoint.
+        work done is then in a published checkpoint. Hooks that a stop or a crash left undone are called first;
+        those of the last step and the export are called even if a stop is pending, for there may be no restart.
 
         A script that leaves the loop itself (`break`) does so on all ranks in the same pass. Nothing is saved
         then: `save`, called on all ranks, does it. A new loop goes on after the last step that was done.
@@ -262,26 +201,67 @@ class Job:
         """
         self._check_ranks()
         self.restore()
-        self._scale = None
+        self._scale, self._saw_stop = None, False
         if self._reporter:
             self._reporter.announce(contract.STEPS)
-        began = time.perf_counter()
         try:
-            self._fed = Fed(lambda: _begun(loader))
+            if not self.finished and self._call_hooks(is_repeat=True):
+                self.save()
+                return
+            began = time.perf_counter()
+            self._fed = Fed(lambda: begun(loader))
             for draw, data in matched(self.sampler, self._fed):
                 with self._passing(draw, began):
                     yield data
                 if not draw.batch.completes_step:
                     continue
                 is_event = self._end_step(began)
-                if is_event or self._is_due():
-                    self._save(is_last=is_event)
-                if is_event:
+                if not is_event and self._is_due():
+                    self._save(is_last=False)
+                if not self.finished and (is_event or self._call_hooks()):
                     break
                 began = time.perf_counter()
             self.save()
+            if self.finished:
+                self._finish()
         finally:
             self._close()
+
+    def _call_hooks(self, *, is_repeat: bool = False) -> bool:
+        """Call the hooks that are due after the last step; return whether they were left for a stop.
+
+        Args:
+            is_repeat: Whether they were called before, unless a stop or a crash came between.
+        """
+        epochs = epochs_ended(self._step_start, self.sampler.cursor, self.sampler.stream.num_samples)
+        calls = self._hooks.calls_after(self.step, epochs)
+        if not calls or (is_repeat and self._marks.reached(HOOKED) >= self.step):
+            return False
+        self._draw = None
+        for call in calls:
+            with untouched_randomness(), self._busy("evaluation"):
+                self._further.note(call() or {})
+            if self._saw_stop:
+                self._further.forget()
+                return True
+        self._report_further()
+        self._marks.put(HOOKED, self.step)
+        return False
+
+    def _finish(self) -> None:
+        """Call the hooks of the last step and the export, unless they have succeeded already."""
+        self._call_hooks(is_repeat=True)
+        if self._hooks.export and self._marks.reached(EXPORTED) != self.step:
+            self._draw = None
+            with self._busy("export"):
+                self._hooks.export()
+            self._report_further()
+            self._marks.put(EXPORTED, self.step)
+
+    def _report_further(self) -> None:
+        if self._reporter and (further := self._further.take()):
+            self._reporter.report_further(self.step, starts.attempt(), further)
+        self._further.forget()
 
     def _check_ranks(self) -> None:
         dp_size, world_size = self.sampler.world_size, process_group.world_size()
@@ -321,9 +301,10 @@ class Job:
         loss, is_event = self._agreement.end_step()
         elapsed_s = time.perf_counter() - began
         self.step += 1
-        self.sampler.cursor = self.batch.step_stop
+        self._step_start, self.sampler.cursor = self.batch.step_start, self.batch.step_stop
         if process_group.rank() == 0:
             self._report(loss, elapsed_s)
+        self._further.forget()
         self._loss = None
         return is_event
 
@@ -340,6 +321,7 @@ class Job:
             attempt=starts.attempt(),
             cursor=self.sampler.cursor,
             data_s=self._fed.take_waited_s() if self._fed else 0.0,
+            further=self._further.take(),
         )
         if self._reporter:
             self._reporter.report(metrics)
@@ -373,6 +355,7 @@ class Job:
 
     def _close(self) -> None:
         self._draw = self._loss = None
+        self._further.forget()
         if self._reporter:
             self._tell_start(None)
             self._reporter.announce("after the steps")
@@ -389,16 +372,3 @@ def _tiers(settings: TierSettings | None) -> Any:
 
 def _default_reporter() -> Reporter | None:
     return Reporter(contract.run_dir()) if contract.ENV_RUN_DIR in os.environ else None
-
-
-def _begun(loader: Iterable[Data]) -> Iterator[Data]:
-    """Return the loader's iterator, its workers begun.
-
-    The workers are spared the stop signal, which goes to a whole process group: without a handler, as in
-    spawned workers, it would end them. The seed that is drawn for them is put back, so that a resumed run
-    draws the numbers of one that was not interrupted.
-    """
-    if getattr(loader, "in_order", True) is False:
-        raise LoaderMismatch("the loader has in_order=False: its batches must come in the order of the sampler")
-    with agent.stop_signal_held(), torch.random.fork_rng(devices=[]):
-        return iter(loader)

@@ -222,6 +222,9 @@ class _Piece(io.RawIOBase):
 
 def _unpickled(data: bytes) -> Metadata:
     try:
-        return pickle.loads(data)
+        metadata = pickle.loads(data)
     except Exception as error:  # of changed bytes it raises anything
         raise Damaged(f"{METADATA} is not readable") from error
+    if not isinstance(metadata, Metadata):
+        raise Damaged(f"{METADATA} is not readable")
+    return metadata

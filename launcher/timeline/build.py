@@ -173,6 +173,11 @@ class _Passage:
         return bool(is_over) and is_idle and self.reason != "start"
 
     @property
+    def is_planned(self) -> bool:
+        """Whether no fault led to it, and workers ran before."""
+        return self.decisions[0].fields["reason"] not in (*_FROM_NOTHING, "recover")
+
+    @property
     def suspends(self) -> bool:
         """Whether it leaves the job without nodes."""
         return self.decisions[-1].fields["reason"] == "suspend" and not self.is_given_up
@@ -221,6 +226,9 @@ def _transitions(launch: Launch, traces: tuple[_Trace, ...], causes: Causes) -> 
     size = 0
     for passage in _passages(launch):
         came, cause = causes.find(passage.decisions[0], is_given_up=passage.is_given_up)
+        if passage.is_planned:
+            later = map(causes.overtaking, passage.decisions[1:])
+            cause = "; ".join([cause, *filter(None, later)])
         stopping, stopped = passage.stop()
         prewarmed, starting = passage.first("prewarmed"), passage.first("starting")
         number = starting.fields["attempt"] if starting else None

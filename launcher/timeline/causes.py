@@ -39,15 +39,28 @@ class Causes:
         seen = float(decision.fields.get("cause_time") or decision.time)
         if decision.fields["reason"] == "recover":
             return self._recovery(decision, seen)
-        told = [event for event in self._told(is_hit=False) if event.time <= seen]
-        # One look of the operator's may tell an event and what followed from that: the first is the cause.
-        together = [event for event in told if told[-1].time - event.time <= _ONE_LOOK_S]
-        if not together or together[-1] in self._used:
+        together = self._together(seen)
+        if not together:
             return seen, decision.message
         if not is_given_up:
             self._used += together
         root = together[0]
         return (root.time if seen - root.time <= _NOTICED_WITHIN_S else seen), root.message
+
+    def overtaking(self, decision: OperatorEvent) -> str:
+        """Return what changed a planned transition on its way, as a later decision shows; "" for nothing new."""
+        if decision.fields["reason"] == "recover":
+            return ""
+        together = self._together(float(decision.fields.get("cause_time") or decision.time))
+        self._used += together
+        return together[0].message if together else ""
+
+    def _together(self, seen: float) -> list[OperatorEvent]:
+        """Return what came last from outside until a moment, as one look has shown it; none that is used."""
+        told = [event for event in self._told(is_hit=False) if event.time <= seen]
+        # One look of the operator's may tell an event and what followed from that: the first is the cause.
+        together = [event for event in told if told[-1].time - event.time <= _ONE_LOOK_S]
+        return [] if not together or together[-1] in self._used else together
 
     def of_event(self, event: OperatorEvent) -> str:
         """Return what led to a fault; "" for other events.

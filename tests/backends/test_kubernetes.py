@@ -53,7 +53,8 @@ def test_elastic_policy_fields(manifests):
         "faultyScaleDownTimeoutInSeconds": 30,
     }
     assert job["spec"]["runPolicy"] == {
-        "restartPolicy": {"evalPeriodSeconds": 3600, "scaleUpSnoozeTimeInSeconds": 120}
+        "ttlSecondsAfterFinished": 86400,
+        "restartPolicy": {"evalPeriodSeconds": 3600, "scaleUpSnoozeTimeInSeconds": 120},
     }
     (replica_spec,) = job["spec"]["replicaSpecs"]
     assert (replica_spec["replicas"], replica_spec["maxReplicas"]) == (1, 16)
@@ -112,11 +113,25 @@ def test_a_step_replaces_the_values_and_absent_timeouts_are_not_written(manifest
 
 def test_a_static_job_has_no_elastic_field(manifests):
     config_map, job = manifests()
-    assert "elasticPolicy" not in job["spec"] and "runPolicy" not in job["spec"]
+    assert "elasticPolicy" not in job["spec"]
     assert "maxReplicas" not in job["spec"]["replicaSpecs"][0]
     assert list(config_map["data"]) == ["config.yaml", "start.sh"]
     assert env(job)["SCRIPT_ARGS"] == "--config-path=/config --config-name=config.yaml"
     assert "HYPERPOD_SIGNAL_COORDINATION" not in env(job)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kept_s"),
+    [
+        ((), 86400),
+        (("cluster.run_policy={ttlSecondsAfterFinished: -1}",), -1),
+        (("cluster.cleanPodPolicy=All",), 86400),
+    ],
+    ids=["left-out", "set", "beside-others"],
+)
+def test_an_ended_job_is_kept_for_a_day_unless_its_user_sets_a_time(manifests, overrides, kept_s):
+    _, job = manifests(*overrides)
+    assert job["spec"]["runPolicy"]["ttlSecondsAfterFinished"] == kept_s
 
 
 def test_image_interface(manifests):
@@ -240,7 +255,7 @@ def test_every_cluster_key_reaches_the_pod(manifests):
     )
     spec = pod(job)
     assert job["metadata"]["namespace"] == "team-a"
-    assert job["spec"]["runPolicy"] == {"cleanPodPolicy": "All"}
+    assert job["spec"]["runPolicy"] == {"ttlSecondsAfterFinished": 86400, "cleanPodPolicy": "All"}
     assert job["metadata"]["labels"]["team"] == "a" and job["metadata"]["annotations"] == {"note": "b"}
     assert (spec["restartPolicy"], spec["serviceAccountName"]) == ("OnFailure", "trainer")
     assert (spec["priorityClassName"], spec["hostNetwork"]) == ("high", True)

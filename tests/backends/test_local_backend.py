@@ -1,5 +1,6 @@
 """Checking and rendering for this machine, and run.sh as a shell reads it."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.local.backend import LocalBackend, _python_path
-from launcher.backends.local.settings import Settings
+from launcher.backends.local.limits import HangLimits
+from launcher.backends.local.orders import read_orders
+from launcher.backends.local.settings import Hang, Settings
+from launcher.backends.local.state import Snapshot, lock, publish
+from launcher.problems import ProblemsFound
 from launcher.specs import ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
 
 ELASTIC = ElasticPolicy(1, 4, None, (1, 2, 3, 4), True, None, 20, None, None)
@@ -181,3 +186,54 @@ def test_a_bundle_that_was_never_submitted_is_pending(tmp_path):
     assert LocalBackend().status(handle) == JobStatus(JobState.PENDING, 0, "not submitted")
     assert list(LocalBackend().logs(handle, follow=False)) == []
     LocalBackend().cancel(handle)
+
+
+def test_who_waits_for_a_job_whose_folder_is_removed_has_a_problem(tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    publish(run_dir, Snapshot(JobState.RUNNING, 1, "training", 0, 1))
+    handle = JobHandle("local", "job", tmp_path)
+    with lock(run_dir):
+        states = LocalBackend().wait(handle)
+        assert next(states).state is JobState.RUNNING
+        run_dir.rename(tmp_path / "aside")
+        with pytest.raises(ProblemsFound, match="E418"):
+            next(states)
+
+
+def test_a_job_that_was_never_submitted_is_pending(tmp_path):
+    states = LocalBackend().wait(JobHandle("local", "job", tmp_path), timeout_s=0)
+    assert [status.state for status in states] == [JobState.PENDING]
+
+
+@pytest.mark.parametrize("timeout_s", [None, 2.5])
+def test_the_collective_timeout_is_a_variable_of_the_workers(timeout_s):
+    settings = Settings(command=None, container_mounts=None, collective_timeout=timeout_s)
+    text = script(settings=settings)
+    assert ("export RECIPES_COLLECTIVE_TIMEOUT=2.5" in text) == (timeout_s is not None)
+
+
+def test_the_limits_of_a_hang_are_in_the_bundle(tmp_path):
+    hang = Hang(expectedRecurringFrequencyInSeconds=30, stopPattern="finished")
+    files = LocalBackend().render(job(settings=Settings(command=None, container_mounts=None, hang=hang)), {})
+    plan = {"job_name": "job", "nproc_per_node": 1, "initial_nodes": 1, "elastic": None, "scales": [{"nodes": 1}]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "local.json").write_text(files["local.json"])
+    assert read_orders(tmp_path).hang == HangLimits(recurring_s=30, stop_pattern="finished")
+    (tmp_path / "local.json").unlink()  # a bundle of an earlier version
+    assert read_orders(tmp_path).hang == HangLimits()
+
+
+@pytest.mark.parametrize(("start_s", "watches"), [(None, False), (600, True)])
+def test_the_start_of_a_script_of_ones_own_is_watched_where_that_is_asked_for(start_s, watches):
+    hang = Hang(expectedStartCutOffInSeconds=start_s)
+    settings = Settings(command=["t.py"], container_mounts=None, hang=hang)
+    files = LocalBackend().render(job(settings=settings), {})
+    assert json.loads(files["local.json"])["hang"]["watches_start"] is watches
+
+
+def test_a_stop_pattern_that_is_no_regular_expression_is_a_problem():
+    hang = Hang(stopPattern="finished (")
+    settings = Settings(command=[sys.executable], container_mounts=None, hang=hang)
+    problems = LocalBackend().check(job(settings=settings))
+    assert [(problem.code, problem.path) for problem in problems] == [("E417", "cluster.hang.stopPattern")]

@@ -177,5 +177,12 @@ def test_bit_rot_inverts_bytes_of_the_newest_complete_checkpoint_and_keeps_its_s
     assert damage_checkpoint(tmp_path, 1000) and len(newest.read_bytes()) == 100
 
 
+def test_bit_rot_is_of_the_checkpoint_that_was_published_last(tmp_path):
+    published, later = (checkpoint(tmp_path, step, bytes(100)) for step in (8, 16))
+    (tmp_path / "latest").write_text("step-00000008 0123abcd\n")
+    assert damage_checkpoint(tmp_path, 10)
+    assert published.read_bytes() != bytes(100) and later.read_bytes() == bytes(100)
+
+
 def test_without_a_checkpoint_there_are_no_bits_to_rot(tmp_path):
     assert not damage_checkpoint(tmp_path, 10) and not damage_checkpoint(tmp_path / "missing", 10)

@@ -128,7 +128,7 @@ def test_no_output_of_a_followed_and_tracked_job_holds_a_secret(space, mlflow, m
     for command in (["status", name, "--json"], ["logs", name], ["events", name], ["jobs", "--json"]):
         assert cli.run(command) == 0
     for status in (401, 403, 422):
-        space.cluster.proxy.fail(path="/pods", status=status)
+        space.cluster.proxy.fail(path="/pods", status=status, times=2 if status == 401 else 1)
         assert cli.run(["status", name]) == 2
     space.end_container(pod, exit_code=1)
     space.conditions(name, "Failed")

@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.gradients import MixedDivision
-from launcher.runtime.job import SamplerMismatch
 from launcher.runtime.process_group import Place
+from launcher.runtime.sampler import SamplerMismatch
 
 VOCAB, WIDTH, NUM_SAMPLES, SAMPLES_PER_STEP, SEED = 11, 8, 30, 12, 5
 IGNORED = -100

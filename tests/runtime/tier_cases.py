@@ -23,6 +23,7 @@ from launcher.runtime.tiers import checkpointing, ranks, slots, staging, stores
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.owner import FileMark, Mark, NamespaceTaken
 from launcher.runtime.tiers.restore import CheckpointUnavailable, Restored
 from launcher.runtime.tiers.s3 import Bucket
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, Piece, unseal_own
@@ -69,6 +70,7 @@ DAMAGES = (
     "throttled memory",
     "throttled persistent",
     "clock set back",
+    "second owner",
 )
 UNREADABLE = {"memory fails": ".shard", "replica fails": ".replica"}
 """Ends of the names of files that a damage lets nobody read."""
@@ -396,6 +398,9 @@ def load_all(root: Path, case: Case) -> list[Restored | str | None]:
                 else {k: v for k, v in state.items() if k != "random"}
             )
 
+        if case.damage == "second owner":
+            beats = iter(range(1, 1_000_000))
+            FileMark.mark = lambda self: Mark("theirs", "another host", next(beats), 60.0).text()
         if case.damage == "clock set back":
             time.time, time.time_ns = (lambda: 1.0), (lambda: 10**9)
         checkpoints = manager(root, place, case, store)
@@ -403,8 +408,8 @@ def load_all(root: Path, case: Case) -> list[Restored | str | None]:
             checkpoints._patience_s = 600
         try:
             restored = checkpoints.load(form)
-        except CheckpointUnavailable as error:
-            return str(error)
+        except (CheckpointUnavailable, NamespaceTaken) as error:
+            return f"{type(error).__name__}: {error}"
         if restored:
             state, expected = restored.state, state_at(restored.step, place.rank)
             same = {name: torch.equal(state["model"][name], value) for name, value in expected["model"].items()}
@@ -438,6 +443,9 @@ def run_case(seed: int, root: Path) -> str:
     results = load_all(root, case)
     assert len({str(result) for result in results}) == 1, results
     result = results[0]
+    if case.damage == "second owner":
+        assert isinstance(result, str) and result.startswith("NamespaceTaken") and "theirs" in result, (case, result)
+        return "refused"
     if expected is None:
         if newest.save or not can_ask:
             assert isinstance(result, str) and "tried" in result, (case, result)

@@ -6,7 +6,7 @@ from typing import Any
 from launcher.backends.kubernetes import objects
 from launcher.backends.kubernetes.client import Connection, pause_s
 from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
-from launcher.backends.kubernetes.follow import read_status
+from launcher.backends.kubernetes.follow import current_status, read_objects, read_status
 from launcher.backends.kubernetes.target import Target
 from launcher.problems import Problem, ProblemsFound, fail
 
@@ -90,15 +90,15 @@ def _resized(planned: Mapping[str, Any], now: Mapping[str, Any], min_nodes: int,
 
 def _running(connection: Connection, target: Target) -> Mapping[str, Any]:
     try:
-        job = connection.get(target.path)
-        seen = read_status(connection, target)
+        job, pods = read_objects(connection, target)
+        if job is None:
+            raise fail("E412", "job", "no longer exists", value=target.name)
+        seen = current_status(connection, target, job, pods)
     except ApiError as error:
-        if error.status == 404:
-            raise fail("E412", "job", "is not there any more", value=target.name) from error
         raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
     except Unreachable as error:
         raise ProblemsFound((problem(error, "cluster.kube_context"),)) from error
-    if seen.state.is_final or job["metadata"]["uid"] != target.uid:
+    if seen.state.is_final:
         raise fail("E412", "job", f"is not running: {seen.message}", value=target.name)
     return job
 

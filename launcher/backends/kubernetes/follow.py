@@ -12,7 +12,7 @@ from launcher.backends.kubernetes import lenient, objects, server, status
 from launcher.backends.kubernetes.client import Connection, chunks, pause_s
 from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.preflight import kueue_version
-from launcher.backends.kubernetes.target import Object, Target, own_pods
+from launcher.backends.kubernetes.target import Object, Target, own_pods, uid_of
 from launcher.problems import ProblemsFound
 from launcher.specs import JobState, JobStatus
 
@@ -84,7 +84,7 @@ def listed(connection: Connection, where: str, query: Mapping[str, Any]) -> tupl
         try:
             while True:
                 page = connection.get(where, limit=_LIST_CHUNK, **{"continue": token or None}, **query)
-                items |= {item["metadata"]["uid"]: item for item in page.get("items") or ()}
+                items |= {uid: item for item in lenient.mappings(page.get("items")) if (uid := uid_of(item))}
                 token = lenient.text(lenient.mapping(page, "metadata").get("continue"))
                 if not token:
                     return items, lenient.text(lenient.mapping(page, "metadata").get("resourceVersion"))
@@ -115,14 +115,15 @@ def _watched(connection: Connection, where: str, version: str, query: Mapping[st
     watch = {"watch": True, "allowWatchBookmarks": True, "resourceVersion": version, "timeoutSeconds": _WATCH_S}
     try:
         with connection.stream(where, read_timeout_s=_WATCH_S + 15.0, **watch, **query) as answer:
-            for line in lines(chunks(answer)):
-                yield _event(line)
+            try:
+                for line in lines(chunks(answer)):
+                    yield _event(line)
+            except Unreachable:
+                return  # the next watch continues from the last version
     except ApiError as error:
         if error.status == _GONE:
             raise _Expired from error
         raise
-    except Unreachable:
-        return  # the next watch continues from the last version
 
 
 def _event(line: bytes) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from launcher.backends.kubernetes.client import METADATA_ONLY, ApiError, Connection, Unreachable, problem
+from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
+from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.cluster_wide import Origin, shared
 from launcher.problems import Problem, ProblemsFound
 

@@ -33,6 +33,10 @@ Source: torch.distributed.run: --shutdown-timeout.
 _EVAL_PERIOD_S = 3600
 """Window in which restarts are counted, required beside scaleUpSnoozeTimeInSeconds. Our own choice."""
 
+TTL_S = 86400
+"""Seconds that an ended job is kept by default. Our own choice: the operator's default of 0 removes a job before a
+command can see how it ended."""
+
 _MULTI_NODE_ENV = {
     "NCCL_SOCKET_IFNAME": "^lo,docker0,veth_def_agent",
     "NCCL_IGNORE_DISABLED_P2P": "1",
@@ -242,7 +246,9 @@ def limits(job: JobSpec) -> dict[str, Any]:
 
 def _run_policy(job: JobSpec) -> dict[str, Any]:
     own = job.settings.run_policy
-    policy = {"cleanPodPolicy": job.settings.cleanPodPolicy} if job.settings.cleanPodPolicy else {}
+    policy: dict[str, Any] = {"ttlSecondsAfterFinished": TTL_S}
+    if job.settings.cleanPodPolicy:
+        policy["cleanPodPolicy"] = job.settings.cleanPodPolicy
     policy |= own.model_dump(exclude_none=True) if own else {}
     if job.elastic and job.elastic.scale_up_snooze_s is not None:
         restarts = policy.get("restartPolicy", {"evalPeriodSeconds": _EVAL_PERIOD_S})

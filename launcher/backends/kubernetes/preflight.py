@@ -104,10 +104,16 @@ def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Itera
             yield Problem("E350", "recipes.run.name", message, value=manifest.name, remedy=remedy)
 
 
-def find(connection: Connection, manifest: Manifest) -> Mapping[str, Any] | Problem | None:
-    """Return an object as it is, None where it is not, or why that cannot be told."""
+def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -> Mapping[str, Any] | Problem | None:
+    """Return an object as it is, None if it does not exist, or why that is not known.
+
+    Args:
+        connection: The cluster.
+        manifest: The object.
+        is_sure: Ask twice before it counts as absent.
+    """
     try:
-        return connection.get(manifest.path)
+        return connection.find(manifest.path) if is_sure else connection.get(manifest.path)
     except ApiError as error:
         return None if error.status == 404 else problem(error, "cluster.namespace", value=manifest.namespace)
     except Unreachable as error:

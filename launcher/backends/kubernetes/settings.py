@@ -88,7 +88,8 @@ class RunPolicy(Model):
     suspend: bool | None = None
     """true makes the job without starting it. Kueue sets this itself."""
     ttlSecondsAfterFinished: Annotated[int, Field(ge=-1)] | None = None
-    """Seconds after which an ended job is removed, its pods and logs with it; -1 keeps it."""
+    """Seconds after which an ended job is removed, its pods and logs with it; -1 keeps it. When left out, a
+    HyperPodPyTorchJob is kept for a day (86400); a Kubeflow job stays."""
     workloadMode: Word | None = None
     """A choice of the operator's, handed to it unchanged."""
     restartPolicy: RestartPolicy | None = None

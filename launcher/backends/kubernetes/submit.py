@@ -15,6 +15,7 @@ from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.specs import Bundle
 
 _CONFLICT = 409
+_REMOVING = "still removing what was made; once more leaves the rest there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,16 @@ def submit(connection: Connection, bundle: Bundle) -> Submitted:
         ProblemsFound: Every reason against it; what this call had made is removed again.
     """
     wanted = manifests(bundle)
-    there = _standing(connection, wanted)
-    if _is_whole(there, bundle):
-        return Submitted(there[-1] or {}, identified(connection), is_new=False)
-    findings = examine(connection, wanted)
-    if findings.problems:
-        raise ProblemsFound(findings.problems)
-    reached = identified(connection)
+    try:
+        there = _standing(connection, wanted)
+        if _is_whole(there, bundle):
+            return Submitted(there[-1] or {}, identified(connection), is_new=False)
+        findings = examine(connection, wanted)
+        if findings.problems:
+            raise ProblemsFound(findings.problems)
+        reached = identified(connection)
+    except KeyboardInterrupt as interrupt:  # before anything was made
+        raise Interrupted(signum(interrupt), is_rolled_back=True) from None
     absent = [manifest for manifest, body in zip(wanted, there, strict=True) if body is None]
     # Without its job, what an earlier launch of this bundle left is of no use to anybody.
     own = wanted if there[-1] is None else absent
@@ -99,7 +103,8 @@ def _is_whole(there: Sequence[Mapping[str, Any] | None], bundle: Bundle) -> bool
 
 def _failed(connection: Connection, own: Sequence[Manifest], error: ApiError | Unreachable) -> tuple[Problem, ...]:
     """Take back a submission that failed; say why it failed and what became of it."""
-    _, left = _take_back(connection, own)
+    with deferred(_REMOVING):
+        _, left = _take_back(connection, own)
     told = problem(error, "cluster.namespace", value=own[-1].namespace)
     if not left:
         told = replace(told, message=f"{told.message}; what this launch had made was removed")
@@ -112,7 +117,8 @@ def _standing(connection: Connection, wanted: Sequence[Manifest]) -> list[Mappin
     Raises:
         ProblemsFound: The cluster does not say.
     """
-    found = [find(connection, manifest) for manifest in wanted]
+    # A job that is wrongly taken for absent would be removed by the rollback of a launch that fails.
+    found = [find(connection, manifest, is_sure=manifest is wanted[-1]) for manifest in wanted]
     if problems := tuple(dict.fromkeys(each for each in found if isinstance(each, Problem))):
         raise ProblemsFound(problems)
     return [each for each in found if not isinstance(each, Problem)]
@@ -145,7 +151,7 @@ def _make_job(connection: Connection, wanted: Manifest) -> Mapping[str, Any]:
 def _interrupted(connection: Connection, own: Sequence[Manifest], interrupt: KeyboardInterrupt) -> Interrupted:
     """Roll back a submission that a signal ended, and print what became of it."""
     console.say("interrupted; removing what was made …", stderr=True)
-    with deferred("still removing; once more leaves the rest there"):
+    with deferred(_REMOVING):
         removed, left = _take_back(connection, own)
     console.say(f"removed: {', '.join(removed) or 'nothing, as nothing had been made'}", stderr=True)
     if left:

@@ -43,8 +43,7 @@ class Target:
 
     def is_met_by(self, job: Object) -> bool:
         """Return whether a custom resource of this name is the job, not an earlier or later one."""
-        metadata = lenient.mapping(job, "metadata")
-        return bool(self.uid) and metadata.get("uid") == self.uid
+        return bool(self.uid) and uid_of(job) == self.uid
 
     def may_name_pod(self, name: str) -> bool:
         """Return whether a pod of this job may have a name: the job's, a replica spec's, and a number."""
@@ -76,6 +75,11 @@ class Holders:
         if self.uids:
             return uid in self.uids
         return name in self.names if self.names else None
+
+
+def uid_of(body: Object) -> str:
+    """Return the uid of an object; empty if it has none."""
+    return lenient.text(lenient.mapping(body, "metadata").get("uid"))
 
 
 def own_pods(pods: Iterable[Object], target: Target, job: Object | None) -> tuple[Object, ...]:
@@ -112,7 +116,7 @@ def is_event_of(event: Object, target: Target, job: Object | None, pods: Iterabl
     """
     about = lenient.mapping(event, "involvedObject")
     uid, name = lenient.text(about.get("uid")), lenient.text(about.get("name"))
-    if uid and uid in {target.uid, *(pod["metadata"]["uid"] for pod in pods)}:
+    if uid and uid in {target.uid, *map(uid_of, pods)}:
         return True
     holders = Holders.of(job)
     if about.get("kind") == "StatefulSet":

@@ -77,6 +77,9 @@ _NEEDED_MODULES = ("torch", "hyperpod_elastic_agent", "httpx", "psutil")
 _INSTALL = "pip install '.[local]'\n     pip install --no-deps hyperpod-elastic-agent==1.1.3"
 
 
+_NOT_SUBMITTED = JobStatus(JobState.PENDING, 0, "not submitted")
+
+
 class LocalBackend:
     """Runs jobs on this machine. Jobs end with the process that submitted them."""
 
@@ -170,26 +173,49 @@ class LocalBackend:
         return replace(handle, native_id=str(operator.pid), kind="process")
 
     def status(self, handle: JobHandle) -> JobStatus:
-        """Return the job as it is now; failed when its operator ended without a last word."""
+        """Return the job as it is now; failed when its operator ended without a last word.
+
+        Raises:
+            ProblemsFound: The folder of a job that this process submitted was removed; the job has ended (E418).
+        """
         if operator := self._operators.get(handle.bundle_dir):
             operator.poll()
         run_dir = handle.bundle_dir / RUN_DIR
         # First the lock, then the file: what a dead operator has said is its last word.
         alive = is_alive(run_dir)
         snapshot = read_snapshot(run_dir)
+        if snapshot is None and handle.bundle_dir in self._operators:
+            self._await_end(handle)
+            raise _folder_removed(run_dir)
         if snapshot is None:
-            return JobStatus(JobState.PENDING, 0, "not submitted")
+            return _NOT_SUBMITTED
         if alive or snapshot.state.is_final:
             return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
         message = f"the job's operator died; see {run_dir / OPERATOR_LOG}"
         return JobStatus(JobState.FAILED, 0, message, restarts=snapshot.attempt)
 
+    def _await_end(self, handle: JobHandle) -> None:
+        """Return when the operator of a job without a folder has ended, and its nodes with it."""
+        operator = self._operators[handle.bundle_dir]
+        for signum in (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+            if signum is not None:
+                operator.send_signal(signum)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                operator.wait(STOP_MARGIN_S)
+                return
+
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
-        """Yield the job as it is now, then after each change, until it has ended or the time is over."""
+        """Yield the job as it is now, then after each change, until it has ended or the time is over.
+
+        Raises:
+            ProblemsFound: The job's folder was removed meanwhile (E418).
+        """
         deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
         told = None
         while told is None or not told.state.is_final:
             status = self.status(handle)
+            if told and status == _NOT_SUBMITTED != told:
+                raise _folder_removed(handle.bundle_dir / RUN_DIR)
             if status != told:
                 yield status
             told = status
@@ -345,9 +371,16 @@ def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
     """Wait until the operator has published its state; publish its failure when it ends before."""
     while not (run_dir / STATE_FILE).exists():
         if (code := operator.poll()) is not None and not (run_dir / STATE_FILE).exists():
+            if not run_dir.exists():
+                raise _folder_removed(run_dir)
             message = f"the operator ended with status {code}:\n{tail(run_dir / OPERATOR_LOG)}"
             publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
         time.sleep(POLL_S / 4)
+
+
+def _folder_removed(run_dir: Path) -> ProblemsFound:
+    message = "was removed while the job ran; the job was ended, and its checkpoints there are lost"
+    return fail("E418", "job", message, value=str(run_dir), remedy="launch the recipe again")
 
 
 def _is_gone(run_dir: Path, timeout_s: float) -> bool:

@@ -95,6 +95,10 @@ class Away(Exception):
         self.down_s = down_s
 
 
+class FolderRemoved(Exception):
+    """The job's folder was removed while it ran: nothing can be recorded any more."""
+
+
 class Operator:
     """One job from its first agent to its last.
 
@@ -117,6 +121,7 @@ class Operator:
         known: Memory | None = None,
     ):
         self._run_dir = run_dir
+        self._folder = folder_id(run_dir)
         self._orders = orders
         self._fleet = fleet
         self._stage = stage
@@ -143,13 +148,21 @@ class Operator:
 
         Raises:
             Away: The scenario restarts the operator.
+            FolderRemoved: The run folder is gone, or another one has its place.
         """
         self._tell()
         while self._course.phase is not Phase.ENDED:
             calm = self._course.phase in (Phase.RUNNING, Phase.WAITING)
             time.sleep(LOOK_INTERVAL_S if calm else TRANSITION_INTERVAL_S)
+            if self.is_folder_removed:
+                raise FolderRemoved(f"{self._run_dir} was removed")
             self._turn()
         return self._end()
+
+    @property
+    def is_folder_removed(self) -> bool:
+        """Whether the run folder is gone, or another one has its place."""
+        return folder_id(self._run_dir) != self._folder
 
     def fail(self, message: str) -> None:
         """Publish that the job failed for a reason of the operator's own, once its nodes are gone."""
@@ -356,6 +369,15 @@ class Operator:
         self._snapshot = replace(self._snapshot, state=state, nodes=nodes, message=message, **others)
         publish(self._run_dir, self._snapshot)
         _log.info("%s: %s", state, message)
+
+
+def folder_id(folder: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from another one of its name; None where there is none."""
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _describe(course: Course) -> tuple[JobState, str]:

@@ -17,6 +17,7 @@ import psutil
 from launcher import prctl
 from launcher.backends.local.agent import Agent, AgentUnreachable, OrderIgnored, StartOrder
 from launcher.backends.local.logs import AGENT_LOG, WARM_LOG, node_logs
+from launcher.backends.local.node_folders import remove_node_folder
 from launcher.backends.local.orders import SCRIPT_FILE
 from launcher.backends.local.ports import port_of, reserve_port
 from launcher.backends.local.processes import (
@@ -25,7 +26,6 @@ from launcher.backends.local.processes import (
     kill_descendants,
     kill_strays,
     kill_tree,
-    remove_node_folder,
 )
 from launcher.backends.local.terms import GONE, AgentStatus, Cause, Fault, Report, StartWorkers, StopWorkers
 from launcher.contract import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE

@@ -11,7 +11,10 @@ import psutil
 from launcher.runtime.warm import fork_name
 
 PROGRESS = "progress.json"
-"""File of a complete checkpoint. Source: launcher.runtime.checkpoint, which imports torch."""
+"""File of a complete checkpoint. Source: launcher.runtime.progress, whose neighbours import torch."""
+
+LATEST = "latest"
+"""File that names the checkpoint published last. Source: launcher.runtime.checkpoint_folder."""
 
 RANK = "RANK"
 """Environment variable that holds a worker's rank. Source: torch.distributed.elastic, "Environment variables"."""
@@ -70,12 +73,20 @@ def damage_checkpoint(folder: Path, num_bytes: int) -> bool:
         folder: Of the checkpoints.
         num_bytes: How many, at most all of the file.
     """
-    for checkpoint in sorted(folder.glob("step-*"), reverse=True):
+    for checkpoint in (*_published_last(folder), *sorted(folder.glob("step-*"), reverse=True)):
         files = sorted(checkpoint.glob("*.distcp"), key=lambda path: path.stat().st_size)
         if files and (checkpoint / PROGRESS).exists():
             _invert(files[-1], num_bytes)
             return True
     return False
+
+
+def _published_last(folder: Path) -> tuple[Path, ...]:
+    """Return the checkpoint that the pointer names: after a fallback there may be later steps beside it."""
+    try:
+        return (folder / (folder / LATEST).read_text(encoding="utf-8").split()[0],)
+    except (OSError, ValueError, IndexError):
+        return ()
 
 
 def _invert(path: Path, num_bytes: int) -> None:

@@ -12,17 +12,12 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from types import FrameType
 
 from launcher import prctl
-from launcher.backends.local.processes import (
-    end_with_parent,
-    hold_node_memory,
-    kill_descendants,
-    node_folder,
-    node_memory,
-    remove_node_folder,
-)
+from launcher.backends.local.node_folders import hold_node_folders, node_folder, node_memory, remove_node_folder
+from launcher.backends.local.processes import end_with_parent, kill_descendants
 from launcher.contract import ENV_NODE_MEMORY
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -56,11 +51,15 @@ def main(argv: list[str] | None = None) -> int:
             prctl.adopt_orphans()
             end_with_parent(args.parent)
             remove_node_folder(os.getpid())  # of an earlier process of this pid
-            folder, memory = node_folder(os.getpid()), node_memory(os.getpid())
-            folder.mkdir(mode=0o700)
-            hold_node_memory(os.getpid())
-            own = {"TMPDIR": str(folder), ENV_NODE_MEMORY: str(memory)}
-            child = subprocess.Popen(args.command, stdin=subprocess.DEVNULL, env={**os.environ, **own})
+            hold_node_folders(os.getpid())
+            own = {"TMPDIR": str(node_folder(os.getpid())), ENV_NODE_MEMORY: str(node_memory(os.getpid()))}
+            # Killed itself, this process can end nothing: the kernel does.
+            child = subprocess.Popen(
+                args.command,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **own},
+                preexec_fn=partial(prctl.signal_at_parents_end, signal.SIGKILL),
+            )
             status = child.wait()
         finally:
             _ignore_signals()

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import IO
 
 from launcher.backends.local import memory, rehearsal
-from launcher.backends.local.control import END_SIGNALS, LOOK_INTERVAL_S, Away, Interrupts, Operator
+from launcher.backends.local.control import (
+    END_SIGNALS,
+    EXIT_FAILED,
+    LOOK_INTERVAL_S,
+    Away,
+    FolderRemoved,
+    Interrupts,
+    Operator,
+)
 from launcher.backends.local.events import Events
 from launcher.backends.local.fleet import Fleet
 from launcher.backends.local.memory import Memory
@@ -84,6 +92,12 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
                 signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
                 memory.write(run_dir, operator.recall())
                 _replace_operator(bundle_dir, lock_file, away)
+    except (FolderRemoved, FileNotFoundError) as error:
+        # Nothing can be published; whoever submitted the job sees the folder's absence, and this process's end.
+        if operator is None or not operator.is_folder_removed:
+            raise
+        _log.error("the job was ended: %s", error)
+        exit_code = EXIT_FAILED
     finally:
         if operator and exit_code is None:
             operator.fail("the operator failed; its log says why")

@@ -1,11 +1,8 @@
 """Process trees that end whole: nothing a job starts outlives it. Linux only."""
 
 import contextlib
-import fcntl
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from launcher import prctl
-from launcher.contract import SHARED_MEMORY
+from launcher.backends.local.node_folders import remove_node_folder
 
 KILL_TIMEOUT_S = 15.0
 """How long a killed process may stay (one in an uninterruptible read cannot end)."""
@@ -135,52 +132,6 @@ def _kill(processes: list[psutil.Process]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
         remove_node_folder(process.pid)
-
-
-def node_folder(pid: int) -> Path:
-    """Return the folder for temporary files of the node whose process has this pid.
-
-    The agent leaves its socket and a log there even when it ends by itself.
-
-    Source: hyperpod_elastic_agent 1.1.3, ipc/socket.py and logagent/log_agent.py.
-    """
-    return Path(tempfile.gettempdir(), f"recipes-node-{pid}")
-
-
-def node_memory(pid: int) -> Path:
-    """Return the folder in shared memory of the node whose process has this pid; the node's checkpoints are there."""
-    return SHARED_MEMORY / f"recipes-node-{pid}"
-
-
-def remove_node_folder(pid: int) -> None:
-    """Remove what the node of this pid has left: its folder for temporary files, and its memory."""
-    for folder in (node_folder(pid), node_memory(pid)):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def hold_node_memory(pid: int) -> None:
-    """Make the folder of a node's memory, this process's as long as it lives; remove those of dead processes.
-
-    Killed together with all that watch it, a node leaves its memory taken. A lock tells who is alive, also where
-    containers share the memory but not their process ids.
-    """
-    with contextlib.suppress(OSError):  # without shared memory there is none to hold
-        _remove_dead_nodes_memory()
-        made = SHARED_MEMORY / f".recipes-node-{pid}"
-        made.mkdir(mode=0o700, exist_ok=True)
-        fcntl.flock(os.open(made, os.O_RDONLY), fcntl.LOCK_EX)
-        made.rename(node_memory(pid))  # nobody sees it before it is locked
-
-
-def _remove_dead_nodes_memory() -> None:
-    for folder in SHARED_MEMORY.glob("recipes-node-*"):
-        with contextlib.suppress(OSError):  # another user's, or gone meanwhile
-            lock = os.open(folder, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
 
 
 def _reap_children() -> bool:

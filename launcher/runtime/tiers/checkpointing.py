@@ -11,50 +11,14 @@ import torch
 from launcher.runtime.tiers.journal import Journal, Record
 from launcher.runtime.tiers.lanes import Lane
 from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.owner import Ownership
 from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.restore import Form, Restoration, Restored
 from launcher.runtime.tiers.settings import PATIENCE_S
 from launcher.runtime.tiers.shards import Key, Manifest, Piece, seal
 from launcher.runtime.tiers.slots import Slot, Slots
 from launcher.runtime.tiers.staging import Staged, Stager, StateUnfit, complete, pieces_of
-from launcher.runtime.tiers.stores import Store
-
-
-@dataclass(frozen=True, slots=True)
-class StoreTier:
-    """A store, how often it is saved to and how much is kept.
-
-    Args:
-        store: Where.
-        frequency: Optimizer steps between two saves.
-        retention: Published checkpoints kept.
-    """
-
-    store: Store
-    frequency: int
-    retention: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryTier:
-    """The memory of the nodes.
-
-    Args:
-        memory: This rank's view of its node.
-        frequency: Optimizer steps between two saves.
-        ranks_per_node: The first rank of each node writes the manifests there.
-        replicas: Neighbour nodes that keep a copy each.
-    """
-
-    memory: NodeMemory
-    frequency: int
-    ranks_per_node: int
-    replicas: int
-
-    def neighbours(self, rank: int, world_size: int) -> list[tuple[int, int]]:
-        """Return, for each replica, the rank that keeps this rank's shard and the one whose shard this rank keeps."""
-        steps = [self.ranks_per_node * (1 + copy) for copy in range(self.replicas)]
-        return [((rank + step) % world_size, (rank - step) % world_size) for step in steps if step < world_size]
+from launcher.runtime.tiers.tier_types import MemoryTier, StoreTier
 
 
 @dataclass(slots=True)
@@ -114,6 +78,9 @@ class CheckpointManager:
         self._last: tuple[int, frozenset[str]] = (-1, frozenset())
         self._published: dict[str, int] = {}
         self._unretired: Key | None = None
+        places = {"shared": self._memory.memory} if self._memory and self._is_leader else {}
+        places |= {tier.store.name: tier.store for tier in self._stores} if self._ranks.rank == 0 else {}
+        self._ownership = Ownership(places, journal, self._ranks)
         self._number: int | None = None
         self._broken: set[tuple[int, Key]] = set()
         if memory:
@@ -136,6 +103,7 @@ class CheckpointManager:
 
         Raises:
             StateUnfit: torch.distributed.checkpoint cannot save the state, or pickle `progress`.
+            NamespaceTaken: Another live job owns the namespace, which is found before the first save.
         """
         if everywhere:
             self.wait()
@@ -145,6 +113,7 @@ class CheckpointManager:
         if not due:
             return
         self._tell_ended()
+        self._ownership.take()
         began = time.perf_counter()
         progress = _copied(progress)
         key = Key(step, self._stager.plan(state, self._next_number()))
@@ -167,8 +136,10 @@ class CheckpointManager:
         Raises:
             CheckpointUnavailable: There are some, or a tier could not be asked, and nothing was loaded.
             StateMismatch: The checkpoint is of another model or optimizer.
+            NamespaceTaken: Another live job owns the namespace.
         """
         self.wait()
+        self._ownership.take()
         self._last = (-1, frozenset())
         restoration = self._restoration()
         restored = restoration.run(form)
@@ -188,6 +159,7 @@ class CheckpointManager:
     def clear(self) -> None:
         """Remove every checkpoint of this namespace. Collective."""
         self.wait()
+        self._ownership.take()
         if self._memory and self._is_leader:
             self._memory.memory.clear()
         if self._ranks.rank == 0:
@@ -284,7 +256,10 @@ class CheckpointManager:
             if self._unretired:
                 self._retire_memory(self._unretired)
             return
-        error = lane.attempt(tier.memory.publish, save.key, manifest) if self._is_leader else ""
+        error = ""
+        if self._is_leader:
+            held = lane.attempt(self._ownership.hold, "shared")
+            error = held or lane.attempt(tier.memory.publish, save.key, manifest)
         if errors := [f"rank {rank}: {each}" for rank, each in enumerate(lane.ranks.gather(error)) if each]:
             # Older checkpoints stay until there is a newer one.
             lane.attempt(_withdraw, tier.memory, save.key)
@@ -340,7 +315,9 @@ class CheckpointManager:
             return
         error = left = ""
         if lane.ranks.rank == 0:
-            error = lane.attempt(store.publish, save.key, manifest)
+            # Two live jobs with one namespace would remove each other's checkpoints.
+            held = lane.attempt(self._ownership.hold, store.name)
+            error = held or lane.attempt(store.publish, save.key, manifest)
             left = "" if error else lane.attempt(self._retire, tier, save.key)
         # The others wait for the removal: what they write next has no manifest yet, and would go with it.
         error, left = lane.ranks.share((error, left))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import contract
+from launcher.runtime.tiers.owner import FileMark
 from launcher.runtime.tiers.shards import Broken, BytesShard, Key
 from launcher.runtime.tiers.slots import FREE_PREFIX, Slot, Slots
 
@@ -63,6 +64,8 @@ class NodeMemory:
         if above.st_uid not in (0, os.getuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
             raise NotOurs(f"{folder.parent} is another user's, or others may take away what is in it")
         self.folder, self.rank, self.retention = folder, rank, retention
+        marks = FileMark(folder.with_name(f".{folder.name}.owner"))
+        self.mark, self.put_mark = marks.mark, marks.put_mark
         # One more than is kept, for the save under way; own ones may also be on their way to storage.
         self.slots = Slots(folder, retention + 2)
         self.copies = Slots(folder, (retention + 1) * num_sources)
@@ -90,6 +93,9 @@ class NodeMemory:
         if is_leader:
             for path in self.folder.glob(f"{FREE_PREFIX}*"):
                 path.unlink(missing_ok=True)
+
+    def begin(self) -> None:
+        """Nothing: what an earlier process has left is taken over in `adopt`."""
 
     def shards(self) -> dict[Path, Held]:
         """Return the shards on this node by their files."""

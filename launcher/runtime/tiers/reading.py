@@ -11,15 +11,12 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.futures import Future
 
 from launcher.runtime.checkpoint import without_group_warning
+from launcher.runtime.newest import StateMismatch
 from launcher.runtime.tiers.exchange import Exchange
 from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.shards import Manifest
 from launcher.runtime.tiers.sources import Reason, Shards
 from launcher.runtime.tiers.takes import Take
-
-
-class StateMismatch(RuntimeError):
-    """The checkpoint is of another model or optimizer."""
 
 
 class ShardsBroken(RuntimeError):

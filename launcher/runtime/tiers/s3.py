@@ -1,6 +1,7 @@
 """A persistent tier in S3, or another store with its interface."""
 
 import contextlib
+import hashlib
 import io
 import random
 import time
@@ -45,6 +46,9 @@ Reference, List of error codes."""
 
 _Answer = TypeVar("_Answer")
 
+OWNER = "owner"
+"""Name of the owner's mark below the prefix."""
+
 KEYS_PER_REQUEST = 1000
 """Source: Amazon S3 API Reference, DeleteObjects."""
 
@@ -57,15 +61,30 @@ class Bucket:
         prefix: Of the namespace, ending in a slash.
         endpoint: Address of another store; None for AWS.
         patience_s: Seconds for which a request that fails is made again.
+        kms_key: Identifier of the key that objects are encrypted with; None for the bucket's own encryption.
+        has_checksums: Whether requests have checksums, which the store compares: AWS's does, some others refuse them.
     """
 
     name = "persistent"
     faults = ()
     is_ranged = True
 
-    def __init__(self, bucket: str, prefix: str, endpoint: str | None = None, patience_s: float = REQUEST_PATIENCE_S):
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        endpoint: str | None = None,
+        patience_s: float = REQUEST_PATIENCE_S,
+        *,
+        kms_key: str | None = None,
+        has_checksums: bool = True,
+    ):
         self._bucket, self._prefix, self._endpoint, self._patience_s = bucket, prefix, endpoint, patience_s
+        self._kms_key, self._has_checksums = kms_key, has_checksums
         self._made: Any = None
+
+    def begin(self) -> None:
+        self._abort_uploads(self._prefix)
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         from boto3.s3.transfer import TransferConfig
@@ -74,12 +93,20 @@ class Bucket:
         config = TransferConfig(
             multipart_threshold=size, multipart_chunksize=size, max_concurrency=CONNECTIONS, use_threads=True
         )
-        with _translated():
-            self._client.upload_fileobj(_Reader(data), self._bucket, self._shard(key, rank), Config=config)
+        name = self._shard(key, rank)
+        try:
+            with _translated():
+                self._client.upload_fileobj(_Reader(data), self._bucket, name, ExtraArgs=self._extra(), Config=config)
+        except BaseException:
+            self._abort_uploads(name)  # s3transfer does, but not where an answer was lost
+            raise
+        self._compare(name, len(data))
 
     def publish(self, key: Key, manifest: bytes) -> None:
+        name = f"{self._prefix}{key}/{MANIFEST}"
         with _translated():
-            self._client.put_object(Bucket=self._bucket, Key=f"{self._prefix}{key}/{MANIFEST}", Body=manifest)
+            self._client.put_object(Bucket=self._bucket, Key=name, Body=manifest, **self._extra())
+        self._compare(name, len(manifest))
 
     def saves(self) -> dict[Key, bool]:
         found: dict[Key, bool] = {}
@@ -111,6 +138,34 @@ class Bucket:
                 done.result()
         return room
 
+    def mark(self) -> bytes | None:
+        with contextlib.suppress(Broken), _translated():
+            return self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}{OWNER}")["Body"].read()
+        return None
+
+    def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
+        """Replace a mark with a conditional request, where the store has one.
+
+        Source: Amazon S3 User Guide, Conditional writes.
+        """
+        if self.mark() != replaced:
+            return False
+        place = {"Bucket": self._bucket, "Key": f"{self._prefix}{OWNER}", "Body": data, **self._extra()}
+        etag = hashlib.md5(replaced, usedforsecurity=False).hexdigest() if replaced is not None else ""
+        try:
+            with _translated():
+                self._client.put_object(**place, **({"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}))
+        except TierFailure as error:
+            if any(code in str(error) for code in ("PreconditionFailed", "ConditionalRequestConflict")):
+                # With KMS an object's tag is not its MD5: what is there then is compared.
+                if not etag or self.mark() != replaced:
+                    return False
+            elif "NotImplemented" not in str(error):
+                raise
+            with _translated():
+                self._client.put_object(**place)
+        return self.mark() == data
+
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:
             with _translated():
@@ -123,6 +178,32 @@ class Bucket:
                 if refused := answer.get("Errors"):
                     raise TierFailure(f"{len(refused)} objects stay: {refused[0]['Key']}: {refused[0]['Code']}")
 
+    def _abort_uploads(self, prefix: str) -> None:
+        """Abort multipart uploads that were not finished: their parts are paid for like objects, and not listed."""
+        with contextlib.suppress(Damaged, TierFailure), _translated():
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
+            for upload in [each for page in pages for each in page.get("Uploads", ())]:
+                place = {"Bucket": self._bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                self._client.abort_multipart_upload(**place)
+
+    def _compare(self, name: str, size: int) -> None:
+        """Compare an object's size with what was sent, before a manifest makes it count.
+
+        Raises:
+            TierFailure: They differ, or it cannot be asked.
+        """
+        try:
+            with _translated():
+                found = self._client.head_object(Bucket=self._bucket, Key=name)["ContentLength"]
+        except Damaged as error:
+            raise TierFailure(f"{name} was sent and does not exist: {error}") from error
+        if found != size:
+            raise TierFailure(f"{name} has {found} bytes, and {size} were sent")
+
+    def _extra(self) -> dict[str, str]:
+        """Return what each object is stored with."""
+        return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self._kms_key} if self._kms_key else {}
+
     @property
     def _client(self) -> Any:
         # Importing boto3 takes a good part of a second: not before the first save.
@@ -130,12 +211,13 @@ class Bucket:
             import boto3
             from botocore.config import Config
 
-            # Pieces have checksums of their own.
+            # What is read is compared with the manifest's checksums; what is sent, the store compares on arrival.
+            checksums = "when_supported" if self._has_checksums else "when_required"
             config = Config(
                 retries={"mode": "standard", "max_attempts": 3},
                 connect_timeout=10,
                 max_pool_connections=CONNECTIONS,
-                request_checksum_calculation="when_required",
+                request_checksum_calculation=checksums,
                 response_checksum_validation="when_required",
             )
             self._made = boto3.client("s3", endpoint_url=self._endpoint, config=config)

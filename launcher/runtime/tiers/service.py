@@ -60,6 +60,9 @@ class MemoryService:
         self._log, self._complaints = logging.Logger(PACKAGE), _Complaints()
         self._log.addHandler(self._complaints)
 
+    def begin(self) -> None:
+        pass
+
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         with _translated():
             self._shards(self._world_size).put_checkpoint(key.save, data.numpy().tobytes(), rank=rank)
@@ -101,6 +104,18 @@ class MemoryService:
             raise Broken(f"the shard of rank {rank} is cut short")
         return BytesShard(numpy.frombuffer(data, dtype=numpy.uint8), len(data))
 
+    def mark(self) -> bytes | None:
+        with _translated():
+            return self._owners.get_checkpoint(1, rank=0)
+
+    def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
+        # The service has no conditional request: who writes last has it, and the other one finds that when it saves.
+        if self.mark() != replaced:
+            return False
+        with _translated():
+            self._owners.put_checkpoint(1, data, rank=0)
+        return self.mark() == data
+
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:
             place, world_size = key.save, self._world_size
@@ -115,6 +130,10 @@ class MemoryService:
     def _pointers(self) -> Any:
         return self._client(0)
 
+    @property
+    def _owners(self) -> Any:
+        return self._client(-1)
+
     def _shards(self, world_size: int) -> Any:
         return self._client(world_size)
 
@@ -123,13 +142,14 @@ class MemoryService:
         from amzn_sagemaker_checkpointing.storage.clients.inmemory.inmemory_client import InMemoryCheckpointClient
 
         if world_size not in self._clients:
-            name = f"{self._namespace}-{world_size}-ranks" if world_size else f"{self._namespace}-published"
+            names = {0: f"{self._namespace}-published", -1: f"{self._namespace}-owner"}
+            name = names.get(world_size, f"{self._namespace}-{world_size}-ranks")
             client = InMemoryCheckpointClient(
                 name,
                 str(self._rank),
-                str(world_size or 1),
+                str(max(world_size, 1)),
                 InMemoryClientConfig(base_url=self._address),
-                metadata_file_count=1 if world_size else 0,
+                metadata_file_count=int(world_size > 0),
                 steps_retained=self._retention + 1,
                 logger=self._log,
             )

@@ -34,6 +34,9 @@ class TierSettings:
         path: Of the persistent tier: a folder, or `s3://bucket/prefix`.
         s3_endpoint: Address of another store with S3's interface; None for AWS.
         replicas: Neighbour nodes that keep a copy of the memory tier.
+        patience_s: Seconds for which an unavailable tier is asked again while a checkpoint is loaded.
+        kms_key: Identifier of the key that objects in S3 are encrypted with; None for the bucket's own way.
+        s3_checksums: Whether requests to S3 have checksums that the store compares.
     """
 
     namespace: str
@@ -42,6 +45,9 @@ class TierSettings:
     path: str = ""
     s3_endpoint: str | None = None
     replicas: int = 1
+    patience_s: float = PATIENCE_S
+    kms_key: str | None = None
+    s3_checksums: bool = True
 
 
 def tier_settings(section: Mapping[str, Any] | None) -> TierSettings | None:
@@ -56,6 +62,9 @@ def tier_settings(section: Mapping[str, Any] | None) -> TierSettings | None:
         path=persistent["path"] if persistent else "",
         s3_endpoint=section["s3_endpoint"],
         replicas=section["replicas"],
+        patience_s=float(os.environ.get(contract.ENV_CHECKPOINT_PATIENCE) or section.get("patience_s", PATIENCE_S)),
+        kms_key=section.get("kms_key"),
+        s3_checksums=section.get("s3_checksums", True),
     )
 
 

@@ -59,6 +59,9 @@ class Store(Protocol):
     faults: Sequence[str]
     is_ranged: bool
 
+    def begin(self) -> None:
+        """Remove what a killed process has left and no listing shows; one rank does, which owns the namespace."""
+
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         """Store this rank's shard, shape `(num_bytes,)`, and return when it lasts."""
 
@@ -77,6 +80,12 @@ class Store(Protocol):
     def remove(self, keys: Iterable[Key]) -> None:
         """Remove saves, each one's manifest first."""
 
+    def mark(self) -> bytes | None:
+        """Return the mark of the namespace's owner; None where there is none."""
+
+    def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
+        """Replace a mark, or make the first one; return False where another process did so first."""
+
 
 class Folder:
     """A folder that all ranks reach, on a disk or a network file system.
@@ -90,11 +99,18 @@ class Folder:
     is_ranged = True
 
     def __init__(self, folder: Path):
+        from launcher.runtime.tiers.owner import FileMark  # which imports this module
+
         self.folder = folder
+        marks = FileMark(folder.with_name(f".{folder.name}.owner"))
+        self.mark, self.put_mark = marks.mark, marks.put_mark
+
+    def begin(self) -> None:
+        pass
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
         path = self.folder / str(key) / _shard(rank)
-        with _translated():
+        with translated():
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
             try:
@@ -108,7 +124,7 @@ class Folder:
     def publish(self, key: Key, manifest: bytes) -> None:
         folder = self.folder / str(key)
         partial = folder / f".{MANIFEST}.partial"
-        with _translated():
+        with translated():
             partial.write_bytes(manifest)
             sync(partial)
             sync(folder)
@@ -118,7 +134,7 @@ class Folder:
 
     def saves(self) -> dict[Key, bool]:
         # Not by glob: it takes a folder that cannot be read for an empty one, and training would begin anew.
-        with _translated():
+        with translated():
             names = os.listdir(self.folder) if self.folder.exists() else []
             keys = [key for name in names if (key := Key.parse(name)) and str(key) == name]
             return {key: (self.folder / str(key) / MANIFEST).is_file() for key in keys}
@@ -132,7 +148,7 @@ class Folder:
             return FileShard(self.folder / str(key) / _shard(rank), num_bytes)
 
     def remove(self, keys: Iterable[Key]) -> None:
-        with _translated():
+        with translated():
             for key in keys:
                 (self.folder / str(key) / MANIFEST).unlink(missing_ok=True)
                 shutil.rmtree(self.folder / str(key))
@@ -140,7 +156,7 @@ class Folder:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         try:
-            with _translated():
+            with translated():
                 yield
         except Broken as error:
             # A file system that is not mounted looks like an empty one.
@@ -154,7 +170,8 @@ def _shard(rank: int) -> str:
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
+    """Raise what a file system raises as a store does."""
     try:
         yield
     except FileNotFoundError as error:

@@ -12,7 +12,7 @@ from launcher.runtime.process_group import rank, world_size
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory, node_folder
-from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers.s3 import REQUEST_PATIENCE_S, Bucket
 from launcher.runtime.tiers.service import PACKAGE, POD, MemoryService, service_address
 from launcher.runtime.tiers.settings import S3, TierSettings, bucket_and_prefix, folder_of
 from launcher.runtime.tiers.stores import Folder, Store
@@ -107,7 +107,7 @@ def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManage
         memory = MemoryTier(held, settings.memory.frequency, per_node, replicas)
     if settings.persistent:
         stores.append(StoreTier(_store(settings), settings.persistent.frequency, settings.persistent.retention))
-    return CheckpointManager(memory, stores, journal, node)
+    return CheckpointManager(memory, stores, journal, node, settings.patience_s)
 
 
 def _require(module: str, what: str) -> None:
@@ -120,4 +120,11 @@ def _store(settings: TierSettings) -> Store:
         return Folder(folder_of(settings))
     _require("boto3", settings.path)
     bucket, prefix = bucket_and_prefix(settings.path)
-    return Bucket(bucket, f"{prefix}{settings.namespace}/", settings.s3_endpoint)
+    return Bucket(
+        bucket,
+        f"{prefix}{settings.namespace}/",
+        settings.s3_endpoint,
+        min(settings.patience_s, REQUEST_PATIENCE_S),
+        kms_key=settings.kms_key,
+        has_checksums=settings.s3_checksums,
+    )

@@ -1,0 +1,135 @@
+"""What a script does between the steps of its job: evaluation, an epoch's end, and a final export.
+
+Each is repeated after a crash until it has succeeded; marks in the folder of the checkpoints record that.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from launcher.runtime import process_group, randomness
+from launcher.runtime.durable import write_text
+
+HOOKED = "hooked"
+"""Mark: the last step after which all hooks that were due succeeded."""
+
+EXPORTED = "exported"
+"""Mark: the step whose export succeeded."""
+
+LONGEST_HOOK = timedelta(days=7)
+"""How long ranks wait for each other at a hook's end: one may write for hours what the others have no part in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Functions of a script that all ranks call between two optimizer steps, at the same step.
+
+    They leave the random numbers of training as they are, and their time does not count as a step's. One that fails
+    ends the job like any exception. After a restart it is called again, so it must not mind being repeated.
+
+    Args:
+        evaluate: Returns metrics by name, those of the first rank count; None reports none.
+        evaluate_every: Optimizer steps between two evaluations; 0 for none but at epochs' ends.
+        evaluate_epochs: Whether to evaluate at each epoch's end too, and so after the last step.
+        epoch_end: Gets the number of epochs done, from 1, after the step that takes an epoch's last sample.
+        export: Called once training is finished, after its last checkpoint, until it has succeeded once.
+    """
+
+    evaluate: Callable[[], Mapping[str, Any] | None] | None = None
+    evaluate_every: int = 0
+    evaluate_epochs: bool = True
+    epoch_end: Callable[[int], None] | None = None
+    export: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.evaluate_every < 0:
+            raise ValueError(f"evaluate_every={self.evaluate_every} must be 0 or more")
+
+    @property
+    def are_given(self) -> bool:
+        """Whether there is any."""
+        return any((self.evaluate, self.epoch_end, self.export))
+
+    def calls_after(self, step: int, epochs: range) -> list[Callable[[], Mapping[str, Any] | None]]:
+        """Return what is due after `step`, in which `epochs` ended: their ends, then the evaluation."""
+        calls: list[Callable[[], Any]] = []
+        if self.epoch_end:
+            calls += [partial(self._end_epoch, epoch) for epoch in epochs]
+        is_due = (self.evaluate_every and step % self.evaluate_every == 0) or (self.evaluate_epochs and epochs)
+        if self.evaluate and is_due:
+            calls.append(self.evaluate)
+        return calls
+
+    def _end_epoch(self, epoch: int) -> None:
+        self.epoch_end(epoch)  # what it returns is not a metric
+
+
+class Marks:
+    """Which hooks have succeeded, in two files that outlive the process. Every method is collective.
+
+    Args:
+        folder: Of the checkpoints; seen by the first rank.
+        is_used: Whether there are hooks at all.
+    """
+
+    def __init__(self, folder: Path, *, is_used: bool):
+        self._folder, self._is_used = folder, is_used
+        self._steps: dict[str, int] = {}
+        self._group: dist.ProcessGroup | None = None
+
+    def read(self, *, is_new: bool) -> None:
+        """Read the marks; those of an earlier training are removed where this one `is_new`."""
+        if process_group.rank() == 0:
+            for name in (HOOKED, EXPORTED):
+                if is_new:
+                    (self._folder / name).unlink(missing_ok=True)
+            self._steps = {name: self._step_in(name) for name in (HOOKED, EXPORTED)}
+        if self._is_used and dist.is_initialized():
+            found = [self._steps]
+            dist.broadcast_object_list(found, src=0)
+            self._steps = found[0]
+            # Now, while all ranks are there: the end of one that a hook has killed is then seen by the others.
+            self._group = self._group or dist.new_group(backend="gloo", timeout=LONGEST_HOOK)
+
+    def reached(self, name: str) -> int:
+        """Return the step of a mark; 0 for none."""
+        return self._steps.get(name, 0)
+
+    def put(self, name: str, step: int) -> None:
+        """Set a mark once every rank has come here; it is on disk when any rank goes on."""
+        self._meet()
+        if process_group.rank() == 0:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_text(self._folder / name, f"{step}\n")
+        self._meet()
+        self._steps[name] = step
+
+    def _step_in(self, name: str) -> int:
+        path = self._folder / name
+        text = path.read_text(encoding="utf-8").strip() if path.exists() else ""
+        return int(text) if text.isdecimal() else 0
+
+    def _meet(self) -> None:
+        if self._group:
+            dist.barrier(group=self._group)
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Put the states of the random number generators back at the end."""
+    states = randomness.state()
+    try:
+        yield
+    finally:
+        randomness.restore(states)
+
+
+def epochs_ended(start: int, stop: int, num_samples: int) -> range:
+    """Return the epochs, counted from 1, whose last sample lies between two cursors."""
+    return range(start // num_samples + 1, stop // num_samples + 1)

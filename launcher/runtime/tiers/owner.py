@@ -1,0 +1,266 @@
+"""Who owns a namespace: a mark in each tier, so that two live jobs do not remove each other's checkpoints.
+
+The owner renews its mark. Whoever finds another job's mark watches it on its own clock: one that changes belongs to a
+live job, one that does not change for its lease is adopted. Restarts of a job have its identity and adopt at once.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from launcher import contract
+from launcher.runtime.tiers.journal import Journal
+from launcher.runtime.tiers.ranks import Ranks
+from launcher.runtime.tiers.stores import TierFailure, translated
+
+LEASE_S = 120.0
+"""Seconds for which a mark that does not change still counts. Our own choice: four renewals."""
+
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Source: Kubernetes, Accessing the Kubernetes API from a Pod."""
+
+_HOLDERS: dict[int, str] = {}
+
+
+class NamespaceTaken(RuntimeError):
+    """Another live job owns the namespace."""
+
+
+class MarkPlace(Protocol):
+    """Where a tier keeps the mark of its owner.
+
+    Raises:
+        TierFailure: It cannot be reached.
+    """
+
+    def begin(self) -> None:
+        """Is called once the mark is taken for the first time."""
+
+    def mark(self) -> bytes | None:
+        """Return the mark; None where there is none."""
+
+    def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
+        """Replace a mark, or make the first one; return False where another process did so first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An owner's mark.
+
+    Args:
+        owner: Identity of the job.
+        holder: The process that holds it, on which host.
+        beat: Grows with each renewal.
+        lease_s: Seconds for which it counts without being renewed; 0 where the owner gave it back.
+    """
+
+    owner: str
+    holder: str
+    beat: int
+    lease_s: float
+
+    @staticmethod
+    def parse(data: bytes) -> "Mark | None":
+        """Return the mark that was stored as `data`; None where it is not valid."""
+        try:
+            return Mark(**json.loads(data))
+        except (ValueError, TypeError):
+            return None
+
+    def text(self) -> bytes:
+        """Return the mark as it is stored."""
+        return json.dumps(asdict(self)).encode()
+
+
+def identity() -> str:
+    """Return what names this job: the same for its restarts and for a relaunch of its bundle."""
+    if given := os.environ.get(contract.ENV_CHECKPOINT_OWNER):
+        return given
+    host = os.uname().nodename
+    if NAMESPACE_FILE.exists():
+        return f"{NAMESPACE_FILE.read_text(encoding='utf-8').strip()}/{re.sub(r'-[0-9]+$', '', host)}"
+    return f"{host}:{contract.run_dir().resolve()}"
+
+
+def holder() -> str:
+    """Return what names this process."""
+    pid = os.getpid()
+    return _HOLDERS.setdefault(pid, f"{os.uname().nodename}, process {pid}, {secrets.token_hex(4)}")
+
+
+class Claim:
+    """This job's ownership of a namespace in one tier. Threads may share it.
+
+    Args:
+        place: Of the mark.
+        what: The namespace and the tier, for messages.
+        lease_s: Seconds for which the mark counts without being renewed.
+    """
+
+    def __init__(self, place: MarkPlace, what: str, lease_s: float = LEASE_S):
+        self._place, self._what, self._lease_s = place, what, lease_s
+        self._owner, self._lock = identity(), threading.Lock()
+        self._renewal: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def hold(self) -> None:
+        """Make sure that this process holds the mark; it is taken where it is free, ours, or of a job that is gone.
+
+        Raises:
+            NamespaceTaken: A live job has it.
+            TierFailure: The mark cannot be read or written.
+        """
+        with self._lock:
+            if self._renewal is None:
+                self._take()
+                self._renewal = threading.Thread(target=self._renew, daemon=True, name="namespace-owner")
+                self._renewal.start()
+                atexit.register(self.release)
+            else:
+                self._check()
+
+    def release(self) -> None:
+        """Give the mark back, so that another job need not wait for its lease."""
+        self._ended.set()
+        with contextlib.suppress(TierFailure, OSError):
+            data = self._place.mark()
+            if data and self._is_own(Mark.parse(data)):
+                self._place.put_mark(Mark(self._owner, holder(), 0, 0.0).text(), data)
+
+    def _take(self) -> None:
+        while True:
+            data = self._place.mark()
+            found = Mark.parse(data) if data else None
+            if found and found.owner != self._owner and not self._is_gone(found, data):
+                continue
+            beat = found.beat + 1 if found else 1
+            if self._place.put_mark(Mark(self._owner, holder(), beat, self._lease_s).text(), data):
+                return
+
+    def _is_gone(self, found: Mark, data: bytes) -> bool:
+        """Watch another job's mark for its lease; return False where the mark is another one by then.
+
+        Raises:
+            NamespaceTaken: It was renewed.
+        """
+        began = time.monotonic()
+        while time.monotonic() - began < found.lease_s:
+            time.sleep(min(1.0, found.lease_s / 10))
+            now = self._place.mark()
+            if now != data:
+                newer = Mark.parse(now) if now else None
+                if newer and newer.holder == found.holder and newer.lease_s:
+                    raise NamespaceTaken(self._refusal(newer))
+                return False
+        return True
+
+    def _check(self) -> None:
+        data = self._place.mark()
+        found = Mark.parse(data) if data else None
+        if found is None:
+            self._take()
+        elif not self._is_own(found):
+            raise NamespaceTaken(self._refusal(found))
+
+    def _is_own(self, found: Mark | None) -> bool:
+        return bool(found) and (found.owner, found.holder) == (self._owner, holder())
+
+    def _refusal(self, found: Mark) -> str:
+        return (
+            f"{self._what} belongs to a live job: {found.owner} ({found.holder}); "
+            "give this job a namespace of its own, or end the other one"
+        )
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._lease_s / 4):
+            with contextlib.suppress(TierFailure, OSError):
+                data = self._place.mark()
+                found = Mark.parse(data) if data else None
+                if not self._is_own(found):
+                    return
+                self._place.put_mark(Mark(self._owner, holder(), found.beat + 1, self._lease_s).text(), data)
+
+
+class Ownership:
+    """The ownership of all tiers of a namespace.
+
+    Args:
+        places: Those whose mark this rank keeps, by the tier's name.
+        journal: Names the namespace, and is told of a tier whose owner is unknown.
+        ranks: Those that save.
+    """
+
+    def __init__(self, places: Mapping[str, MarkPlace], journal: Journal, ranks: Ranks):
+        self._journal, self._ranks, self._is_taken = journal, ranks, False
+        self._places = places
+        self._claims = {
+            name: Claim(place, f"the namespace {journal.namespace} in {'memory' if name == 'shared' else name}")
+            for name, place in places.items()
+        }
+
+    def take(self) -> None:
+        """Take the namespace in every tier, once; collective. An unreachable tier is taken when it is saved to.
+
+        Raises:
+            NamespaceTaken: On all ranks, where a live job has it.
+        """
+        if self._is_taken:
+            return
+        taken = ""
+        for name in self._claims:
+            try:
+                self.hold(name)
+                self._places[name].begin()
+            except NamespaceTaken as error:
+                taken = str(error)
+            except TierFailure as error:
+                self._journal.warn(0, f"the owner of {name} is not known: {error}")
+        if others := [each for each in self._ranks.gather(taken) if each]:
+            raise NamespaceTaken(others[0])
+        self._is_taken = True
+
+    def hold(self, name: str) -> None:
+        """Make sure that this process holds the mark of a tier; see `Claim.hold`."""
+        self._claims[name].hold()
+
+
+class FileMark:
+    """A mark in a file.
+
+    Args:
+        path: Of the file; its folder is made when something is written.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path.absolute()  # a program may change its folder
+
+    def mark(self) -> bytes | None:
+        with translated():
+            return self._path.read_bytes() if self._path.exists() else None
+
+    def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
+        with translated():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._path.with_name(f"{self._path.name}.{secrets.token_hex(4)}")
+            partial.write_bytes(data)
+            try:
+                if replaced is None:
+                    os.link(partial, self._path)
+                    return True
+                if self.mark() != replaced:
+                    return False
+                partial.replace(self._path)
+                return True
+            except FileExistsError:
+                return False
+            finally:
+                partial.unlink(missing_ok=True)

@@ -1,0 +1,43 @@
+"""The tiers of a job as the manager has them: where, how often, and how many checkpoints are kept."""
+
+from dataclasses import dataclass
+
+from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.stores import Store
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTier:
+    """A store, how often it is saved to and how much is kept.
+
+    Args:
+        store: Where.
+        frequency: Optimizer steps between two saves.
+        retention: Published checkpoints kept.
+    """
+
+    store: Store
+    frequency: int
+    retention: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTier:
+    """The memory of the nodes.
+
+    Args:
+        memory: This rank's view of its node.
+        frequency: Optimizer steps between two saves.
+        ranks_per_node: The first rank of each node writes the manifests there.
+        replicas: Neighbour nodes that keep a copy each.
+    """
+
+    memory: NodeMemory
+    frequency: int
+    ranks_per_node: int
+    replicas: int
+
+    def neighbours(self, rank: int, world_size: int) -> list[tuple[int, int]]:
+        """Return, for each replica, the rank that keeps this rank's shard and the one whose shard this rank keeps."""
+        steps = [self.ranks_per_node * (1 + copy) for copy in range(self.replicas)]
+        return [((rank + step) % world_size, (rank - step) % world_size) for step in steps if step < world_size]

@@ -1,0 +1,126 @@
+"""The current batch of a job, and how its loss is scaled so that every sample, or every token, counts the same."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from launcher.runtime import process_group
+from launcher.runtime.agreement import StepAgreement
+from launcher.runtime.gradients import gradient_scale
+from launcher.runtime.sampler import Batch, Draw, StepSampler
+
+
+class OutsideOfSteps(RuntimeError):
+    """The script asked for the current batch where there is none."""
+
+
+class Weighing:
+    """What a script does with the batch it is given.
+
+    Args:
+        model: Plain, in DistributedDataParallel, or after fully_shard.
+        sampler: Of the batches.
+        event_pending: Whether this rank was told to stop; the ranks agree on it together with the loss.
+    """
+
+    def __init__(self, model: nn.Module, sampler: StepSampler, event_pending: Callable[[], bool]):
+        self.model, self.sampler = model, sampler
+        self._event_pending = event_pending
+        self._agreement = StepAgreement()
+        self._draw: Draw | None = None
+        self._loss: torch.Tensor | None = None
+        self._tells_loss = False
+        self._scale: float | None = None
+
+    @property
+    def batch(self) -> Batch:
+        """The current batch: where it lies in the stream and in its step."""
+        return self.draw.batch
+
+    @property
+    def draw(self) -> Draw:
+        """The current batch with the dataset indices that the loader drew for it."""
+        if self._draw is None:
+            raise OutsideOfSteps("there is a batch only while `steps` is being iterated")
+        return self._draw
+
+    @property
+    def completes_step(self) -> bool:
+        """Whether the optimizer steps after the current batch; always, without micro batches."""
+        return self.batch.completes_step
+
+    @property
+    def weight(self) -> float:
+        """The factor of a loss that is a mean over the samples of the current batch, as `weigh` applies it."""
+        return self._sample_share * self._gradient_scale
+
+    def weigh(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss to run backward from, and note it for the metrics: the mean over samples.
+
+        The gradient is that of the mean over all samples of the optimizer step, each counted the same, if `loss`
+        is a mean over samples. The mean over the tokens of a batch is not: where samples differ in length, the
+        result depends on how they are grouped, and so on the number of ranks. Use `weigh_sum` for it.
+
+        A script that calls this or `weigh_sum` does so on all ranks; one that reports no loss multiplies by
+        `weight` itself.
+
+        Args:
+            loss: Mean over the samples of the current batch, shape `()`.
+        """
+        return self._note_part(loss, self._sample_share)
+
+    def weigh_sum(self, total: torch.Tensor, step_total: float) -> torch.Tensor:
+        """Return the loss to run backward from, and note it for the metrics: the mean over tokens.
+
+        The gradient is that of the sum over the optimizer step divided by `step_total`: the mean over trained
+        tokens where `step_total` counts those, or over anything else that it counts. It depends neither on how
+        samples are grouped nor on the number of ranks.
+
+            job.weigh_sum(cross_entropy(..., reduction="sum"), job.step_sum(trained_tokens)).backward()
+
+        Args:
+            total: Sum over the current batch, shape `()`.
+            step_total: What the sums of all ranks and batches of the optimizer step are divided by; the same
+                number on all ranks, more than 0.
+        """
+        if not step_total > 0:
+            raise ValueError(f"step_total={step_total}: a step needs something to train on; leave such samples out")
+        return self._note_part(total, 1 / step_total if self.batch.positions else 0.0)
+
+    def step_sum(self, per_sample: Sequence[float] | torch.Tensor) -> float:
+        """Return the sum of `per_sample` over the samples of the current optimizer step, those of all ranks.
+
+        Every rank knows the samples of all others: nothing is exchanged.
+
+        Args:
+            per_sample: One number per sample of the dataset, in the memory of the CPU, as the number of its trained
+                tokens; shape `(num_samples,)`. A tensor or an array is not copied.
+        """
+        batch, stream = self.batch, self.sampler.stream
+        numbers = torch.as_tensor(per_sample)
+        if numbers.shape != (stream.num_samples,):
+            raise ValueError(
+                f"per_sample has shape {tuple(numbers.shape)}; the dataset has {stream.num_samples} samples"
+            )
+        return numbers[stream.indices(range(batch.step_start, batch.step_stop))].sum().item()
+
+    @property
+    def _sample_share(self) -> float:
+        return len(self.batch.positions) / self.batch.step_samples
+
+    @property
+    def _gradient_scale(self) -> float:
+        if self._scale is None:
+            self._scale = gradient_scale(self.model, self.sampler.world_size)
+        return self._scale
+
+    def _note_part(self, loss: torch.Tensor, share: float) -> torch.Tensor:
+        """Return `loss` as its `share` of the step's loss, scaled for the exchange of gradients."""
+        # Each part is there once for every rank that trains on it.
+        own = loss.detach() * (share * self.sampler.world_size / process_group.world_size())
+        self._loss = own if self._loss is None else self._loss + own
+        self._tells_loss = True
+        if self.completes_step:
+            self._agreement.begin(self._loss, self._event_pending())
+        return loss * (share * self._gradient_scale)

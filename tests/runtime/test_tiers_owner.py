@@ -1,0 +1,142 @@
+"""Two jobs with one namespace: the second is refused while the first lives, and adopts what a dead one leaves."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from memory_service import memory_service
+from test_tiers import alone, load, save_steps, steps_in
+from test_tiers_order import on
+
+from launcher import contract
+from launcher.runtime.tiers import owner
+from launcher.runtime.tiers.checkpointing import CheckpointManager, StoreTier
+from launcher.runtime.tiers.journal import Journal
+from launcher.runtime.tiers.owner import Claim, FileMark, Mark, NamespaceTaken
+from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers.service import MemoryService
+from launcher.runtime.tiers.stores import Folder
+
+pytest_plugins = ("s3_server",)
+LEASE_S = 0.4
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    """Give the test a node's memory, a run folder and a short lease of its own."""
+    monkeypatch.setenv(contract.ENV_NODE_MEMORY, str(tmp_path / "memory"))
+    monkeypatch.setenv(contract.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+class OtherJob:
+    """Another job's process, as far as marks show it: an identity and a holder of its own."""
+
+    def __init__(self, monkeypatch, name="other"):
+        self._monkeypatch, self._name = monkeypatch, name
+
+    def __enter__(self):
+        self._patched = self._monkeypatch.context()
+        patched = self._patched.__enter__()
+        patched.setenv(contract.ENV_CHECKPOINT_OWNER, self._name)
+        patched.setattr(owner, "holder", lambda: f"elsewhere, {self._name}")
+
+    def __exit__(self, *error):
+        self._patched.__exit__(*error)
+
+
+def live_mark(place, monkeypatch, lease_s: float = 120.0) -> None:
+    """Let another job's mark be renewed whenever it is looked at."""
+    mark = place.mark
+    beats = iter(range(1, 10**6))
+
+    def beating():
+        return Mark("bundle-of-theirs", "host-7, process 12, ab", next(beats), lease_s).text()
+
+    assert mark() is None
+    monkeypatch.setattr(place, "mark", beating)
+
+
+@pytest.fixture(params=["folder", "bucket", "service"])
+def store(request):
+    if request.param == "folder":
+        yield Folder(Path("store"))
+    elif request.param == "bucket":
+        bucket = request.getfixturevalue("bucket")
+        yield Bucket(bucket.name, "ns/", bucket.endpoint)
+    else:
+        pytest.importorskip("amzn_sagemaker_checkpointing")
+        with memory_service() as running:
+            yield MemoryService("ns", 0, 1, 2, running.address)
+
+
+def test_a_second_live_job_is_refused_and_names_the_owner(store, monkeypatch):
+    live_mark(store, monkeypatch)
+    manager = CheckpointManager(None, [StoreTier(store, 1, 2)], Journal("ns", 0))
+    for use in (lambda: load(manager), lambda: save_steps(manager, 1), manager.clear):
+        with pytest.raises(NamespaceTaken, match="belongs to a live job: bundle-of-theirs .host-7"):
+            use()
+    assert steps_in(store) == []
+
+
+def test_the_mark_of_a_job_that_is_gone_is_adopted_after_its_lease(store):
+    assert store.put_mark(Mark("theirs", "gone", 3, LEASE_S).text(), None)
+    assert not store.put_mark(b"late", None)
+    manager = CheckpointManager(None, [StoreTier(store, 1, 2)], Journal("ns", 0))
+    save_steps(manager, 1, 2)
+    assert load(manager)[1] == 2.0
+    assert Mark.parse(store.mark()).owner == owner.identity()
+
+
+@pytest.mark.parametrize("mark", [Mark("theirs", "gone", 3, 0.0).text(), b"torn {"], ids=["given-back", "torn"])
+def test_a_mark_that_was_given_back_or_is_torn_is_free_at_once(store, mark):
+    assert store.put_mark(mark, None)
+    Claim(store, "it").hold()
+    assert Mark.parse(store.mark()).owner == owner.identity()
+
+
+def test_a_restart_of_the_same_job_adopts_at_once_and_its_old_process_saves_no_more(capsys):
+    store = Folder(Path("store"))
+    first = on(store)
+    save_steps(first, 1)
+    mark = Mark.parse(store.mark())
+    restarted = Mark(mark.owner, "another process", mark.beat + 1, 120.0)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(owner, "holder", lambda: restarted.holder)
+        began = time.monotonic()
+        again = on(store)
+        assert load(again)[1] == 1.0 and time.monotonic() - began < owner.LEASE_S
+    save_steps(first, 2)
+    assert steps_in(store) == [1]
+    assert "persistent failed: NamespaceTaken" in capsys.readouterr().out
+
+
+def test_jobs_of_other_nodes_memory_are_refused_too(monkeypatch):
+    manager = alone()
+    live_mark(manager._memory.memory, monkeypatch)
+    with pytest.raises(NamespaceTaken, match="the namespace ns in memory belongs to a live job"):
+        save_steps(manager, 1)
+
+
+def test_a_mark_is_renewed_and_given_back():
+    place = FileMark(Path(".ns.owner"))
+    claim = Claim(place, "it", lease_s=0.2)
+    claim.hold()
+    first = Mark.parse(place.mark())
+    while Mark.parse(place.mark()).beat == first.beat:
+        time.sleep(0.01)
+    claim.release()
+    assert json.loads(place.mark())["lease_s"] == 0.0
+    with OtherJob(pytest.MonkeyPatch()):
+        Claim(place, "it").hold()
+        assert Mark.parse(place.mark()).owner == "other"
+
+
+def test_managers_of_one_process_share_a_namespace():
+    store = Folder(Path("store"))
+    first, second = on(store), on(store)
+    save_steps(first, 1)
+    save_steps(second, 2)
+    save_steps(first, 3)
+    assert steps_in(store) == [2, 3]
