@@ -34,7 +34,7 @@ def write(folder: Path, record: JobRecord, outline: Mapping[str, Any]) -> JobRec
         raise fail("E702", str(folder), str(error)) from error
     try:
         (draft / ADOPTED_FILE).write_text(json.dumps(outline, indent=2) + "\n", encoding="utf-8")
-        jobs.adopt(draft, record)
+        jobs.write(draft, record)
         draft.chmod(0o755)
         draft.rename(folder)
     except OSError as error:

@@ -117,7 +117,7 @@ def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
     job = replace(known, is_submitted=False) if known else JobRecord(handle, bundle.digest, now, user)
     try:
         with _locked(bundle.directory):
-            _write(bundle.directory, replace(job, is_submitted=False))
+            write(bundle.directory, replace(job, is_submitted=False))
     except OSError as error:
         raise _unwritten(bundle.directory, f"nothing was submitted: {error}") from error
     try:
@@ -139,7 +139,7 @@ def _restore(folder: Path, known: JobRecord | None) -> None:
     """Put back the record as it was before a submission that left nothing."""
     with contextlib.suppress(OSError), _locked(folder):
         if known:
-            _write(folder, known)
+            write(folder, known)
         else:
             (folder / JOB_FILE).unlink(missing_ok=True)
 
@@ -161,15 +161,10 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
         job = JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
     try:
         with _locked(bundle.directory):
-            _write(bundle.directory, job)
+            write(bundle.directory, job)
     except OSError as error:
         raise _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded: {error}") from error
     return job
-
-
-def adopt(folder: Path, job: JobRecord) -> None:
-    """Write the record of a job that was launched elsewhere into its folder, which nobody else knows yet."""
-    _write(folder, job)
 
 
 def read(folder: Path) -> JobRecord | None:
@@ -267,7 +262,7 @@ def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
         if current.ended:
             return current.ended
         if seen.state is not JobState.GONE:  # not an end: it may be found again, where one answer was wrong
-            _write(job.handle.bundle_dir, replace(current, ended=seen))
+            write(job.handle.bundle_dir, replace(current, ended=seen))
     return seen
 
 
@@ -281,7 +276,7 @@ def cancel(job: JobRecord, backend: Backend, user: str) -> JobStatus:
         # Beforehand: whoever else follows the job sees only that it is gone.
         with contextlib.suppress(OSError), _current(job) as current:
             if current:
-                _write(job.handle.bundle_dir, replace(current, cancelled_by=user))
+                write(job.handle.bundle_dir, replace(current, cancelled_by=user))
     backend.cancel(job.handle)
     return settled(job, backend.status(job.handle), backend)
 
@@ -290,7 +285,7 @@ def close(job: JobRecord) -> None:
     """Keep in the record that the job's MLflow run says how it ended."""
     with contextlib.suppress(OSError), _current(job) as current:
         if current:
-            _write(job.handle.bundle_dir, replace(current, is_closed=True))
+            write(job.handle.bundle_dir, replace(current, is_closed=True))
 
 
 def listing(results: Path) -> tuple[Listed, ...]:
@@ -359,7 +354,8 @@ def _known(folder: Path) -> JobRecord | None:
     return None
 
 
-def _write(folder: Path, job: JobRecord) -> None:
+def write(folder: Path, job: JobRecord) -> None:
+    """Write a job's record into its folder. Callers hold the folder's lock, or are the only ones who know it."""
     fields = {
         "backend": job.handle.backend,
         "job_name": job.handle.job_name,

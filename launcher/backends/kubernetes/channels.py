@@ -24,6 +24,9 @@ _PIECE = 1 << 13
 _PING_S, _SILENCE_S = 30.0, 90.0
 """How often an idle connection is used, so that no load balancer drops it; a silence that long means it is dead."""
 
+_UNHEARD_S = 5.0
+"""How long a command may take to end by itself after its input has ended, before a notice says so."""
+
 _STALL_S = 1.0
 """How long the rest of a frame is waited for before the source is looked at again."""
 
@@ -41,7 +44,7 @@ class Channels:
         target: Channel they are sent to.
         wake: File descriptor that becomes readable when `woken` is to be called; None for none.
         woken: Called when `wake` was readable.
-        unheard: Called when `source` has ended after it gave something, and the other side cannot be told so.
+        unheard: Called when `source` has ended after it gave something, the other side cannot know, and does not end.
         linger_s: How long the other side may be silent once `source` has ended, in seconds; None for ever.
     """
 
@@ -54,6 +57,7 @@ class Channels:
     linger_s: float | None = None
     _backlog: bytearray = field(default_factory=bytearray)
     _has_given: bool = False
+    _unheard_s: float = float("inf")
     _has_ended: bool = False
     _heard_s: float = field(default_factory=time.monotonic)
     _pinged_s: float = field(default_factory=time.monotonic)
@@ -99,7 +103,7 @@ class Channels:
         if chosen.get("sec-websocket-protocol") == V5:
             self.socket.send(bytes((CLOSE, self.target)), opcode=_CODES["binary"])
         elif self._has_given:
-            self.unheard()
+            self._unheard_s = time.monotonic() + _UNHEARD_S
         self._has_ended = True
 
     def _step(self, selector: selectors.BaseSelector) -> bool:
@@ -107,6 +111,7 @@ class Channels:
         pending = getattr(self.socket.sock, "pending", lambda: 0)() > 0  # decrypted, so that no selector sees it
         self._watch(selector)
         idle_s = self.linger_s if self._has_ended and self.linger_s is not None else _PING_S
+        idle_s = min(idle_s, max(0.0, self._unheard_s - time.monotonic()))
         ready = {key.fd: events for key, events in selector.select(0 if pending else idle_s)}
         own = ready.pop(self.socket.sock.fileno(), 0)
         if own & selectors.EVENT_WRITE:
@@ -148,6 +153,9 @@ class Channels:
 
     def _keep_alive(self) -> None:
         now_s = time.monotonic()
+        if now_s >= self._unheard_s:
+            self._unheard_s = float("inf")
+            self.unheard()
         if now_s - self._heard_s > _SILENCE_S:
             raise Unreachable(f"nothing came for {_SILENCE_S:.0f} s")
         if now_s - max(self._heard_s, self._pinged_s) >= _PING_S:
