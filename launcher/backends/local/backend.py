@@ -296,6 +296,7 @@ def _hang_limits(job: JobSpec) -> HangLimits:
         start_cut_off_s=start_s or START_CUT_OFF_S,
         recurring_s=hang.expectedRecurringFrequencyInSeconds if hang else None,
         stop_pattern=hang.stopPattern if hang else None,
+        other_work_s=hang.otherWorkCutOffInSeconds if hang else None,
         watches_start=not job.settings.command or start_s is not None,
     )
 
