@@ -141,7 +141,7 @@ class LocalBackend:
         message = "a job on this machine has no server that could be asked; its checks are those of every launch"
         return (Problem("E416", "server_dry_run", message, value=True, remedy="dry_run=true"),)
 
-    def intent(self, bundle: Bundle, known: JobHandle | None) -> None:
+    def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return None: a job here ends with its launch."""
 
     def submit(self, bundle: Bundle) -> JobHandle:
