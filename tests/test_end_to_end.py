@@ -23,7 +23,7 @@ def trained(tmp_path_factory):
 def test_the_job_ends_well_and_says_where_everything_is(trained):
     folder, out = trained
     bundle = bundle_of(folder)
-    assert f"bundle results/{bundle.name}  10 files" in out
+    assert f"bundle results/{bundle.name}  11 files" in out
     assert "step 1/" in out and "finished at step" in out
     assert out.splitlines()[-3] == "succeeded"
     assert out.splitlines()[-1].startswith("mlflow run ")

@@ -10,6 +10,7 @@ import torch
 from runtime_ranks import run_ranks
 
 from launcher import contract
+from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.journal import Journal
@@ -35,8 +36,6 @@ class Traffic:
 
 def state_of(place: Place, width: int, depth: int, strategy: str) -> dict[str, Any]:
     """Return a state with an optimizer's, and with values that every rank has alike or for itself."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
     from launcher.runtime.trainer import distribute
 
     torch.manual_seed(width)
@@ -48,11 +47,9 @@ def state_of(place: Place, width: int, depth: int, strategy: str) -> dict[str, A
     for parameter in model.parameters():
         parameter.grad = parameter.detach().clone()  # none that ranks reduce: the same at any number of them
     optimizer.step()
-    parameters, moments = get_state_dict(model, optimizer)
     common = {f"running{layer}": torch.arange(float(width)) + layer for layer in range(depth)}
     return {
-        "model": parameters,
-        "optimizer": moments,
+        **Content(model, optimizer).state(),
         "common": common,
         "scheduler": b"x" * 500,
         "random": {f"{place.rank}": b"r"},

@@ -314,7 +314,7 @@ def defaults():
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_request_that_is_accepted_is_one_that_the_model_takes(defaults, data):
     drawn = data.draw(st.fixed_dictionaries({}, optional=JOBS))
     usual = {"role": "arn:aws:iam::123456789012:role/train", "output_path": "s3://b/x"}
