@@ -107,14 +107,17 @@ def _running(connection: Connection, target: Target) -> Mapping[str, Any]:
 def cancel(connection: Connection, target: Target, others: Sequence[objects.Manifest]) -> None:
     """Remove a job that has not ended, and its other objects; return when none of its pods is left.
 
+    A target without a uid is what a launch left that was killed before it made the job: its other objects.
+
     Raises:
         ProblemsFound: The API refuses, or pods do not end.
     """
     try:
         job, pods = read_objects(connection, target)
-        if current_status(connection, target, job, pods).state.is_final:
+        if target.uid and current_status(connection, target, job, pods).state.is_final:
             return
-        connection.delete(target.path, target.uid)
+        if target.uid:
+            connection.delete(target.path, target.uid)
         for manifest in others:
             _remove(connection, manifest)
         _await_end(connection, target, _grace_period_s(pods) + _MARGIN_S)
