@@ -139,6 +139,14 @@ def test_names_from_the_command_line_are_only_names(space, capsys, name):
     assert not any("secrets" in each or "%2f" in each.lower() for each in asked)
 
 
+def test_a_job_that_was_launched_from_its_folder_names_its_user(space, bundle, capsys, monkeypatch):
+    monkeypatch.chdir(space.folder)
+    name = bundle().directory.name
+    out(capsys, "launch", name)
+    (job,) = json.loads(out(capsys, "jobs", "--cluster", "-n", space.name, "--json"))
+    assert job["user"] == "ada"
+
+
 def test_an_adopted_job_is_followed_looked_into_and_ended(space, submitted, capsys, monkeypatch):
     elsewhere(space, monkeypatch)
     job = stranger(space)
