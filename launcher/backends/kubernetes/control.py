@@ -65,13 +65,21 @@ def _refuse_sizes(sizes: Sequence[int], min_nodes: int, num_nodes: int) -> None:
 
 
 def planned_sizes(planned: Mapping[str, Any]) -> Sequence[int]:
-    """Return every size that a rendered job may have."""
+    """Return every size that a job may have.
+
+    Raises:
+        ProblemsFound: Its size is fixed, or it was launched elsewhere and names no sizes (E413).
+    """
     policy = planned["spec"].get("elasticPolicy")
     if policy is None:
         raise fail("E413", "nodes", "this job is not elastic, its size is fixed")
     if values := policy.get("replicaDiscreteValues"):
         return sorted(values)
-    return range(policy["minReplicas"], policy["maxReplicas"] + 1, policy["replicaIncrementStep"])
+    most = policy.get("maxReplicas") or 0
+    sizes = range(policy.get("minReplicas") or 1, most + 1, policy.get("replicaIncrementStep") or 1)
+    if not sizes:
+        raise fail("E413", "nodes", "the job's elasticPolicy names no sizes")
+    return sizes
 
 
 def _resized(planned: Mapping[str, Any], now: Mapping[str, Any], min_nodes: int, num_nodes: int) -> dict[str, Any]:
