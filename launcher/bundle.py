@@ -140,14 +140,15 @@ def read(directory: Path) -> tuple[Bundle, str]:
     if (directory / ADOPTED_FILE).is_file() and not (directory / MANIFEST).exists():
         raise _bundleless(directory)
     try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        text = (directory / MANIFEST).read_text(encoding="utf-8")
+        manifest = json.loads(text)
         hashes = dict(manifest["files"])
         files = {path: (directory / path).read_text(encoding="utf-8") for path in hashes}
         job_name, digest = manifest["job_name"], manifest["digest"]
         backend = json.loads(files["plan.json"])["backend"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise fail("E703", str(directory), f"is no bundle: {error}") from error
-    changed = [path for path, text in files.items() if hashlib.sha256(text.encode()).hexdigest() != hashes[path]]
+    changed = [path for path, held in files.items() if hashlib.sha256(held.encode()).hexdigest() != hashes[path]]
     changed += sorted(_files_in(directory) - {*files, MANIFEST})
     if changed or bundle_digest(hashes) != digest:
         raise fail(
@@ -156,7 +157,7 @@ def read(directory: Path) -> tuple[Bundle, str]:
             f"was changed after it was rendered: {', '.join(changed) or MANIFEST}",
             remedy="render it again with the overrides you want; bundles are not edited",
         )
-    return Bundle(job_name, directory.resolve(), files, digest), backend
+    return Bundle(job_name, directory.resolve(), {**files, MANIFEST: text}, digest), backend
 
 
 def _files_in(directory: Path) -> set[str]:

@@ -17,7 +17,7 @@ from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.recipe import Listed, Model, NodeCount, NonNegativeInt
 from launcher.render import render_template
-from launcher.rules.kubernetes import DNS_LABEL
+from launcher.rules.kubernetes import DNS_LABEL, DNS_SUBDOMAIN
 from launcher.typed import type_problems
 
 KUEUE_VERSIONS = ("v1beta1", "v1beta2")
@@ -33,7 +33,6 @@ _PREFIX = "hyperpod-ns-"
 _LONGEST_TEAM = 63 - len(_PREFIX) - len(_SUFFIX)
 """Characters: the queue's name is the value of a label. Source: Kubernetes, Labels and Selectors."""
 
-_DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _GROUP = re.compile(r"[A-Za-z0-9@:./+=_-]{1,256}")
 _OWN_GROUPS = ("system:", "eks:", "aws:", "amazon:", "iam:")
@@ -208,7 +207,7 @@ def _queue_faults(team: Team) -> Iterator[Problem]:
         yield Problem("E362", "borrow_nodes", message, team.borrow_nodes, remedy="cohort=<name of the sharing teams>")
     for key in ("cohort", "topology"):
         value = getattr(team, key)
-        if value is not None and not _DNS_SUBDOMAIN.fullmatch(value):
+        if value is not None and not DNS_SUBDOMAIN.fullmatch(value):
             yield Problem("E361", key, "is no DNS name", value, "lower-case letters, digits, - and .")
         elif value is not None and not team.kueue:
             message = "is a setting of the queue, which kueue=false leaves out"
@@ -228,7 +227,7 @@ def _kueue_faults(team: Team) -> Iterator[Problem]:
 
 def _priority_faults(team: Team) -> Iterator[Problem]:
     for name in team.priorities:
-        if not _DNS_SUBDOMAIN.fullmatch(f"{name}-priority"):
+        if not DNS_SUBDOMAIN.fullmatch(f"{name}-priority"):
             yield Problem("E361", f"priorities.{name}", "is no DNS name", name, "lower-case letters, digits, - and .")
 
 

@@ -87,7 +87,9 @@ def adopt(
 
     if kind not in (None, *objects.JOB_KINDS):
         raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(objects.JOB_KINDS))
-    inventory.refuse_odd(name or job, "--as" if name else "JOB")
+    inventory.refuse_odd_job(job)
+    if name:
+        inventory.refuse_odd(name, "--as")
     with _connected(context) as connection:
         found = inventory.find(connection, _namespace(connection, namespace), job, kind)
         outline, cluster_id = inventory.outline(found), str(server.identified(connection))

@@ -130,11 +130,14 @@ def cancel(job: JobName, as_json: AsJson = False) -> None:
     from launcher.jobs import as_json as to_json
     from launcher.jobs import cancel as end
     from launcher.jobs import status as now
+    from launcher.specs import JobState
 
-    backend, record = opened(job)
+    backend, record = _after_launch(*opened(job))
     before = now(record, backend)
     seen = before
-    if not before.state.is_final:
+    is_partial = not record.is_submitted and before.state is JobState.GONE  # other objects may exist
+    is_over = before.state.is_final and not is_partial
+    if not is_over:
         if not as_json:
             console.say(f"ending {record.handle.job_name} …", "dim", stderr=True)
         seen = end(record, backend, current_user())
@@ -143,9 +146,19 @@ def cancel(job: JobName, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(to_json(record, seen), indent=2))
         return
-    if before.state.is_final:
+    if is_over:
         console.say("it has ended already; nothing was done", stderr=True)
     terminal.show_status(seen)
+
+
+def _after_launch(backend: "Backend", record: "JobRecord") -> tuple["Backend", "JobRecord"]:
+    """Return a job and its backend after any launch of it that is under way."""
+    from launcher import jobs
+
+    if record.is_submitted:
+        return backend, record
+    with jobs.launching(record.handle.bundle_dir):
+        return backend, jobs.submitted(record.handle.bundle_dir)
 
 
 def opened(name: str) -> tuple["Backend", "JobRecord"]:

@@ -19,7 +19,7 @@ from launcher.scales import leaves
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
 _LABELS = "Kubernetes, Labels and Selectors: Syntax and character set"
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IMAGE = re.compile(
     r"(?:(?:[a-zA-Z0-9](?:[-a-zA-Z0-9.]*[a-zA-Z0-9])?)(?::\d{1,5})?/)?"
@@ -115,7 +115,7 @@ def _labels(draft: Draft) -> Iterator[tuple[str, str, list[str]]]:
 
 def _is_qualified_name(key: str) -> bool:
     prefix, slash, name = key.rpartition("/")
-    return bool(_LABEL_NAME.fullmatch(name)) and (not slash or bool(_DNS_SUBDOMAIN.fullmatch(prefix)))
+    return bool(_LABEL_NAME.fullmatch(name)) and (not slash or bool(DNS_SUBDOMAIN.fullmatch(prefix)))
 
 
 @rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set", backend="k8s")
@@ -168,7 +168,7 @@ def volumes_are_named(draft: Draft, problem: Callable[..., Problem]) -> Iterator
                 allowed=f"1 to 63 lower-case letters, digits and -; not {', '.join(sorted(taken))}",
             )
     for i, claim in enumerate(draft.settings.persistent_volume_claims or []):
-        if not _DNS_SUBDOMAIN.fullmatch(claim.claimName):
+        if not DNS_SUBDOMAIN.fullmatch(claim.claimName):
             path = f"cluster.persistent_volume_claims.{i}.claimName"
             yield problem(
                 path, "is no DNS name", value=claim.claimName, allowed="lower-case letters, digits, - and ."
@@ -214,7 +214,7 @@ def names_are_dns_names(draft: Draft, problem: Callable[..., Problem]) -> Iterat
     for key in ("base_priority_class", "elastic_priority_class"):
         names[f"recipes.elastic_policy.preemption.{key}"] = getattr(preemption, key, None)
     for path, name in names.items():
-        if name is not None and not _DNS_SUBDOMAIN.fullmatch(name):
+        if name is not None and not DNS_SUBDOMAIN.fullmatch(name):
             yield problem(path, "is no DNS name", value=name, allowed="lower-case letters, digits, - and .")
 
 

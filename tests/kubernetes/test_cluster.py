@@ -139,6 +139,48 @@ def test_names_from_the_command_line_are_only_names(space, capsys, name):
     assert not any("secrets" in each or "%2f" in each.lower() for each in asked)
 
 
+def test_a_job_that_was_launched_from_its_folder_names_its_user(space, bundle, capsys, monkeypatch):
+    monkeypatch.chdir(space.folder)
+    name = bundle().directory.name
+    out(capsys, "launch", name)
+    (job,) = json.loads(out(capsys, "jobs", "--cluster", "-n", space.name, "--json"))
+    assert job["user"] == "ada"
+
+
+def odd_part(**fields):
+    template = {"spec": {"containers": [{"name": "main", "image": "them/image:1"}]}}
+    return {"name": "w", "template": template, **fields}
+
+
+def test_a_job_with_a_dotted_name_is_adopted(space, capsys, monkeypatch):
+    elsewhere(space, monkeypatch)
+    stranger(space, "their.job")
+    out(capsys, "adopt", "their.job", "-n", space.name)
+    assert out(capsys, "status", "their.job").startswith("pending")
+
+
+def test_a_job_without_containers_or_pods_is_adopted(space, capsys, monkeypatch):
+    elsewhere(space, monkeypatch)
+    stranger(space, replicaSpecs=[odd_part(template={"spec": {"containers": []}})])
+    out(capsys, "adopt", "theirs", "-n", space.name)
+    for words in (["logs", "theirs"], ["exec", "theirs", "--", "true"]):
+        assert cli.run(words) == 2
+        assert "none: its replica specs have no pods" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_scaled"),
+    [({"minReplicas": 1, "maxReplicas": 4}, True), ({"maxReplicas": 4}, True), ({"minReplicas": 2}, False)],
+)
+def test_an_adopted_job_is_scaled_by_the_sizes_that_it_names(space, capsys, monkeypatch, policy, is_scaled):
+    elsewhere(space, monkeypatch)
+    stranger(space, elasticPolicy=policy, replicaSpecs=[odd_part(replicas=1, maxReplicas=4)])
+    out(capsys, "adopt", "theirs", "-n", space.name)
+    out(capsys, "scale", "theirs", "--nodes", "2", code=0 if is_scaled else 2)
+    spec = space.get(JOB, "theirs")["spec"]
+    assert (spec["elasticPolicy"].get("maxReplicas") == 2) is is_scaled
+
+
 def test_an_adopted_job_is_followed_looked_into_and_ended(space, submitted, capsys, monkeypatch):
     elsewhere(space, monkeypatch)
     job = stranger(space)

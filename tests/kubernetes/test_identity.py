@@ -16,6 +16,7 @@ from launcher import cli, jobs, pipeline, run
 from launcher.backends.kubernetes.client import connect
 from launcher.backends.kubernetes.objects import path
 from launcher.backends.kubernetes.server import Server
+from launcher.context import current_user
 from launcher.contract import JOB_FILE
 from launcher.specs import JobState
 
@@ -238,6 +239,24 @@ def test_a_launch_that_was_killed_is_found_and_finished(space, launching, monkey
     uid = space.get(JOB, folder.name)["metadata"]["uid"]
     assert jobs.read(folder).handle.uid == uid and jobs.read(folder).is_submitted
     assert cli.run(["cancel", folder.name]) == 0
+
+
+@pytest.mark.parametrize("held", ["job", "map"])
+def test_cancel_removes_all_that_a_killed_launch_left(space, launching, monkeypatch, capsys, held):
+    process = launching(held)
+    process.kill()
+    process.communicate()
+    space.cluster.proxy.faults.clear()
+    monkeypatch.chdir(space.folder)
+    (folder,) = Path("results").iterdir()
+    assert f"training-config-{folder.name}" in space.names("ConfigMap")
+    assert cli.run(["cancel", folder.name]) == 0
+    assert capsys.readouterr().out == f"cancelled  cancelled by {current_user()}\n"
+    assert space.names(JOB) == [] and f"training-config-{folder.name}" not in space.names("ConfigMap")
+    assert cli.run(["cancel", folder.name]) == 0
+    assert "has ended already" in capsys.readouterr().err
+    assert cli.run(["launch", folder.name]) == 0
+    assert space.names(JOB) == [folder.name]
 
 
 def test_a_token_that_was_replaced_is_read_again(space):

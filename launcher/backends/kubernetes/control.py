@@ -65,13 +65,21 @@ def _refuse_sizes(sizes: Sequence[int], min_nodes: int, num_nodes: int) -> None:
 
 
 def planned_sizes(planned: Mapping[str, Any]) -> Sequence[int]:
-    """Return every size that a rendered job may have."""
+    """Return every size that a job may have.
+
+    Raises:
+        ProblemsFound: Its size is fixed, or it was launched elsewhere and names no sizes (E413).
+    """
     policy = planned["spec"].get("elasticPolicy")
     if policy is None:
         raise fail("E413", "nodes", "this job is not elastic, its size is fixed")
     if values := policy.get("replicaDiscreteValues"):
         return sorted(values)
-    return range(policy["minReplicas"], policy["maxReplicas"] + 1, policy["replicaIncrementStep"])
+    most = policy.get("maxReplicas") or 0
+    sizes = range(policy.get("minReplicas") or 1, most + 1, policy.get("replicaIncrementStep") or 1)
+    if not sizes:
+        raise fail("E413", "nodes", "the job's elasticPolicy names no sizes")
+    return sizes
 
 
 def _resized(planned: Mapping[str, Any], now: Mapping[str, Any], min_nodes: int, num_nodes: int) -> dict[str, Any]:
@@ -107,14 +115,17 @@ def _running(connection: Connection, target: Target) -> Mapping[str, Any]:
 def cancel(connection: Connection, target: Target, others: Sequence[objects.Manifest]) -> None:
     """Remove a job that has not ended, and its other objects; return when none of its pods is left.
 
+    A target without a uid is what a launch left that was killed before it made the job: its other objects.
+
     Raises:
         ProblemsFound: The API refuses, or pods do not end.
     """
     try:
         job, pods = read_objects(connection, target)
-        if current_status(connection, target, job, pods).state.is_final:
+        if target.uid and current_status(connection, target, job, pods).state.is_final:
             return
-        connection.delete(target.path, target.uid)
+        if target.uid:
+            connection.delete(target.path, target.uid)
         for manifest in others:
             _remove(connection, manifest)
         _await_end(connection, target, _grace_period_s(pods) + _MARGIN_S)

@@ -63,9 +63,7 @@ class PodOfRank:
         Raises:
             ProblemsFound: There is no such rank, or no pod of it runs now.
         """
-        if self.rank >= self.places.num_ranks:
-            allowed = f"0 to {self.places.num_ranks - 1}"
-            raise fail("E707", "rank", "is not a rank of this job", value=self.rank, allowed=allowed)
+        self.places.require(self.rank)
         place = self.rank // self.places.nproc_per_node
         found = [pod for pod in self.listed() if self.places.place(pod["metadata"]["name"]) == place]
         found.sort(key=lambda pod: pod["metadata"]["creationTimestamp"])

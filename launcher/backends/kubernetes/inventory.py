@@ -7,17 +7,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.kubernetes import objects, status
+from launcher.backends.kubernetes import lenient, objects, status
 from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.errors import ApiError, problem
 from launcher.backends.kubernetes.target import Target, own_pods
 from launcher.problems import ProblemsFound, fail, masked
-from launcher.rules.kubernetes import DNS_LABEL
+from launcher.rules.kubernetes import DNS_LABEL, DNS_SUBDOMAIN
 from launcher.specs import JobState
 
 _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Source: Kubernetes, Accessing the API from within a pod."""
 
+_ODD_NAME = "is not a name that Kubernetes takes"
 _CHUNK = 500
 ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com/neuron", "amd.com/gpu")
 """Extended resources that stand for accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
@@ -171,7 +172,7 @@ def find(connection: Connection, namespace: str, name: str, kind: str | None) ->
         ProblemsFound: There is no such job, or one of each kind.
     """
     refuse_odd(namespace, "--namespace")
-    refuse_odd(name, "JOB")
+    refuse_odd_job(name)
     found, refusals = [], []
     for each in (kind,) if kind else objects.JOB_KINDS:
         try:
@@ -198,7 +199,18 @@ def refuse_odd(name: str, what: str) -> None:
     """
     if not DNS_LABEL.fullmatch(name):
         allowed = "lower-case letters, digits and -, at most 63"
-        raise fail("E386", what, "is not a name that Kubernetes takes", value=name, allowed=allowed)
+        raise fail("E386", what, _ODD_NAME, value=name, allowed=allowed)
+
+
+def refuse_odd_job(name: str) -> None:
+    """Raise a Problem if no job of a cluster can have a name; other programs' may have dots.
+
+    Raises:
+        ProblemsFound: It is not a DNS subdomain.
+    """
+    if not DNS_SUBDOMAIN.fullmatch(name):
+        allowed = "lower-case letters, digits, - and ., at most 253"
+        raise fail("E386", "JOB", _ODD_NAME, value=name, allowed=allowed)
 
 
 def outline(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,6 +238,7 @@ def _processes(spec: Mapping[str, Any]) -> str:
     asked = str(spec.get("nprocPerNode", "auto"))
     if asked.isdigit():
         return asked
-    template = objects.pod_templates({"spec": spec})[0]
-    limits = (template["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
+    template = next(iter(objects.pod_templates({"spec": spec})), None)
+    container = next(iter(lenient.mappings(lenient.mapping(template, "spec").get("containers"))), None)
+    limits = lenient.mapping(container, "resources", "limits")
     return next((str(limits[name]) for name in ACCELERATORS if name in limits), "1")

@@ -247,9 +247,7 @@ def read_logs(
     """
     wanted = Filter(selection, Places.of(job))
     for rank in selection.ranks or ():
-        if rank >= wanted.places.num_ranks:
-            allowed = f"0 to {wanted.places.num_ranks - 1}"
-            raise fail("E707", "rank", "is not a rank of this job", value=rank, allowed=allowed)
+        wanted.places.require(rank)
     if selection.is_stderr:
         message = "Kubernetes keeps both streams of a container in one log"
         raise fail("E356", "stderr", message, remedy="leave --stderr out")

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.problems import fail
 from launcher.specs import LogSelection
 
 _TEE = re.compile(r"\[[a-zA-Z_]+(\d+)\]:")
@@ -41,6 +42,16 @@ class Places:
     @property
     def num_ranks(self) -> int:
         return sum(count for _, count in self.parts) * self.nproc_per_node
+
+    def require(self, rank: int) -> None:
+        """Raise a Problem if no pod of the job could run a rank.
+
+        Raises:
+            ProblemsFound: It is not a rank of this job (E707).
+        """
+        if rank >= self.num_ranks:
+            allowed = f"0 to {self.num_ranks - 1}" if self.num_ranks else "none: its replica specs have no pods"
+            raise fail("E707", "rank", "is not a rank of this job", value=rank, allowed=allowed)
 
     def place(self, pod: str) -> int | None:
         """Return a pod's place, None where its name does not tell."""
