@@ -78,13 +78,8 @@ class Job(Weighing):
         self.optimizer, self.scheduler = optimizer, scheduler
         self._content = Content(model, optimizer, scheduler, dict(user_content or {}), save_frozen)
         self._hooks = hooks or Hooks()
-        settings = tiers or tier_settings_from_env()
-        self._tiers = _tiers(settings)
         self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
-        journal = Journal("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
-        own = Checkpoints(Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR), keep, journal)
-        self.checkpoints = self._tiers or own
-        marks = contract.run_dir() / f"{settings.namespace}-hooks" if settings else own.folder
+        marks = self._choose_checkpoints(tiers or tier_settings_from_env(), folder, keep)
         self._marks = Marks(marks, is_used=self._hooks.are_given)
         self._further = FurtherMetrics()
         self._saw_stop = False
@@ -103,6 +98,17 @@ class Job(Weighing):
         optimizer.register_step_pre_hook(self._note_rate)
         starts.reached("imported")  # in case the script joined the group in its own way
         starts.reached("joined")
+
+    def _choose_checkpoints(self, settings: TierSettings | None, folder: Path | str | None, keep: int) -> Path:
+        """Set where checkpoints go; return the folder for the marks of hooks."""
+        self._tiers = _tiers(settings)
+        if settings:
+            self.checkpoints = self._tiers
+            return contract.run_dir() / f"{settings.namespace}-hooks"
+        journal = Journal("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
+        own = Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR)
+        self.checkpoints = Checkpoints(own, keep, journal)
+        return own
 
     @property
     def finished(self) -> bool:
@@ -205,27 +211,29 @@ class Job(Weighing):
         if self._reporter:
             self._reporter.announce(contract.STEPS)
         try:
-            if not self.finished and self._call_hooks(is_repeat=True):
-                self.save()
-                return
-            began = time.perf_counter()
-            self._fed = Fed(lambda: begun(loader))
-            for draw, data in matched(self.sampler, self._fed):
-                with self._passing(draw, began):
-                    yield data
-                if not draw.batch.completes_step:
-                    continue
-                is_event = self._end_step(began)
-                if not is_event and self._is_due():
-                    self._save(is_last=False)
-                if not self.finished and (is_event or self._call_hooks()):
-                    break
-                began = time.perf_counter()
+            if self.finished or not self._call_hooks(is_repeat=True):
+                yield from self._batches(loader)
             self.save()
             if self.finished:
                 self._finish()
         finally:
             self._close()
+
+    def _batches(self, loader: Iterable[Data]) -> Iterator[Data]:
+        """Yield the batches up to the last one, or to a stop."""
+        began = time.perf_counter()
+        self._fed = Fed(lambda: begun(loader))
+        for draw, data in matched(self.sampler, self._fed):
+            with self._passing(draw, began):
+                yield data
+            if not draw.batch.completes_step:
+                continue
+            is_event = self._end_step(began)
+            if not is_event and self._is_due():
+                self._save(is_last=False)
+            if not self.finished and (is_event or self._call_hooks()):
+                return
+            began = time.perf_counter()
 
     def _call_hooks(self, *, is_repeat: bool = False) -> bool:
         """Call the hooks that are due after the last step; return whether they were left for a stop.
