@@ -101,7 +101,7 @@ def adopt(
 
 def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":
     """Return the record of a job as its cluster has it; what only its bundle would say stays empty."""
-    from launcher.backends.kubernetes import objects
+    from launcher.backends.kubernetes import lenient, objects
     from launcher.jobs import JobRecord
     from launcher.specs import JobHandle
 
@@ -110,7 +110,7 @@ def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str)
     own = (metadata["name"], found["kind"], metadata["namespace"], connection.context, metadata["uid"])
     handle = JobHandle("k8s", folder.name, folder.absolute(), *own, server=cluster_id)
     created = datetime.fromisoformat(metadata["creationTimestamp"]).astimezone(UTC).isoformat(timespec="seconds")
-    user = annotations.get(objects.USER, "unknown")
+    user = lenient.text(annotations.get(objects.USER)) or "unknown"
     return JobRecord(handle, annotations.get(objects.DIGEST, ""), created, user)
 
 

@@ -137,7 +137,7 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
         metadata["namespace"],
         metadata["name"],
         job["kind"],
-        annotations.get(objects.USER),
+        lenient.text(annotations.get(objects.USER)) or None,
         state,
         nodes,
         datetime.fromisoformat(metadata["creationTimestamp"]).timestamp(),
