@@ -62,6 +62,8 @@ def cluster_jobs(context: str | None, namespace: str | None, *, is_everywhere: b
     with _connected(context) as connection:
         where = None if is_everywhere else _namespace(connection, namespace)
         found = inventory.jobs(connection, where)
+        if not found and where:
+            inventory.require_namespace(connection, where)
     if as_json:
         print(json.dumps([_job_json(job) for job in found], indent=2))
     elif not found:
