@@ -71,6 +71,9 @@ ACTIVITY_FILE = "activity.json"
 STEPS = "steps"
 """What rank 0 does, by the file above, while steps are to be expected."""
 
+CHECKPOINT = "checkpoint"
+"""Likewise, while it saves. Any other word is work of the script, such as an evaluation, which takes its own time."""
+
 ENV_COLLECTIVE_TIMEOUT = "RECIPES_COLLECTIVE_TIMEOUT"
 """Environment variable of a worker: seconds that a collective may take before it fails."""
 

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from launcher import cli, pipeline
@@ -26,6 +27,12 @@ WHOLE_JOBS = (
     *("test_random_schedules", "test_rehearsal", "test_rehearsal_tiers"),
 )
 """Files whose tests run jobs of several processes."""
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile(
+    "any-load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-load")
 
 
 def frozen_context(cwd: Path) -> LaunchContext:

@@ -129,7 +129,7 @@ def measured(folder: Path) -> dict[str, tuple[float, float]]:
 def test_hostile_recipes_cost_little_time_and_memory(tmp_path):
     """In a process of their own, which a stack that ends would end."""
     program = MEASURED.format(tests=str(ROOT / "tests"), root=str(ROOT), folder=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     costs = json.loads(done.stdout)
     assert costs.keys() == CASES.keys()

@@ -104,7 +104,7 @@ def test_a_reader_that_goes_away_is_no_traceback(words):
     command = [sys.executable, "-c", f"from launcher import cli; import sys; sys.exit(cli.run({words!r} * 1))"]
     reader, writer = os.pipe()
     os.close(reader)
-    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60)
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=200)
     os.close(writer)
     assert (result.returncode, result.stderr) == (141, "")
 

@@ -39,7 +39,7 @@ time.sleep(float(sys.argv[1]))
 
 def is_allowed(command) -> bool:
     with contextlib.suppress(OSError):
-        return subprocess.run([*command, "true"], capture_output=True, timeout=20).returncode == 0
+        return subprocess.run([*command, "true"], capture_output=True, timeout=200).returncode == 0
     return False
 
 
@@ -245,7 +245,7 @@ def test_a_pod_that_is_deleted_saves_what_it_trained_since_its_last_checkpoint(b
 
 
 def test_an_entrypoint_without_a_program_says_what_it_takes(built):
-    done = subprocess.run([built / "bin/entrypoint"], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([built / "bin/entrypoint"], capture_output=True, text=True, timeout=200)
     assert done.returncode == 2 and done.stderr.startswith("usage: entrypoint SCRIPT")
 
 
@@ -258,7 +258,7 @@ def test_linters_find_nothing(built, tool):
     if not program.exists():
         pytest.skip(f"{tool} is missing: pip install '.[test]'")
     files = [built / "Dockerfile"] if tool == "hadolint" else sorted((built / "bin").iterdir())
-    done = subprocess.run([program, *files], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program, *files], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -268,7 +268,7 @@ def test_the_linter_would_find_a_fault(built, tmp_path):
         pytest.skip("hadolint is missing: pip install '.[test]'")
     faulty = tmp_path / "Dockerfile"
     faulty.write_text((built / "Dockerfile").read_text().replace(BASE, "torch:latest"))
-    assert subprocess.run([program, faulty], capture_output=True, timeout=60).returncode == 1
+    assert subprocess.run([program, faulty], capture_output=True, timeout=200).returncode == 1
 
 
 def test_the_image_ends_as_a_user_that_is_not_root_and_starts_the_entrypoint(built):

@@ -78,7 +78,7 @@ def job(tmp_path_factory) -> Iterator[Path]:
         wait_for(lambda: (folder / "results").is_dir() and list(folder.glob("results/*/run/metrics.jsonl")), "a step")
         yield bundle_of(folder)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=90)
+        process.communicate(timeout=200)
     finally:
         process.kill()
     assert read_snapshot(bundle_of(folder) / "run").state is JobState.CANCELLED

@@ -106,11 +106,12 @@ def test_the_language_model_trains_the_same_on_any_number_of_ranks(tmp_path):
     pytest.importorskip(agent.PACKAGE)
     alone, resumed = ({"RECIPES_RUN_DIR": str(tmp_path / name)} for name in ("alone", "resumed"))
     coordination = {"HYPERPOD_SIGNAL_COORDINATION": "distributed"}
-    losses(start(LANGUAGE_MODEL, tmp_path / "first", ranks=1, **alone))
+    unstopped = start(LANGUAGE_MODEL, tmp_path / "first", ranks=1, **alone)
     stopped = start(LANGUAGE_MODEL, tmp_path / "second", ranks=1, **resumed, **coordination)
     line = stopped.stdout.readline()
     os.kill(worker_of(stopped), signal.SIGUSR1)
     losses(stopped, before=line)
+    losses(unstopped)
     losses(start(LANGUAGE_MODEL, tmp_path / "third", ranks=3, **resumed, **coordination))
     expected, found = (steps_of_language_model(tmp_path / name) for name in ("alone", "resumed"))
     for name in expected:

@@ -23,7 +23,7 @@ from launcher.timeline.records import OperatorEvent
 def main(*arguments, cwd, **variables):
     return subprocess.run(
         [sys.executable, ROOT / "main.py", *arguments],
-        cwd=cwd, env=os.environ | variables, capture_output=True, text=True, timeout=60,
+        cwd=cwd, env=os.environ | variables, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def test_config_dir_adds_a_recipe_folder(tmp_path):
 
 def recipes(*arguments, cwd):
     return subprocess.run(
-        [sys.executable, "-m", "launcher", *arguments], cwd=cwd, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-m", "launcher", *arguments], cwd=cwd, capture_output=True, text=True, timeout=200,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
@@ -350,7 +350,7 @@ terminal.follow(iter(lines))
 def test_a_terminal_s_progress_bar_goes_back_to_the_step_that_is_done_again(tmp_path):
     master, slave = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}
-    subprocess.run([sys.executable, "-c", FOLLOW], cwd=ROOT, env=environment, stdout=slave, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", FOLLOW], cwd=ROOT, env=environment, stdout=slave, check=True, timeout=200)
     os.close(slave)
     shown = os.read(master, 65536).decode()
     os.close(master)
@@ -363,7 +363,7 @@ def shown_on_a_terminal(lines, columns):
     master, slave = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": str(columns), "NO_COLOR": "1"}
     code = f"from launcher import terminal\nterminal.follow(iter({lines!r}))"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=slave, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=slave, check=True, timeout=200)
     os.close(slave)
     shown = os.read(master, 65536).decode()
     os.close(master)
@@ -469,5 +469,5 @@ def test_what_is_abandoned_is_told():
 
 
 def test_a_pipe_gets_plain_lines_and_all_news():
-    result = subprocess.run([sys.executable, "-c", FOLLOW], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", FOLLOW], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert result.stdout.splitlines() == ["hello", "step 9/20  a", "event  node 1 is lost"]

@@ -33,7 +33,7 @@ VARIABLES = {
 
 def run(script, *arguments, cwd, **variables):
     environment = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, **variables}
-    return subprocess.run([script, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run([script, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=200)
 
 
 @pytest.fixture(scope="session")
@@ -164,5 +164,5 @@ def test_arguments_are_passed_on_as_they_are(tmp_path, recorder, name):
 def test_scripts_are_clean():
     found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert found, "shellcheck is one of the test dependencies"
-    result = subprocess.run([found, *sorted(FOLDER.rglob("*.sh"))], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([found, *sorted(FOLDER.rglob("*.sh"))], capture_output=True, text=True, timeout=200)
     assert result.returncode == 0, result.stdout

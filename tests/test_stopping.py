@@ -104,7 +104,7 @@ def test_shellcheck_finds_nothing_in_the_start_script(render, tmp_path, override
     assert shellcheck, "shellcheck is one of the test dependencies"
     path = tmp_path / "start.sh"
     path.write_text(start_script(render(*LLAMA_K8S, *overrides)))
-    done = subprocess.run([shellcheck, "--exclude=SC2329", str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([shellcheck, "--exclude=SC2329", str(path)], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -117,7 +117,7 @@ def start_script(bundle):
 
 def is_process_one_allowed():
     probe = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "true"]
-    return shutil.which("unshare") and subprocess.run(probe, capture_output=True, timeout=60).returncode == 0
+    return shutil.which("unshare") and subprocess.run(probe, capture_output=True, timeout=200).returncode == 0
 
 
 class Container:

@@ -42,7 +42,7 @@ def server(tmp_path_factory, unused_port):
         yield url
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(200)
 
 
 @pytest.fixture

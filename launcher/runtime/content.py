@@ -222,7 +222,7 @@ def _room_for(name: str, current: Any, metadata: "Metadata") -> dict[str, Any]:
 
 
 def _put_together(tensors: Mapping[str, torch.Tensor], rest: bytes) -> Any:
-    return _mapped(pickle.loads(rest), lambda path, _: tensors[path])
+    return _mapped(pickle.loads(rest), lambda _, hole: tensors[hole.path])
 
 
 def _tensors_of(structure: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -232,14 +232,23 @@ def _tensors_of(structure: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _mapped(structure: Any, change: Callable[[str, Any], Any], path: tuple[str, ...] = ()) -> Any:
-    """Return a structure of dicts, lists and tuples with its tensors, or the holes for them, changed."""
-    if isinstance(structure, torch.Tensor | _Hole):
+    """Return a structure of dicts, lists and tuples with its tensors, or the holes for them, changed.
+
+    Sparse tensors stay as they are: torch.distributed.checkpoint cannot store them, pickle can.
+    """
+    if isinstance(structure, _Hole) or (isinstance(structure, torch.Tensor) and structure.layout is torch.strided):
         return change("/".join(path), structure)
     if type(structure) in (list, tuple):
         return type(structure)(_mapped(each, change, (*path, str(place))) for place, each in enumerate(structure))
     if isinstance(structure, dict):
         changed = copy.copy(structure)  # an OrderedDict, or another kind
         for key, each in structure.items():
-            changed[key] = _mapped(each, change, (*path, str(key)))
+            changed[key] = _mapped(each, change, (*path, _part(key)))
         return changed
     return structure
+
+
+def _part(key: Any) -> str:
+    """Return the part of a path that stands for a key, another one for every key: 0 and "0" are two keys."""
+    escaped = (key if isinstance(key, str) else repr(key)).replace("%", "%25").replace("/", "%2F")
+    return escaped if isinstance(key, str) else f"%={escaped}"

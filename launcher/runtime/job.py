@@ -168,7 +168,7 @@ class Job(Weighing):
         if not self.step:
             return
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        with self._busy("checkpoint"):
+        with self._busy(contract.CHECKPOINT):
             self.checkpoints.save(self._content, progress, is_last=is_last)
 
     def _busy(self, what: str) -> AbstractContextManager[None]:

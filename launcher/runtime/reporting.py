@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from launcher import contract
+from launcher.runtime import starts
 from launcher.runtime.courier import Shipper, acknowledge, acknowledged
 from launcher.runtime.starts import Start
 
@@ -158,7 +159,7 @@ class Reporter:
 
     def announce(self, what: str) -> None:
         """Publish what this rank does from now on; a watch allows anything but steps more time."""
-        text = json.dumps({"time": time.time(), "what": what})
+        text = json.dumps({"time": time.time(), "attempt": starts.attempt(), "what": what})
         partial = self._run_dir / f".{contract.ACTIVITY_FILE}.partial"
         with suppress(OSError):  # a full disk must not end training; the watch then waits as for the last activity
             partial.write_text(text, encoding="utf-8")

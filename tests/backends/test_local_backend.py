@@ -214,12 +214,12 @@ def test_the_collective_timeout_is_a_variable_of_the_workers(timeout_s):
 
 
 def test_the_limits_of_a_hang_are_in_the_bundle(tmp_path):
-    hang = Hang(expectedRecurringFrequencyInSeconds=30, stopPattern="finished")
+    hang = Hang(expectedRecurringFrequencyInSeconds=30, stopPattern="finished", otherWorkCutOffInSeconds=7200)
     files = LocalBackend().render(job(settings=Settings(command=None, container_mounts=None, hang=hang)), {})
     plan = {"job_name": "job", "nproc_per_node": 1, "initial_nodes": 1, "elastic": None, "scales": [{"nodes": 1}]}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     (tmp_path / "local.json").write_text(files["local.json"])
-    assert read_orders(tmp_path).hang == HangLimits(recurring_s=30, stop_pattern="finished")
+    assert read_orders(tmp_path).hang == HangLimits(recurring_s=30, stop_pattern="finished", other_work_s=7200)
     (tmp_path / "local.json").unlink()  # a bundle of an earlier version
     assert read_orders(tmp_path).hang == HangLimits()
 

@@ -64,7 +64,7 @@ def test_nodes_that_start_at_once_do_not_take_each_other_for_dead(hold):
     assert len(set(folders)) == 8 and all((folder / "content").exists() for folder in folders)
     for process in processes:
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(200) == 0
 
 
 def test_a_folder_of_a_node_that_was_killed_before_it_had_it_is_removed(tmp_path):

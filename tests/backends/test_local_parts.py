@@ -90,7 +90,7 @@ def test_what_was_adopted_is_ended_and_what_was_started_is_not(children):
 def test_a_node_ends_with_its_command_and_takes_orphans_with_it(end, status):
     process = node(ORPHAN + end)
     orphan = int(process.stdout.readline())
-    assert process.wait(120) == status
+    assert process.wait(200) == status
     process.stdout.close()
     wait_gone(orphan)
 
@@ -100,7 +100,7 @@ def test_a_signalled_node_kills_all_below_it(signum):
     process = node(ORPHAN + "; time.sleep(600)")
     orphan = int(process.stdout.readline())
     process.send_signal(signum)
-    assert process.wait(120) == 128 + signum
+    assert process.wait(200) == 128 + signum
     process.stdout.close()
     wait_gone(orphan)
 
@@ -130,16 +130,16 @@ def test_memory_of_a_node_that_was_killed_goes_when_the_next_one_begins():
     other, own = alive.stdout.readline().decode().split()
     assert not Path(memory).exists() and Path(own).stat().st_mode & 0o777 == 0o700
     third = node("")
-    assert third.wait(120) == 0 and Path(own).exists()
+    assert third.wait(200) == 0 and Path(own).exists()
     alive.terminate()
-    assert alive.wait(120) == 128 + signal.SIGTERM and not Path(own).exists()
+    assert alive.wait(200) == 128 + signal.SIGTERM and not Path(own).exists()
     for each in (killed, alive, third):
         each.stdout.close()
 
 
 def test_a_node_whose_parent_is_gone_already_runs_nothing(tmp_path):
     process = node(f"open({str(tmp_path / 'ran')!r}, 'w'); import time; time.sleep(600)", "--parent", "1")
-    assert process.wait(120) == 128 + signal.SIGTERM
+    assert process.wait(200) == 128 + signal.SIGTERM
     process.stdout.close()
     assert not (tmp_path / "ran").exists()
 

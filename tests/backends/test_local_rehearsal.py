@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.backends.local.rehearsal import (
@@ -443,7 +443,6 @@ CLUSTERS = _clusters()
 STEPS = [at(step, now_s=2.0 * step) for step in range(12)]
 
 
-@settings(deadline=None)
 @given(CLUSTERS, st.lists(st.integers(0, 4), min_size=len(STEPS), max_size=len(STEPS)))
 def test_capacity_is_what_is_healthy_and_nobody_else_has(rehearsal, lags):
     used = 0
@@ -456,7 +455,6 @@ def test_capacity_is_what_is_healthy_and_nobody_else_has(rehearsal, lags):
         used = max(min(rehearsal.capacity, 4), used - lag)  # an operator that gives nodes up late
 
 
-@settings(deadline=None)
 @given(CLUSTERS)
 def test_everything_that_is_due_comes_exactly_once(rehearsal):
     for moment in STEPS:
@@ -468,7 +466,6 @@ def test_everything_that_is_due_comes_exactly_once(rehearsal):
     assert (unfired(rehearsal), is_stuck(rehearsal)) == ((), True)
 
 
-@settings(deadline=None)
 @given(CLUSTERS)
 def test_a_restarted_operator_finds_the_cluster_as_it_was(rehearsal):
     for moment in STEPS:
@@ -479,7 +476,6 @@ def test_a_restarted_operator_finds_the_cluster_as_it_was(rehearsal):
         rehearsal, _ = advance(rehearsal, moment, used)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.builds(
@@ -500,7 +496,6 @@ def test_jobs_that_do_not_outrank_this_one_never_cost_it_a_node(events, nodes):
         assert rehearsal.capacity >= used
 
 
-@settings(deadline=None)
 @given(_clusters("capacity", "node_loss", tiers=[TWO_TIERS]))
 def test_the_base_of_a_tiered_job_is_never_reclaimed(rehearsal):
     used = min(rehearsal.capacity, 4)

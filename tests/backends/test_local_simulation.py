@@ -270,7 +270,7 @@ LUCK = st.builds(
 )
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=200, derandomize=True)
 @given(data=st.data())
 def test_a_job_ends_with_every_sample_once_or_fails_for_a_reason(data):
     job, policy, luck = data.draw(JOBS), data.draw(POLICIES), data.draw(LUCK)

@@ -34,7 +34,7 @@ class Watched:
         return self.after(seconds)
 
     def announce(self, what):
-        self.activity = {"what": what, "time": self.now}
+        self.activity = {"what": what, "time": self.now, "attempt": self.attempt}
         return self.after(0)
 
 
@@ -77,12 +77,17 @@ def test_the_first_step_of_every_start_has_more_time():
     assert job.after(2)
 
 
-@pytest.mark.parametrize("what", ["checkpoint", "evaluation", "after the steps"])
-def test_announced_work_between_steps_has_more_time(what):
+OTHER_WORK = ["evaluation", "export", "after the steps"]
+
+
+@pytest.mark.parametrize(
+    ("what", "seconds"), [("checkpoint", START_CUT_OFF_S - 1), *((what, 1e6) for what in OTHER_WORK)]
+)
+def test_announced_work_between_steps_has_more_time(what, seconds):
     job = Watched()
     job.step(), job.step()
     assert not job.announce(what)
-    assert not job.after(START_CUT_OFF_S - 1)
+    assert not job.after(seconds)
     assert not job.announce("steps")
     assert not job.after(LEAST_LIMIT_S - 1)
     assert job.after(2)
@@ -93,6 +98,37 @@ def test_announced_work_that_does_not_end_is_a_hang():
     job.step()
     job.announce("checkpoint")
     assert job.after(101)
+
+
+@pytest.mark.parametrize("what", OTHER_WORK)
+def test_work_of_the_script_has_the_limit_that_the_user_sets(what):
+    job = Watched(other_work_s=5000)
+    job.step()
+    assert not job.announce(what)
+    assert not job.after(4999)
+    assert job.after(2)
+
+
+@pytest.mark.parametrize("what", OTHER_WORK)
+def test_work_that_a_restart_repeats_before_its_first_step_has_no_limit(what):
+    job = Watched()
+    job.step()
+    job.attempt = 1
+    job.after(0)
+    assert not job.announce(what)
+    assert not job.after(1e6)
+    assert not job.announce("steps")
+    assert not job.after(START_CUT_OFF_S - 1)
+    assert job.after(2)
+
+
+def test_what_an_earlier_start_announced_does_not_hide_a_hang():
+    job = Watched()
+    job.step()
+    job.announce("evaluation")
+    job.attempt = 1
+    assert not job.after(0) and not job.after(START_CUT_OFF_S - 1)
+    assert job.after(2)
 
 
 def test_the_limits_of_the_setting_hold():
@@ -116,7 +152,7 @@ def test_the_watch_reads_what_rank_0_announces_and_ends_with_the_stop_pattern(tm
     attempt, done = Attempt(0, 0, (0,), 0.0), DoneStep(1, 0, 0)
     assert watch.look(0, attempt, done) == ""
     assert watch.look(11, attempt, done) == "no new step for 11 s; 10 s are allowed"
-    (tmp_path / ACTIVITY_FILE).write_text(json.dumps({"what": "checkpoint", "time": 1.0}))
+    (tmp_path / ACTIVITY_FILE).write_text(json.dumps({"what": "checkpoint", "time": 1.0, "attempt": 0}))
     assert watch.look(12, attempt, done) == watch.look(100, attempt, done) == ""
     assert watch.look(200, attempt, done)
     log = tmp_path / "logs" / "node-0" / "job_x" / "attempt_0" / "0" / "stdout.log"

@@ -117,7 +117,7 @@ def _process(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[byte
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(200)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -85,12 +85,12 @@ def mlflow(tmp_path_factory):
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
-        await_true(lambda: process.poll() is not None or answers(f"{url}/health"), 120)
+        await_true(lambda: process.poll() is not None or answers(f"{url}/health"))
         assert process.poll() is None, (folder / "log").read_text()
         yield url, folder
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(200)
 
 
 def answers(url):
@@ -118,7 +118,7 @@ def test_no_output_of_a_followed_and_tracked_job_holds_a_secret(space, mlflow, m
     ]
     place = (f"cluster.namespace={space.name}", "git.repo_url_or_path=https://host/me/repo.git")
     codes = Collected(run.main([*LLAMA_K8S, *place, *words]) for _ in range(1))
-    await_true(lambda: space.names(JOB) or codes.got, 60)
+    await_true(lambda: space.names(JOB) or codes.got)
     assert not codes.got, capfd.readouterr()
     (name,) = space.names(JOB)
     pod = space.pod(space.get(JOB, name))

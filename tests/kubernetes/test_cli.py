@@ -58,7 +58,7 @@ def test_a_job_is_launched_looked_at_scaled_and_ended(space, launch, capsys):
 @pytest.mark.parametrize(("end", "code"), [("Completed", 0), ("Failed", 3)], ids=["succeeds", "fails"])
 def test_wait_follows_a_job_and_exits_as_it_ended(space, launch, end, code, capsys):
     codes = Collected(launch("wait=true") for _ in range(1))
-    await_true(lambda: space.names(JOB), 20)
+    await_true(lambda: space.names(JOB))
     (name,) = space.names(JOB)
     pod = space.pod(space.get(JOB, name))
     space.run_container(pod)

@@ -129,7 +129,7 @@ def test_a_follower_outlives_a_watch_that_forgot_and_one_that_breaks(space, laun
     seen = Collected(BACKEND.wait(handle))
     await_true(lambda: seen.got)
     space.conditions(handle.native_id, "Created")
-    await_true(lambda: not [fault for fault in proxy.faults if fault.times], 60)
+    await_true(lambda: not [fault for fault in proxy.faults if fault.times])
     space.conditions(handle.native_id, "Completed")
     assert seen.result(60)[-1].state is JobState.SUCCEEDED
 
@@ -198,7 +198,7 @@ def test_a_connection_that_breaks_neither_loses_nor_repeats_lines(space, launche
     for start in range(0, 400, 40):
         kubelet.write(pod, *words[start : start + 40], at_ns=at_ns)
         time.sleep(0.05)
-    await_true(lambda: sum(fault.times for fault in proxy.faults) < 3, 60)  # most of them have happened
+    await_true(lambda: sum(fault.times for fault in proxy.faults) < 3)  # most of them have happened
     space.end_container(pod)
     space.conditions(handle.native_id, "Completed")
     assert logged(logs.result(60)) == words

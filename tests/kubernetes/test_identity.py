@@ -200,7 +200,7 @@ def launching(space):
             assert process.poll() is None, process.communicate()
             return [name for name in space.names(kind) if name != "kube-root-ca.crt"]
 
-        await_true(is_held, 120)
+        await_true(is_held)
         return process
 
     yield launch
@@ -214,7 +214,7 @@ def test_a_signal_in_mid_submit_removes_what_was_made_and_names_it(space, launch
     process = launching("job")
     (name,) = space.names(JOB)
     process.send_signal(number)
-    _, told = process.communicate(timeout=120)
+    _, told = process.communicate(timeout=200)
     assert process.returncode == code, told
     assert f"removed: {JOB} {name}, ConfigMap training-config-{name}" in told
     assert space.names(JOB) == [] and f"training-config-{name}" not in space.names("ConfigMap")

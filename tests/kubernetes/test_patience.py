@@ -54,7 +54,7 @@ def test_one_odd_answer_ends_no_follower(space, bundle, fault, place):
     space.cluster.proxy.fail(method="GET", path=place, **fault)
     waiting = Collected(BACKEND.wait(handle))
     logs = Collected(BACKEND.logs(handle, LogSelection(), follow=True))
-    await_true(lambda: waiting.got and "first" in logs.got, 60)
+    await_true(lambda: waiting.got and "first" in logs.got)
     space.cluster.kubelet.write(pod, "last")
     space.end_container(pod)
     space.conditions(handle.native_id, "Completed")
@@ -71,7 +71,7 @@ def test_an_odd_event_of_a_watch_ends_no_follower(space, bundle, line):
     handle = BACKEND.submit(bundle())
     space.cluster.proxy.fail(path="hyperpodpytorchjobs.*watch=true", body=line)
     seen = Collected(BACKEND.wait(handle))
-    await_true(lambda: seen.got, 60)
+    await_true(lambda: seen.got)
     space.conditions(handle.native_id, "Completed")
     assert seen.result(60)[-1].state is JobState.SUCCEEDED
 
@@ -144,7 +144,7 @@ def test_a_quota_s_refusal_is_reported_as_one(space, bundle):
         problems = refused(space, made)
         return [each for each in problems if each.code == "E354"]
 
-    await_true(is_enforced, 60)
+    await_true(is_enforced)
     (found,) = is_enforced()
     assert "exceeded quota: none" in found.message and "Role" not in found.remedy and "quota" in found.remedy
 
@@ -209,7 +209,7 @@ def test_a_webhook_s_refusal_is_reported_as_one(space, bundle, webhook):
             return "denied" in error.message
         return False
 
-    await_true(is_asked, 60)
+    await_true(is_asked)
     found = refused(space, made)
     assert [each.code for each in found] == ["E355"]
     assert "no cost centre" in found[0].message and 'admission webhook "costs.example.com"' in found[0].remedy

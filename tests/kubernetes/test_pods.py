@@ -61,7 +61,7 @@ def run(space, environment):
 
     def finished(*words, given=b""):
         return subprocess.run(
-            recipes(*words), input=given, capture_output=True, cwd=space.folder, env=environment, timeout=120
+            recipes(*words), input=given, capture_output=True, cwd=space.folder, env=environment, timeout=200
         )
 
     return finished
@@ -182,7 +182,7 @@ def test_an_input_whose_end_cannot_be_passed_on_is_noted(space, job, pod, enviro
         assert process.stdout.readline() == b"hello\n"
         assert b"N151" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(200) == 130
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_exec_needs_its_own_permission_and_names_it(space, job, pod, run):
     assert b"E344" in done.stderr and b"pods/exec" in done.stderr
     assert kube_api.USER_TOKEN.encode() not in done.stderr
     allow(space, READS, READS_JOBS, {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get"]})
-    await_true(lambda: run("exec", job, "--", "true").returncode == 0, 60)
+    await_true(lambda: run("exec", job, "--", "true").returncode == 0)
 
 
 class Terminal:
@@ -277,7 +277,7 @@ class Terminal:
         os.write(self.fd, text.encode())
 
     def await_text(self, text):
-        await_true(lambda: text.encode() in self.output, 60)
+        await_true(lambda: text.encode() in self.output)
 
     def exit_code(self):
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -297,7 +297,7 @@ def test_a_shell_has_a_terminal_its_size_and_every_key(space, job, pod, environm
     terminal = Terminal(recipes("exec", job), space.folder, environment)
     before = termios.tcgetattr(terminal.fd)
     set_size(terminal, 40, 100)
-    await_true(lambda: any(f"/{pod}/" in each for each in space.cluster.kubelet.requests if "/exec/" in each), 60)
+    await_true(lambda: any(f"/{pod}/" in each for each in space.cluster.kubelet.requests if "/exec/" in each))
     terminal.type("echo is-$((6*7)); test -t 0 && echo a-terminal\r")
     terminal.await_text("is-42")
     terminal.await_text("\na-terminal")
@@ -318,7 +318,7 @@ def test_a_terminal_is_as_it_was_where_the_command_is_ended(space, job, pod, env
 
     terminal = Terminal(recipes("exec", job), space.folder, environment)
     before = termios.tcgetattr(terminal.fd)
-    await_true(lambda: not termios.tcgetattr(terminal.fd)[3] & termios.ICANON, 60)
+    await_true(lambda: not termios.tcgetattr(terminal.fd)[3] & termios.ICANON)
     os.kill(terminal.pid, signal.SIGTERM)
     assert terminal.exit_code() == 143
     assert termios.tcgetattr(terminal.fd)[3] == before[3]
@@ -381,7 +381,7 @@ def test_a_forwarded_port_carries_several_connections_of_any_size(space, job, po
         for thread in threads:
             thread.join(60)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(200) == 130
 
 
 def test_a_port_is_forwarded_from_the_loopback_address_only(space, job, pod, environment, service):

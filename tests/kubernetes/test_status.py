@@ -199,7 +199,7 @@ TARGET = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j",
 
 
 @given(status=STATUS, pod_status=STATUS, workload_status=STATUS, held=st.sampled_from(["", "Running", "Completed"]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_status_is_read_and_shown(status, pod_status, workload_status, held):
     if held and isinstance(status, dict):
         status = {

@@ -272,6 +272,33 @@ def test_user_content_is_saved_and_restored_at_another_number_of_ranks(tmp_path,
 
 
 @pytest.mark.parametrize("kind", [plain_checkpoints, tiered_checkpoints], ids=["plain", "tiers"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"a/b": torch.ones(2), "a": {"b": torch.zeros(2)}},
+        {0: torch.ones(2), "0": torch.zeros(2), "%=0": torch.full((2,), 3.0)},
+        {"a%2Fb": torch.ones(2), "a/b": torch.zeros(2)},
+        {"sparse": torch.eye(3).to_sparse()},
+    ],
+    ids=["slash in a key", "number and text", "escape in a key", "sparse"],
+)
+def test_every_tensor_of_user_content_is_restored_where_it_was(tmp_path, kind, values):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    content = Content(model, optimizer, user_content={"counters": Counters(values=values)})
+    kind(tmp_path).save(content, Progress(1, 10, 1), is_last=True)
+    counters = Counters()
+    kind(tmp_path).load(Content(model, optimizer, user_content={"counters": counters}))
+
+    def plain(structure: Any) -> Any:
+        if isinstance(structure, dict):
+            return {key: plain(each) for key, each in structure.items()}
+        return structure.to_dense().tolist()
+
+    assert plain(counters.values["values"]) == plain(values)
+
+
+@pytest.mark.parametrize("kind", [plain_checkpoints, tiered_checkpoints], ids=["plain", "tiers"])
 def test_user_content_that_a_checkpoint_lacks_keeps_its_initial_values(tmp_path, kind, capsys):
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

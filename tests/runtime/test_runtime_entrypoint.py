@@ -54,7 +54,7 @@ def start(folder: Path, processes: int, local_processes: int, **env: str) -> lis
 def test_ranks_pick_the_configuration_of_their_cluster_size(tmp_path):
     write_configs(tmp_path / "configs")
     ranks = start(tmp_path, processes=3, local_processes=1)
-    outputs = [rank.communicate(timeout=120) for rank in ranks]
+    outputs = [rank.communicate(timeout=200) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0, 0], outputs
     assert "finished at step 5, loss" in outputs[0][0]
     assert outputs[1][0] == ""
@@ -74,7 +74,7 @@ def test_the_first_step_does_not_wait_for_mlflow(tmp_path):
     )
     (rank,) = start(tmp_path, 1, 1, PYTHONPATH=str(slow))
     try:
-        output, errors = rank.communicate(timeout=120)
+        output, errors = rank.communicate(timeout=200)
     finally:
         rank.kill()
     assert rank.returncode == 0, errors
@@ -86,7 +86,7 @@ def test_a_fault_prints_its_traceback_and_exits_nonzero(tmp_path):
     path = tmp_path / "configs" / contract.config_name(1)
     path.write_text(path.read_text().replace("tiny_lm", "huge_lm"))
     (rank,) = start(tmp_path, 1, 1)
-    _, errors = rank.communicate(timeout=120)
+    _, errors = rank.communicate(timeout=200)
     assert rank.returncode == 1
     assert "Traceback" in errors and "run.model_type='huge_lm'; this trainer builds tiny_lm" in errors
 
@@ -141,7 +141,7 @@ def test_an_event_on_one_rank_stops_all_with_a_checkpoint(tmp_path):
     ranks = start(tmp_path, 2, 2, HYPERPOD_SIGNAL_COORDINATION="distributed")
     assert "step 1/" in ranks[0].stdout.readline()
     ranks[1].send_signal(signal.SIGUSR1)
-    outputs = [rank.communicate(timeout=60) for rank in ranks]
+    outputs = [rank.communicate(timeout=200) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     done = metrics(tmp_path / "run")[-1]["step"]
     assert f"stopped at step {done} for a scale event" in outputs[0][0]

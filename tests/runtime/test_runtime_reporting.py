@@ -228,7 +228,7 @@ def test_the_reporter_sends_while_training_goes_on(tmp_path, mlflow_run):
     reporter = Reporter(tmp_path, uri, run_id)
     for step in range(1, 6):
         reporter.report(replace(FIRST, step=step))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 200
     while not (tmp_path / contract.SHIPPED_FILE).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert logged(client, run_id) == [1, 2, 3, 4, 5]

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
@@ -48,7 +48,6 @@ def attempt(cursor: int, steps: int, world_size: int, **arguments) -> tuple[int,
     seed=st.integers(0, 2**31),
     attempts=st.lists(st.tuples(st.integers(1, 7), st.integers(0, 5)), max_size=5),
 )
-@settings(deadline=None)
 def test_every_sample_of_every_epoch_once_whatever_the_world_sizes(num_samples, epochs, attempts, **arguments):
     arguments |= {"num_samples": num_samples, "epochs": epochs}
     cursor, taken = 0, []
@@ -62,7 +61,6 @@ def test_every_sample_of_every_epoch_once_whatever_the_world_sizes(num_samples, 
 
 
 @given(per_rank=shares_lists, num_samples=st.integers(1, 60), micro=st.none() | st.integers(1, 4))
-@settings(deadline=None)
 def test_explicit_shares_are_kept_to(per_rank, num_samples, micro):
     total, ranks = sum(per_rank), len(per_rank)
     arguments = {"num_samples": num_samples, "samples_per_step": total, "per_rank": per_rank}

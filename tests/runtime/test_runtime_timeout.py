@@ -10,6 +10,7 @@ from runtime_ranks import run_ranks
 
 from launcher.contract import ENV_COLLECTIVE_TIMEOUT
 from launcher.runtime.process_group import BadTimeout, Place, collective_timeout
+from launcher.runtime.tiers.ranks import LEAST_TIMEOUT, Ranks
 
 
 def test_a_collective_that_a_rank_misses_fails_after_the_timeout(tmp_path, monkeypatch):
@@ -35,6 +36,18 @@ def test_a_collective_that_a_rank_misses_fails_after_the_timeout(tmp_path, monke
 def test_without_a_setting_the_default_holds(monkeypatch):
     monkeypatch.delenv(ENV_COLLECTIVE_TIMEOUT, raising=False)
     assert collective_timeout() == timedelta(minutes=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("60", LEAST_TIMEOUT), ("7200", timedelta(hours=2))], ids=["shorter", "longer"]
+)
+def test_ranks_that_save_to_tiers_wait_as_long_as_a_shard_may_take(tmp_path, monkeypatch, text, expected):
+    monkeypatch.setenv(ENV_COLLECTIVE_TIMEOUT, text)
+
+    def work(place: Place) -> timedelta:
+        return Ranks().group._get_backend(torch.device("cpu")).options._timeout
+
+    assert run_ranks(2, work, tmp_path) == [expected, expected]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "1e300"])

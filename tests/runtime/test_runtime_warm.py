@@ -91,7 +91,7 @@ def asleep(worker):
 
 
 def wait_gone(pid):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 200
     while psutil.pid_exists(pid):
         assert time.monotonic() < deadline, f"{pid} is still there"
         time.sleep(0.02)
@@ -99,14 +99,14 @@ def wait_gone(pid):
 
 def test_a_fork_has_the_arguments_environment_folder_and_streams_of_its_worker(node, tmp_path):
     start, _ = node
-    out, err = start(SAYS_WHO_IT_IS).communicate(timeout=120)
+    out, err = start(SAYS_WHO_IT_IS).communicate(timeout=200)
     assert out == f"['--flag', 'a b'] 5 {tmp_path / 'folder'}\n"
     assert err == "oops\n"
 
 
 def test_a_worker_ends_with_the_status_of_its_fork(node):
     start, _ = node
-    assert start(SAYS_WHO_IT_IS).wait(120) == 3
+    assert start(SAYS_WHO_IT_IS).wait(200) == 3
     assert start("raise RuntimeError('out of patience')").wait(120) == 1
 
 
@@ -117,7 +117,7 @@ def test_signals_are_handed_on_and_a_fork_that_one_ends_ends_its_worker_alike(no
     worker.send_signal(signal.SIGUSR1)
     assert worker.stdout.readline() == f"told {signal.SIGUSR1}\n"
     worker.terminate()
-    assert worker.wait(120) == -signal.SIGTERM
+    assert worker.wait(200) == -signal.SIGTERM
     wait_gone(fork)
 
 
@@ -132,14 +132,14 @@ def test_a_killed_worker_takes_its_fork_with_it(node):
     fork = asleep(worker)
     worker.kill()
     wait_gone(fork)
-    assert start(SAYS_WHO_IT_IS).wait(120) == 3
+    assert start(SAYS_WHO_IT_IS).wait(200) == 3
 
 
 def test_a_killed_fork_ends_its_worker_alike(node):
     start, _ = node
     worker = start(SLEEPS)
     os.kill(asleep(worker), signal.SIGKILL)
-    assert worker.wait(120) == -signal.SIGKILL
+    assert worker.wait(200) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("waiting", [1, 2], ids=["one-worker", "two-workers"])
@@ -150,12 +150,12 @@ def test_a_warm_process_that_hangs_is_killed_and_its_workers_start_cold(node, wa
     server.send_signal(signal.SIGSTOP)
     workers = [start(SAYS_WHO_IT_IS, patience_s=0.2) for _ in range(waiting)]
     for worker in workers:
-        out, err = worker.communicate(timeout=120)
+        out, err = worker.communicate(timeout=200)
         assert out == "cold\n" and worker.returncode == 0
         assert "no warm start" in err
-    assert server.wait(120) == -signal.SIGKILL
+    assert server.wait(200) == -signal.SIGKILL
     wait_gone(fork)  # it would run beside the workers of the next attempt
-    assert earlier.wait(120) == -signal.SIGKILL
+    assert earlier.wait(200) == -signal.SIGKILL
 
 
 def test_a_warm_process_answers_while_it_serves_and_not_while_it_hangs(node):
@@ -175,7 +175,7 @@ def test_a_killed_warm_process_takes_every_fork_with_it(node):
     worker = start(SLEEPS)
     fork = asleep(worker)
     server.kill()
-    assert worker.wait(120) == -signal.SIGKILL
+    assert worker.wait(200) == -signal.SIGKILL
     server.wait()
     wait_gone(fork)
 
@@ -195,7 +195,7 @@ def test_what_happens_to_one_fork_at_once_does_not_touch_another(node, how):
         time.sleep(0.1)
     os.kill(forks[0], signal.SIGKILL)
     server.send_signal(signal.SIGCONT)
-    assert first.wait(120) == -signal.SIGKILL
+    assert first.wait(200) == -signal.SIGKILL
     wait_gone(forks[0])
     second.send_signal(signal.SIGUSR1)
     assert second.stdout.readline() == f"told {signal.SIGUSR1}\n"
@@ -209,7 +209,7 @@ def test_a_worker_whose_warm_process_dies_does_not_start_a_second_time(node):
     worker.send_signal(signal.SIGUSR1)
     time.sleep(0.1)
     server.kill()
-    out, err = worker.communicate(timeout=120)
+    out, err = worker.communicate(timeout=200)
     assert (worker.returncode, out, err) == (-signal.SIGKILL, "", "")
 
 
@@ -230,7 +230,7 @@ def test_without_a_warm_process_a_worker_starts_cold_and_says_so(node):
     start, server = node
     server.kill()
     server.wait()
-    out, err = start(SLEEPS).communicate(timeout=120)
+    out, err = start(SLEEPS).communicate(timeout=200)
     assert out == "cold\n"
     assert err.startswith("no warm start: ")
 
@@ -252,7 +252,7 @@ def test_nothing_is_told_to_a_warm_process_of_somebody_else(node, tmp_path):
             connection, _ = listener.accept()
             os._exit(0 if connection.recv(1) == b"" else 1)
     os.read(ready, 1)
-    out, err = start(SLEEPS).communicate(timeout=120)
+    out, err = start(SLEEPS).communicate(timeout=200)
     assert out == "cold\n" and "another user's" in err
     assert os.waitpid(squatter, 0)[1] == 0
 

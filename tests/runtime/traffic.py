@@ -10,7 +10,7 @@ import torch
 from runtime_ranks import run_ranks
 
 from launcher import contract
-from launcher.runtime.checkpoint import model_state
+from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.journal import Journal
@@ -49,7 +49,7 @@ def state_of(place: Place, width: int, depth: int, strategy: str) -> dict[str, A
     optimizer.step()
     common = {f"running{layer}": torch.arange(float(width)) + layer for layer in range(depth)}
     return {
-        **model_state(model, optimizer),
+        **Content(model, optimizer).state(),
         "common": common,
         "scheduler": b"x" * 500,
         "random": {f"{place.rank}": b"r"},

@@ -122,7 +122,7 @@ def test_a_program_reads_it_as_a_file(local, stream):
     local.put("train/a", b"some words\n" * 1000)
     folder, _ = stream(local, channel(f"{local.base}/train/"))
     script = "for epoch in 0 1; do until [ -p train_$epoch ]; do sleep 0.01; done; wc -l < train_$epoch; done"
-    done = subprocess.run(["sh", "-c", script], cwd=folder, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["sh", "-c", script], cwd=folder, capture_output=True, text=True, timeout=200)
     assert done.stdout.split() == ["1000", "1000"]
 
 

@@ -132,7 +132,7 @@ def test_variables_are_the_toolkits(groups, tmp_path):
         " print(json.dumps([E().to_env_vars(), E().to_cmd_args()]))"
     )
     env = {"SAGEMAKER_BASE_DIR": hosts[1].base, "TRAINING_JOB_NAME": "job", "PATH": os.environ["PATH"]}
-    done = subprocess.run([TOOLKIT / "python", "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([TOOLKIT / "python", "-c", code], env=env, capture_output=True, text=True, timeout=200)
     theirs, words = json.loads(done.stdout.splitlines()[-1])
     ours = variables.toolkit(request, hosts, hosts[1])
     inner, known = json.loads(ours.pop("SM_TRAINING_ENV")), json.loads(theirs.pop("SM_TRAINING_ENV"))

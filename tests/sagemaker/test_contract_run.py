@@ -374,7 +374,7 @@ def test_nothing_is_left_when_a_process_of_the_job_is_killed(victim, tmp_path):
         os.kill(operator_of(bundle.directory), signal.SIGKILL)
     else:
         launch.send_signal(signal.SIGKILL if victim == "launcher" else signal.SIGINT)
-    launch.wait(timeout=60)
+    launch.wait(timeout=200)
     wait_for(lambda: not processes_of(tmp_path))
     assert not (bundle.directory / RUN_DIR / "hosts").exists()
     record = jobs.submitted(bundle.directory)

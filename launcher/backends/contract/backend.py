@@ -86,7 +86,7 @@ class ContractBackend(SageMakerBackend):
         message = "a job on this machine has no server that could be asked; its checks are those of every launch"
         return (Problem("E416", "server_dry_run", message, value=True, remedy="dry_run=true"),)
 
-    def intent(self, bundle: Bundle, known: JobHandle | None) -> None:
+    def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return None: a job here is found by its bundle."""
 
     def submit(self, bundle: Bundle) -> JobHandle:

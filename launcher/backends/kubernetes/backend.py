@@ -78,7 +78,7 @@ class KubernetesBackend:
             console.show_notice(notice, stderr=True)
         return findings.problems
 
-    def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle:
+    def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return the job's name, its namespace, and the server that the context leads to.
 
         Raises:

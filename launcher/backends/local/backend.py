@@ -141,7 +141,7 @@ class LocalBackend:
         message = "a job on this machine has no server that could be asked; its checks are those of every launch"
         return (Problem("E416", "server_dry_run", message, value=True, remedy="dry_run=true"),)
 
-    def intent(self, bundle: Bundle, known: JobHandle | None) -> None:
+    def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return None: a job here ends with its launch."""
 
     def submit(self, bundle: Bundle) -> JobHandle:
@@ -296,6 +296,7 @@ def _hang_limits(job: JobSpec) -> HangLimits:
         start_cut_off_s=start_s or START_CUT_OFF_S,
         recurring_s=hang.expectedRecurringFrequencyInSeconds if hang else None,
         stop_pattern=hang.stopPattern if hang else None,
+        other_work_s=hang.otherWorkCutOffInSeconds if hang else None,
         watches_start=not job.settings.command or start_s is not None,
     )
 

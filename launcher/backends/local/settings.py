@@ -16,10 +16,13 @@ class Hang(Model):
     """
 
     expectedStartCutOffInSeconds: PositiveSeconds | None = None
-    """Seconds from a start of the workers to the first step, and for a checkpoint or other announced work between two
-    steps; 1200 when left out. Left out, a script of your own that has reported no step yet is not watched."""
+    """Seconds from a start of the workers to the first step, and for a checkpoint; 1200 when left out. Left out, a
+    script of your own that has reported no step yet is not watched."""
     expectedRecurringFrequencyInSeconds: PositiveSeconds | None = None
     """Seconds between two steps. Left out, ten times the longest of the last 50 steps, and at least 60."""
+    otherWorkCutOffInSeconds: PositiveSeconds | None = None
+    """Seconds for an evaluation, an export and what the script does after its last step, each. Left out, there is no
+    limit."""
     stopPattern: Annotated[str, Field(min_length=1)] | None = None
     """Regular expression, from the start of a line of rank 0's output, after which the watch ends."""
 

@@ -15,7 +15,7 @@ from launcher.backends.local.lines import LineReader
 from launcher.backends.local.logs import STDOUT, worker_log
 from launcher.backends.local.state import Attempt
 from launcher.backends.local.steps import DoneStep
-from launcher.contract import ACTIVITY_FILE, STEPS
+from launcher.contract import ACTIVITY_FILE, CHECKPOINT, STEPS
 
 RECENT_STEPS = 50
 
@@ -43,7 +43,7 @@ class StepWatch:
             now_s: Time of the look.
             attempt: Number of the workers' start; they run.
             done: The last step.
-            activity: What rank 0 announced last.
+            activity: What rank 0 announced last; what it announced in an earlier start does not count.
         """
         if attempt != self._attempt:
             self._attempt, self._since_s, self._step = attempt, now_s, None
@@ -60,9 +60,12 @@ class StepWatch:
 
     def _limit_s(self) -> float | None:
         limits = self._limits
+        what = self._activity.get("what", STEPS) if self._activity.get("attempt") == self._attempt else STEPS
+        if what not in (STEPS, CHECKPOINT):  # also before the first step: a restart repeats an evaluation
+            return limits.other_work_s
         if self._step is None:
             return limits.start_cut_off_s if self._knows_steps else None
-        if self._activity.get("what", STEPS) != STEPS:
+        if what == CHECKPOINT:
             return limits.start_cut_off_s
         return limits.recurring_s or max(LEAST_LIMIT_S, FACTOR * max(self._gaps, default=0.0))
 

@@ -50,7 +50,7 @@ class SageMakerBackend:
         """Return why SageMaker would refuse a bundle, as far as it says without making a job of it."""
         return submit.validate(_connection(bundle), bundle)
 
-    def intent(self, bundle: Bundle, known: JobHandle | None) -> None:
+    def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return None: SageMaker makes a job by one request, whose name the bundle has."""
 
     def submit(self, bundle: Bundle) -> JobHandle:

@@ -8,8 +8,14 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-TIMEOUT = timedelta(hours=1)
-"""How long the first rank to be done may wait for the last: a large shard over a slow network."""
+from launcher.runtime.process_group import collective_timeout
+
+LEAST_TIMEOUT = timedelta(hours=1)
+"""How long the first rank to be done may wait for the last, at least: a large shard over a slow network.
+
+A shorter limit for collectives does not hold here. Most of these waits are beside training, and a rank that hangs is
+missing in the collective of a step first, which has that limit.
+"""
 
 MESSAGE_BYTES = 64 << 20
 """Bytes sent in one message."""
@@ -27,7 +33,7 @@ class Ranks:
     """
 
     def __init__(self) -> None:
-        self.group = dist.new_group(backend="gloo", timeout=TIMEOUT) if dist.is_initialized() else None
+        self.group = dist.new_group(backend="gloo", timeout=_timeout()) if dist.is_initialized() else None
         self.rank = dist.get_rank() if self.group else 0
         self.size = dist.get_world_size() if self.group else 1
 
@@ -100,6 +106,11 @@ class Ranks:
         """Fill `room` with bytes that a rank sends."""
         for part in _parts(room):
             dist.recv(part, source, group=self.group)
+
+
+def _timeout() -> timedelta:
+    """Return how long ranks wait for each other: as long as in any collective, and no shorter than a shard takes."""
+    return max(LEAST_TIMEOUT, collective_timeout())
 
 
 def _parts(data: torch.Tensor) -> Iterable[torch.Tensor]:
