@@ -62,6 +62,8 @@ def cluster_jobs(context: str | None, namespace: str | None, *, is_everywhere: b
     with _connected(context) as connection:
         where = None if is_everywhere else _namespace(connection, namespace)
         found = inventory.jobs(connection, where)
+        if not found and where:
+            inventory.require_namespace(connection, where)
     if as_json:
         print(json.dumps([_job_json(job) for job in found], indent=2))
     elif not found:
@@ -101,7 +103,7 @@ def adopt(
 
 def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":
     """Return the record of a job as its cluster has it; what only its bundle would say stays empty."""
-    from launcher.backends.kubernetes import objects
+    from launcher.backends.kubernetes import lenient, objects
     from launcher.jobs import JobRecord
     from launcher.specs import JobHandle
 
@@ -110,7 +112,7 @@ def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str)
     own = (metadata["name"], found["kind"], metadata["namespace"], connection.context, metadata["uid"])
     handle = JobHandle("k8s", folder.name, folder.absolute(), *own, server=cluster_id)
     created = datetime.fromisoformat(metadata["creationTimestamp"]).astimezone(UTC).isoformat(timespec="seconds")
-    user = annotations.get(objects.USER, "unknown")
+    user = lenient.text(annotations.get(objects.USER)) or "unknown"
     return JobRecord(handle, annotations.get(objects.DIGEST, ""), created, user)
 
 

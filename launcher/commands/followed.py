@@ -24,8 +24,11 @@ _COLUMNS = ("job", "cluster", "state", "nodes", "submitted", "message")
 
 def jobs(
     folder: Annotated[
-        str, typer.Argument(metavar="[FOLDER]", help="What base_results_dir was when they were launched.")
-    ] = "results",
+        str | None,
+        typer.Argument(
+            metavar="[FOLDER]", help="What base_results_dir was when they were launched; results if left out."
+        ),
+    ] = None,
     cluster: Annotated[
         bool, typer.Option("--cluster", help="In place of the folder: the training jobs of a Kubernetes cluster.")
     ] = False,
@@ -38,14 +41,17 @@ def jobs(
     from pathlib import Path
 
     if cluster:
+        if folder is not None:
+            raise fail("E801", "recipes jobs", "--cluster takes the place of a folder", value=folder)
         cluster_jobs(context, namespace, is_everywhere=is_everywhere, as_json=as_json)
         return
     if context or namespace or is_everywhere:
         raise fail("E801", "recipes jobs", "--context, --namespace and --all-namespaces go with --cluster")
 
-    from launcher import console, pipeline
+    from launcher import bundle, console, pipeline
     from launcher.jobs import listing, with_statuses
 
+    folder = folder or bundle.RESULTS
     listed = tuple(with_statuses(listing(Path(folder)), pipeline.load_backend))
     if as_json:
         print(json.dumps([_listed_json(each) for each in listed], indent=2))

@@ -113,7 +113,13 @@ def test_who_may_not_list_jobs_is_told_what_is_missing(space, capsys):
 
 @pytest.mark.parametrize(
     "words",
-    [["jobs", "-A"], ["jobs", "-n", "x"], ["jobs", "--context", "x"], ["jobs", "--cluster", "-A", "-n", "x"]],
+    [
+        ["jobs", "-A"],
+        ["jobs", "-n", "x"],
+        ["jobs", "--context", "x"],
+        ["jobs", "--cluster", "-A", "-n", "x"],
+        ["jobs", "x", "--cluster"],
+    ],
     ids=" ".join,
 )
 def test_options_of_a_cluster_go_with_a_cluster(words, capsys, tmp_path, monkeypatch):
@@ -137,6 +143,13 @@ def test_names_from_the_command_line_are_only_names(space, capsys, name):
         assert "E386" in capsys.readouterr().err
     asked = space.cluster.proxy.seen[len(before) :]
     assert not any("secrets" in each or "%2f" in each.lower() for each in asked)
+
+
+def test_a_mistyped_namespace_is_a_problem_and_not_an_empty_list(space, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["jobs", "--cluster", "-n", f"{space.name}x"]) == 2
+    assert "E345 --namespace" in capsys.readouterr().err
+    assert out(capsys, "jobs", "--cluster", "-n", space.name) == ""
 
 
 def test_a_job_that_was_launched_from_its_folder_names_its_user(space, bundle, capsys, monkeypatch):

@@ -1,12 +1,17 @@
 """What the cluster says of a job as one state and a few words. No API server: these are tables."""
 
+import json
+import types
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.control import planned_sizes
+from launcher.backends.kubernetes.errors import api_error
 from launcher.backends.kubernetes.logs import Window
+from launcher.backends.kubernetes.pods import reason
 from launcher.backends.kubernetes.ranks import Filter, Places
 from launcher.backends.kubernetes.status import View, read
 from launcher.backends.kubernetes.target import Target, is_event_of, own_pods
@@ -205,12 +210,33 @@ def test_any_status_is_read_and_shown(status, pod_status, workload_status, held)
     pods = [{"metadata": {"name": "j-pods-0", "uid": "1"}, "status": pod_status}]
     seen = read(View(resource, own_pods(pods, TARGET, resource), [{"status": workload_status}]))
     assert isinstance(seen.message, str) and seen.restarts >= 0
+    assert all(sign.isprintable() or sign == "\n" for sign in seen.message)
     assert all(isinstance(node, str) for node in seen.faulty_nodes)
     assert not is_event_of({"involvedObject": status}, TARGET, resource, pods)
     if status and not isinstance(status, dict):
         assert "status is" in seen.message
     if held == "Completed" and isinstance(status, dict) and "Failed" not in str(status):
         assert seen.state is JobState.SUCCEEDED
+
+
+ESCAPE = "\x1b]0;title\x07\x9b31m\u202e"
+
+
+def test_no_word_of_the_cluster_controls_the_terminal():
+    waiting = {"state": {"waiting": {"reason": f"ErrImagePull{ESCAPE}", "message": ESCAPE}}, "image": ESCAPE}
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": ESCAPE}
+    failed = {"type": "Failed", "status": "True", "reason": ESCAPE, "message": ESCAPE}
+    status = {"latestFaultyPodInstanceList": {"faultyInstanceIdList": [ESCAPE]}, "restartCount": ESCAPE}
+    for held in ([], [failed], [{**failed, "type": ESCAPE}]):
+        for pod in ({"containerStatuses": [waiting]}, {"conditions": [unscheduled]}, {"reason": ESCAPE}):
+            pods = [{"metadata": {"name": "j-pods-0", "uid": "1"}, "status": {"phase": "Pending", **pod}}]
+            seen = read(View({"status": {**status, "conditions": held}}, pods))
+            assert "".join((seen.message, *seen.faulty_nodes)).isprintable()
+            assert reason(pods[0]).isprintable()
+    answer = types.SimpleNamespace(status=403, body=json.dumps({"message": ESCAPE}), headers={}, reason="")
+    assert api_error(answer).message.isprintable()
+    answer.body = ESCAPE
+    assert api_error(answer).message.isprintable()
 
 
 def test_a_condition_that_does_not_hold_counts_for_nothing():

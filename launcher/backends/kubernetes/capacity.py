@@ -10,7 +10,7 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
-from launcher.backends.kubernetes import objects
+from launcher.backends.kubernetes import lenient, objects
 from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.errors import ApiError
 from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
@@ -349,7 +349,7 @@ def _waiting(workload: Mapping[str, Any], behind: Mapping[tuple[str, str], str |
         local,
         spec.get("priority") or 0,
         datetime.fromisoformat(since or metadata["creationTimestamp"]).timestamp(),
-        conditions.get("QuotaReserved", {}).get("message", "").rstrip("."),
+        lenient.text(conditions.get("QuotaReserved", {}).get("message")).rstrip("."),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.client import CONNECT_TIMEOUT_S, Connection
 from launcher.backends.kubernetes.errors import ApiError, Unreachable
 
@@ -226,6 +227,6 @@ def _message(body: bytes | str, otherwise: str) -> str:
     """Return the words of a refusal: of a Status object, or as they came."""
     text = body.decode(errors="replace") if isinstance(body, bytes) else body
     try:
-        return json.loads(text)["message"]
+        return lenient.printable(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):
-        return " ".join(text.split())[:500] or otherwise.partition("-+-+-")[0].strip()
+        return lenient.printable(" ".join(text.split())[:500]) or otherwise.partition("-+-+-")[0].strip()

@@ -110,7 +110,7 @@ def api_error(error: Any) -> ApiError:
         answer = json.loads(body)
     except ValueError:
         answer = None
-    message = lenient.text(lenient.mapping(answer).get("message")) or " ".join(body.split())[:500]
+    message = lenient.text(lenient.mapping(answer).get("message")) or lenient.printable(" ".join(body.split())[:500])
     details = lenient.mapping(answer, "details")
     causes = tuple(lenient.text(each.get("reason")) for each in lenient.mappings(details.get("causes")))
     headers = error.headers or {}

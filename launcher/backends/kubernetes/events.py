@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from launcher.backends.kubernetes import objects
+from launcher.backends.kubernetes import lenient, objects
 from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.follow import (
     LOOK_AGAIN_S,
@@ -58,7 +58,8 @@ def _new_events(
             told[uid] = count
             label = "" if about.get("uid") == target.uid else f"{about.get('kind')}/{about.get('name')}"
             is_warning = event.get("type") == "Warning"
-            new.append(JobEvent(_time_s(event), event.get("reason", ""), event.get("message", ""), label, is_warning))
+            kind, message = lenient.text(event.get("reason")), lenient.text(event.get("message"))
+            new.append(JobEvent(_time_s(event), kind, message, label, is_warning))
     return sorted(new, key=lambda event: event.time_s)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.kubernetes import lenient, objects, status
-from launcher.backends.kubernetes.client import Connection
+from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
 from launcher.backends.kubernetes.errors import ApiError, problem
 from launcher.backends.kubernetes.target import Target, own_pods
 from launcher.problems import ProblemsFound, fail, masked
@@ -91,6 +91,19 @@ def jobs(connection: Connection, namespace: str | None) -> tuple[ClusterJob, ...
     return tuple(sorted(seen, key=lambda job: (job.created_s, job.namespace, job.name)))
 
 
+def require_namespace(connection: Connection, namespace: str) -> None:
+    """Raise a Problem if a namespace does not exist, whose lists are empty; one that may not be read may exist.
+
+    Raises:
+        ProblemsFound: It does not exist (E345).
+    """
+    try:
+        connection.get(objects.path("Namespace", "", namespace), accept=METADATA_ONLY)
+    except ApiError as error:
+        if error.status == 404:
+            raise fail("E345", "--namespace", error.message, value=namespace) from error
+
+
 def _kinds(connection: Connection, namespace: str | None) -> list[list[Mapping[str, Any]]]:
     """Return the custom resources of each kind that the cluster has and that may be listed."""
     lists, refusals, num_absent = [], [], 0
@@ -137,7 +150,7 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
         metadata["namespace"],
         metadata["name"],
         job["kind"],
-        annotations.get(objects.USER),
+        lenient.text(annotations.get(objects.USER)) or None,
         state,
         nodes,
         datetime.fromisoformat(metadata["creationTimestamp"]).timestamp(),

@@ -26,12 +26,19 @@ def mappings(value: Any) -> list[Mapping[str, Any]]:
 
 def texts(value: Any) -> tuple[str, ...]:
     """Return the non-empty strings in a list."""
-    return tuple(each for each in items(value) if isinstance(each, str) and each)
+    return tuple(filter(None, map(text, items(value))))
 
 
 def text(value: Any) -> str:
-    """Return a string; empty if the value is not one."""
-    return value if isinstance(value, str) else ""
+    """Return a string, with blanks for what a terminal would obey; empty if the value is not one."""
+    return printable(value) if isinstance(value, str) else ""
+
+
+def printable(value: str) -> str:
+    """Return a string with blanks in place of control characters other than the end of a line."""
+    if value.isprintable():
+        return value
+    return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in value)
 
 
 def count(value: Any) -> int:

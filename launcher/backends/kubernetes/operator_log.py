@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.kubernetes import objects
+from launcher.backends.kubernetes import lenient, objects
 from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.errors import ApiError
 from launcher.backends.kubernetes.logs import Reader
@@ -54,7 +54,7 @@ def lines(connection: Connection, target: Target, places: Places) -> Iterator[st
             reader = Reader(connection, operator.namespace, name, uid, is_followed=False)
             for _, line in reader.runs(lambda: False):
                 if mention.search(line) and not _is_elsewhere(line, target):
-                    yield masked(line)
+                    yield masked(lenient.printable(line))
     except ApiError as error:
         if error.status != 403:
             raise

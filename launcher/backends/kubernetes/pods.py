@@ -123,7 +123,6 @@ def _sentence(what: str, message: Any) -> str:
     """Return a reason and the first line of its message, as a terminal may show it."""
     line = lenient.text(message).strip().partition("\n")[0].rstrip(".")
     text = masked(f"{what}: {line}" if line else what)
-    text = "".join(sign if sign.isprintable() else " " for sign in text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 

@@ -242,13 +242,15 @@ def _obstacle(pod: Mapping[str, Any]) -> str | None:
         waiting = lenient.mapping(container, "state", "waiting")
         reason = lenient.text(waiting.get("reason"))
         if reason and reason not in _STARTING:
-            is_image = reason in _IMAGE_REASONS
-            what = f"waits for image {container.get('image')}" if is_image else "has pods that cannot start"
+            what = "has pods that cannot start"
+            if reason in _IMAGE_REASONS:
+                what = f"waits for image {lenient.text(container.get('image'))}"
             return f"{what}: {reason} {lenient.text(waiting.get('message'))}".strip().rstrip(".")
     for condition in lenient.mappings(status.get("conditions")):
         is_unscheduled = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
         if is_unscheduled and _phase(pod) == "Pending":
-            return f"waits for nodes: {condition.get('message') or condition.get('reason')}".rstrip(".")
+            why = lenient.text(condition.get("message")) or lenient.text(condition.get("reason"))
+            return f"waits for nodes: {why}".rstrip(".")
     return None
 
 
