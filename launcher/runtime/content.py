@@ -49,7 +49,8 @@ class Content:
         optimizer: Of the model's parameters.
         scheduler: Saved as one object.
         user_content: Further objects by name. Each is replicated: its sharded tensors are saved by all ranks, its
-            other tensors must be the same on all ranks, and of everything else the first rank's is saved.
+            other tensors must be the same on all ranks, and of everything else the first rank's is saved. A sharded
+            tensor is restored sharded only if the object has it already; otherwise every rank gets all of it.
         save_frozen: Also save frozen parameters, for a model that changes them by other means than an optimizer.
 
     Raises:
