@@ -77,9 +77,12 @@ def test_a_job_on_efa_locks_memory_and_one_without_may_not(policy, render):
     (elastic,) = job_pods(render, ELASTIC)
     (container,) = elastic["spec"]["containers"]
     assert "IPC_LOCK" in container["securityContext"]["capabilities"]["add"]
-    del container["resources"]["limits"]["vpc.amazonaws.com/efa"]
-    (refusal,) = policy.refusals(elastic)
-    assert "IPC_LOCK" in refusal
+    assert not policy.refusals(elastic)
+    limits = container["resources"]["limits"]
+    for without in (limits | {"vpc.amazonaws.com/efa": "0"}, {"cpu": "1"}):
+        container["resources"]["limits"] = without
+        (refusal,) = policy.refusals(elastic)
+        assert "IPC_LOCK" in refusal
 
 
 @pytest.mark.parametrize(
