@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
 from functools import partial
@@ -374,3 +376,10 @@ def test_a_checkpoint_that_names_no_stream_is_gone_on_from(tmp_path):
     job = Job(model, optimizer, sampler=StepSampler(NUM_SAMPLES, SAMPLES_PER_STEP), folder=tmp_path)
     job.restore()
     assert job.sampler.cursor == 64
+
+
+def test_a_start_waits_for_no_module_that_only_loading_and_saving_need():
+    heavy = "{'torch.distributed.checkpoint', 'torch.distributed.fsdp', 'boto3', 'mlflow'}"
+    program = f"import sys, launcher.runtime.elastic; print({heavy} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"

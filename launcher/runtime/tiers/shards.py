@@ -11,14 +11,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy
 import torch
-from torch.distributed.checkpoint.metadata import Metadata
 
 from launcher.runtime.integrity import CHUNK, checksum
 from launcher.runtime.newest import Damaged
+
+if TYPE_CHECKING:  # a start is not to wait for it before there is something to load
+    from torch.distributed.checkpoint.metadata import Metadata
 
 MAGIC, FIRST_MAGIC = b"rcptier2", b"rcptier1"
 """First bytes of a manifest; another format gets another number. The first format, which is still read, names no
@@ -107,7 +109,7 @@ class Manifest:
 
     key: Key
     sizes: tuple[int, ...]
-    metadata: Metadata
+    metadata: "Metadata"
     progress: Mapping[str, Any] = field(default_factory=dict)
     namespace: str = ""
 
