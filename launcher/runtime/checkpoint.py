@@ -214,7 +214,7 @@ class Checkpoints:
     def _is_saved(self, path: Path) -> bool:
         """Return whether `path` is published and intact; it is read in full unless this object saved or loaded it."""
         is_good = is_complete if self._intact == path else is_intact
-        return pointed(self.folder) == path and is_good(path)
+        return path not in self._damaged and pointed(self.folder) == path and is_good(path)
 
     def _make_room(self, path: Path) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -316,10 +316,16 @@ def _write(folder: Path, state: dict[str, Any]) -> None:
             dcp.save(state, storage_writer=CheckedWriter(folder), no_dist=not dist.is_initialized())
     except CheckpointException as error:
         failures = {place: failure for place, (failure, _) in error.failures.items()}
-        if not all(isinstance(failure, OSError | RuntimeError | MemoryError) for failure in failures.values()):
+        if not all(map(_may_pass, failures.values())):
             raise  # the state cannot be saved, and never will be
         reasons = "; ".join(f"rank {place}: {failure}" for place, failure in failures.items())
         raise CheckpointUnsaved(reasons) from error
+
+
+def _may_pass(failure: BaseException) -> bool:
+    # torch reports a full disk as a RuntimeError, and what it cannot serialize as one kind of it.
+    passing = isinstance(failure, OSError | RuntimeError | MemoryError)
+    return passing and not isinstance(failure, NotImplementedError)
 
 
 def _all_can(work: Callable[[], _Value]) -> _Value:

@@ -59,7 +59,7 @@ def candidates(folder: Path) -> list[Path]:
 def pointed(folder: Path) -> Path | None:
     """Return the checkpoint that the pointer names; None without a pointer, or with a damaged one."""
     pointer = folder / LATEST
-    if not pointer.exists():
+    if not pointer.is_file():
         return None
     # A version before checksums wrote the name alone.
     name, *seal = pointer.read_text(encoding="utf-8", errors="replace").split() or [""]

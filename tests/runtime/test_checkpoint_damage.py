@@ -110,6 +110,13 @@ def test_a_changed_pointer_hides_no_checkpoint(tmp_path):
     assert load(tmp_path)[0].step == 2
 
 
+def test_a_pointer_that_is_a_folder_hides_no_checkpoint(tmp_path):
+    save_steps(tmp_path, 1, 2)
+    (tmp_path / LATEST).unlink()
+    (tmp_path / LATEST).mkdir()
+    assert load(tmp_path)[0].step == 2
+
+
 def test_a_checkpoint_of_another_step_under_this_name_is_not_loaded(tmp_path):
     save_steps(tmp_path, 1, 2)
     for name in ("__0_0.distcp", ".metadata", PROGRESS):

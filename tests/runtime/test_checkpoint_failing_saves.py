@@ -13,6 +13,7 @@ import torch
 from runtime_ranks import run_ranks
 from test_runtime_checkpoint import load, new_model, save
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher import contract
 from launcher.runtime import checkpoint, checkpoint_folder
@@ -115,6 +116,13 @@ def test_a_state_that_can_never_be_saved_ends_the_training(tmp_path):
 
     with pytest.raises((AttributeError, TypeError)):
         Checkpoints(tmp_path).save(Content(*new_model(1.0), Scheduler()), Progress(1, 10, 1), is_last=False)
+
+
+def test_a_tensor_that_can_never_be_saved_ends_the_training(tmp_path):
+    model = nn.Linear(2, 1, device="meta")  # it has no data: NotImplementedError, which is a RuntimeError
+    content = Content(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(CheckpointException, match="no data"):
+        Checkpoints(tmp_path).save(content, Progress(1, 10, 1), is_last=False)
 
 
 def train(place: Place, run_dir: Path, full_at: set[int], until: int = 0) -> list[float]:

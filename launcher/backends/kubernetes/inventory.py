@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.kubernetes import lenient, objects, status
+from launcher.backends.kubernetes import follow, lenient, objects, status
 from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
 from launcher.backends.kubernetes.errors import ApiError, problem
 from launcher.backends.kubernetes.target import Target, own_pods
@@ -19,7 +19,6 @@ _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespa
 """Source: Kubernetes, Accessing the API from within a pod."""
 
 _ODD_NAME = "is not a name that Kubernetes takes"
-_CHUNK = 500
 ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com/neuron", "amd.com/gpu")
 """Extended resources that stand for accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
 
@@ -50,15 +49,9 @@ class ClusterJob:
 
 
 def listed(connection: Connection, where: str, **query: Any) -> list[Mapping[str, Any]]:
-    """Return a list of objects, read in pieces."""
-    items: list[Mapping[str, Any]] = []
-    token: str | None = None
-    while True:
-        page = connection.get(where, limit=_CHUNK, **{"continue": token}, **query)
-        items += page["items"]
-        token = page["metadata"].get("continue")
-        if not token:
-            return items
+    """Return the objects of a list."""
+    items, _ = follow.listed(connection, where, query)
+    return list(items.values())
 
 
 def default_namespace(context: str | None) -> str:
