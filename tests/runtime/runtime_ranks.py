@@ -32,8 +32,11 @@ def unused_port() -> int:
 
 def fork_ranks(world_size: int, work: Callable[[Place], Any], folder: Path) -> list[int]:
     """Start `work(place)` in `world_size` processes of one group and return their ids."""
-    port = unused_port()
-    return [_fork(rank, world_size, port, work, folder) for rank in range(world_size)]
+    with socket.socket() as holder:  # the ranks inherit it: no other process is given their port meanwhile
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+        return [_fork(rank, world_size, port, work, folder) for rank in range(world_size)]
 
 
 def run_ranks(world_size: int, work: Callable[[Place], Any], folder: Path) -> list[Any]:
