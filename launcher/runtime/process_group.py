@@ -173,6 +173,8 @@ def leave(exit_code: int = 0) -> None:
     """
     # An exit of this kind skips what multiprocessing would do now: the workers of a DataLoader would live on.
     for child in multiprocessing.active_children():
+        if child._parent_pid != os.getpid():
+            continue  # of the process that this one was forked from
         if child.daemon or exit_code:
             child.kill()
         child.join()

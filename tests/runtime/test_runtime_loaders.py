@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from runtime_ranks import run_ranks
 from torch.utils.data import DataLoader, Dataset
 
 from launcher.runtime import agent
@@ -101,6 +102,7 @@ from launcher.runtime import elastic
 import sys
 import time
 import torch
+from runtime_ranks import run_ranks
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -180,3 +182,10 @@ def group_lives(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_forked_rank_leaves_the_workers_of_its_parent_alone(tmp_path):
+    batches = iter(DataLoader(range(6), num_workers=1))
+    assert next(batches).item() == 0
+    assert run_ranks(1, lambda place: place.rank, tmp_path) == [0]
+    assert [batch.item() for batch in batches] == [1, 2, 3, 4, 5]
