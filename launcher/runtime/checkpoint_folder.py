@@ -86,7 +86,10 @@ def written(folder: Path) -> list[Path]:
 
 def _is_own(path: Path) -> bool:
     """Return whether a folder with the name of a checkpoint is one of ours, some of whose files may be missing."""
-    names = os.listdir(path) if path.is_dir() else [""]
+    try:
+        names = os.listdir(path) if path.is_dir() else [""]
+    except FileNotFoundError:  # removed meanwhile, by the run that saves here
+        return False
     return PROGRESS in names or all(_OWN_FILE.fullmatch(name) for name in names)
 
 

@@ -1,5 +1,6 @@
 """Which loaders `Job.steps` takes: those that draw from its sampler, however they fetch."""
 
+import gc
 import itertools
 import json
 import pickle
@@ -19,6 +20,13 @@ from launcher.runtime.samples import SampleLog
 
 NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS = 25, 6, 2
 NUM_STEPS = -(-NUM_SAMPLES * EPOCHS // SAMPLES_PER_STEP)
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """End the workers of loaders that only a cycle of references keeps: later tests fork."""
+    yield
+    gc.collect()
 
 
 class Indices(Dataset):
