@@ -102,7 +102,6 @@ from launcher.runtime import elastic
 import sys
 import time
 import torch
-from runtime_ranks import run_ranks
 from torch.utils.data import DataLoader, Dataset
 
 
