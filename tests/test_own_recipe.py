@@ -129,10 +129,9 @@ def test_a_new_recipe_is_refused(path, base, code, tmp_path, monkeypatch):
 def test_arguments_of_a_script_are_words_in_order(arguments, words, render):
     text = render(SCRIPT, *K8S, f"training_cfg.script_args={arguments}").files["manifests/job.yaml"]
     (container,) = yaml.safe_load(text)["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"]
-    shell, start, name, *given = container["command"]
-    assert (shell, start, name) == ("/bin/bash", "/config/start.sh", "hyperpodrun")
-    assert given[:3] == ["--nnodes=1", "--nproc-per-node=8", "--rdzv-backend=hyperpod"]
-    assert given[given.index("/app/train.py") + 1 :] == words
+    start = ["/bin/bash", "/config/start.sh"]
+    agent = ["hyperpodrun", "--nnodes=1", "--nproc-per-node=8", "--rdzv-backend=hyperpod", "--shutdown-timeout=600"]
+    assert container["command"] == [*start, *agent, "/app/train.py", *words]
 
 
 def test_a_module_and_the_configurations_folder(render):
