@@ -17,7 +17,7 @@ from launcher.rules.batches import is_uneven
 from launcher.rules.custom import is_script, is_unstated
 from launcher.rules.elasticity import bounds_moved
 from launcher.rules.models import MODEL
-from launcher.scales import get, replaced
+from launcher.scales import ABSENT, get, lookup, replaced
 from launcher.specs import (
     DEFAULT_SAVE_TIMEOUT_S,
     BatchSplit,
@@ -62,12 +62,17 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         settings=draft.settings,
         config=_whole_config(draft),
         overrides=draft.composition.overrides,
-        notices=(*draft.notices, *_notices(draft, sizes), *draft.recipe.notices, *_about_checkpoints(draft)),
+        notices=_all_notices(draft, sizes),
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
     own = filter(None, (backend_module(draft.backend, part) for part in ("security", "unplayed")))
     return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
+
+
+def _all_notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> tuple[Notice, ...]:
+    of_input = (*draft.composition.notices, *draft.notices)
+    return (*of_input, *_notices(draft, sizes), *draft.recipe.notices, *_about_checkpoints(draft))
 
 
 def tracking(job: JobSpec) -> Mlflow:
@@ -235,9 +240,8 @@ def _likely_slips(draft: Draft) -> Iterator[Notice]:
 
 def _has(draft: Draft, key: str) -> bool:
     """Tell whether the recipe sets a key, at some size at least."""
-    parent, _, name = f"recipes.{key}".rpartition(".")
-    trees = (draft.composition.tree, *({"recipes": scale.tree} for scale in draft.scales))
-    return any(name in (get(tree, parent) or ()) for tree in trees)
+    trees = (draft.composition.tree["recipes"], *(scale.tree for scale in draft.scales))
+    return any(lookup(tree, key) is not ABSENT for tree in trees)
 
 
 def _idle(draft: Draft) -> int:
