@@ -41,7 +41,7 @@ def serve(run: Callable[[Sequence[str]], int]) -> int:
         sources = settings.runtime.config_sources
         added = [_quoted(s.path) for s in sources if s.provider.endswith("command-line") and s.schema == "file"]
         words = [word for word in settings.overrides.task if word != f"recipes={USER_RECIPE}"]
-        jobs.append([*words, *user_recipes, f"hydra.searchpath=[{','.join(added)}]"])
+        jobs.append([*words, *user_recipes, *([f"hydra.searchpath=[{','.join(added)}]"] if added else [])])
 
     try:
         hydra.main(config_path=str(COLLECTION), config_name=CONFIG, version_base="1.3")(collect)()

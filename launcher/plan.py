@@ -17,7 +17,7 @@ from launcher.rules.batches import is_uneven
 from launcher.rules.custom import is_script, is_unstated
 from launcher.rules.elasticity import bounds_moved
 from launcher.rules.models import MODEL
-from launcher.scales import ABSENT, get, lookup, replaced
+from launcher.scales import ABSENT, SCALES, get, lookup, replaced
 from launcher.specs import (
     DEFAULT_SAVE_TIMEOUT_S,
     BatchSplit,
@@ -71,8 +71,15 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
 
 
 def _all_notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> tuple[Notice, ...]:
-    of_input = (*draft.composition.notices, *draft.notices)
+    of_input = (*draft.composition.notices, *_of_other_sizes(draft), *draft.notices)
     return (*of_input, *_notices(draft, sizes), *draft.recipe.notices, *_about_checkpoints(draft))
+
+
+def _of_other_sizes(draft: Draft) -> Iterator[Notice]:
+    """Yield a notice for each override of a single size that a static job does not read."""
+    decided = {} if draft.is_elastic else draft.composition.decided
+    for text in dict.fromkeys(text for path, text in decided.items() if path.startswith(f"{SCALES}.")):
+        yield Notice("N160", f"{text} changes nothing: the job is static")
 
 
 def tracking(job: JobSpec) -> Mlflow:

@@ -203,6 +203,11 @@ def known_configs(search: Sequence[str]) -> list[str]:
     return sorted(names)
 
 
+def is_group(config_path: str, search: Sequence[str]) -> bool:
+    """Return whether a path names a folder of configs to choose from."""
+    return any(source.is_group(config_path) for source in _sources(search))
+
+
 def _sources(search: Sequence[str]) -> list[RecipeFiles]:
     sources = [RecipeFiles("main", f"file://{COLLECTION}")]
     for place in search:
