@@ -334,7 +334,7 @@ _ELSEWHERE = (
     Code("N117", "Something of the pods is beyond the restricted Pod Security profile.", _SECURITY, "k8s"),
     Code("N118", "A section of distribution that is not enabled does nothing, whatever else it says.", _DISTRIBUTION),
     Code("N127", "An entry of extra_keys that is no key of the recipe may be a typo, or a leftover.", _TYPES),
-    Code("N128", "Accelerators that no process uses are paid for all the same.", "launcher/instances.yaml"),
+    Code("N128", "Accelerators that no process uses are paid for all the same.", "launcher/instances.csv"),
     Code("N126", "A recipe that leaves the model to you cannot say which weights it starts from.", _TYPES),
     Code("N150", "A part of a cluster that you may not read is left out.", "Kubernetes, RBAC", "k8s"),
     Code("N151", "Clusters before Kubernetes 1.30 pass on a command's input, and not its end.", _COMMANDS, "k8s"),

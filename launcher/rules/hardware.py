@@ -8,7 +8,7 @@ from launcher.nearest import did_you_mean
 from launcher.problems import Problem
 from launcher.rules import rule
 
-_TABLE = "launcher/instances.yaml"
+_TABLE = "launcher/instances.csv"
 
 
 @rule("E230", "instance_type", source=_TABLE)
