@@ -62,9 +62,12 @@ class Instance:
         return COUNTED_MEMORY_GIB.get(self.name, self.memory_gib)
 
     def efa_of(self, accelerators: int) -> int:
-        """Return the EFA devices of a pod with so many of the accelerators: its part of the node's, at least one."""
+        """Return the EFA devices of a pod with so many of the accelerators: its part of the node's, at least one.
+
+        A pod without accelerators gets none: its ranks communicate by gloo, over TCP.
+        """
         if not self.efa or not self.accelerators:
-            return self.efa
+            return 0
         return max(1, self.efa * accelerators // self.accelerators)
 
 
