@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import batch
+from launcher import batch, instance_notices
 from launcher.check import Draft, Scale, backend_module
 from launcher.checkpointing.section import compiled
 from launcher.context import LaunchContext
@@ -32,7 +32,7 @@ _NAME_LENGTH = 34
 """Characters of run.name kept in a job name. Source: the published launcher's job names."""
 
 _ARGS = "training_config.training_args"
-_LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing")
+_LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs")
 """Keys of a recipe that only the launcher reads, as they are written."""
 
 
@@ -62,7 +62,7 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         settings=draft.settings,
         config=_whole_config(draft),
         overrides=draft.composition.overrides,
-        notices=(*draft.notices, *_notices(draft, sizes), *draft.recipe.notices, *_about_checkpoints(draft)),
+        notices=tuple(_all_notices(draft, sizes)),
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
@@ -175,7 +175,16 @@ def _resources(draft: Draft) -> Resources:
         return Resources(None, 0, None, 0)
     per_device = max(1, instance.processes // max(1, instance.accelerators))
     accelerators = -(-draft.devices // per_device) if instance.accelerators else 0
-    return Resources(instance.name, accelerators, instance.accelerator_resource, instance.efa_of(accelerators))
+    efa = instance.efa_of(accelerators)
+    return Resources(instance.name, accelerators, instance.accelerator_resource, efa, instance)
+
+
+def _all_notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> Iterator[Notice]:
+    yield from draft.notices
+    yield from instance_notices.notices(draft)
+    yield from _notices(draft, sizes)
+    yield from draft.recipe.notices
+    yield from _about_checkpoints(draft)
 
 
 def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from launcher.checkpointing.section import Checkpointing
 from launcher.fields import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
+from launcher.instance_specs import InstanceSpec
 from launcher.problems import Notice
 
 if TYPE_CHECKING:
@@ -250,6 +251,10 @@ class RecipeBase(Model):
     instance_types: list[str]
     """Instance types it was tried on and fits the memory of; another one is refused unless you add it. An empty list
     allows any."""
+    instance_specs: Listed[InstanceSpec] | None = None
+    """Instance types that the launcher's table lacks, described: [{name: p9.48xlarge, accelerators: 8,
+    accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}]. For a type of the table, the values replace
+    the table's."""
     run: Run
     """What the job is called and which family trains it."""
     trainer: Trainer

@@ -378,4 +378,5 @@ INTERFACE = Interface(
     image_log=_LOG,
     image_env=_image_env,
     runs_as_root=True,
+    accelerator="gpu",
 )

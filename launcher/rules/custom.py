@@ -110,7 +110,7 @@ def states_no_processes(draft: Draft) -> bool:
     return all(is_unstated(draft, path) for path in _PROCESSES)
 
 
-@rule("E109", *_PROCESSES, "instance_type", source="launcher/instances.yaml")
+@rule("E109", *_PROCESSES, "instance_type", source="launcher/instances.csv")
 def processes_are_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One process a node leaves all devices but one idle, and they are paid for."""
     if states_no_processes(draft):
