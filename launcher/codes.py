@@ -295,7 +295,11 @@ _ELSEWHERE = (
     ),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
     Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
-    Code("N102", "num_nodes is not one of an elastic job's sizes, so it starts at its smallest.", _PRECEDENCE),
+    Code(
+        "N102",
+        "A job starts on its smallest size if num_nodes is not one, and on what its scenario gives it.",
+        _PRECEDENCE,
+    ),
     Code(
         "N103",
         "The instance has fewer accelerators than the recipe's devices; the batch follows the real number.",
