@@ -34,8 +34,9 @@ _NAME_LENGTH = 34
 
 _ARGS = "training_config.training_args"
 _NUM_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
-_LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs")
-"""Keys of a recipe that only the launcher reads, as they are written."""
+LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
+"""Keys of a recipe that only the launcher reads, as they are written. The published configurations of a size have no
+elastic_policy either: the operator decides about sizes."""
 
 
 def plan(draft: Draft, context: LaunchContext) -> JobSpec:
@@ -162,7 +163,7 @@ def _container_config(draft: Draft, tree: Mapping[str, Any], tiers: Mapping[str,
     kept = {key: value for key, value in mlflow.items() if key != "enabled"}
     if mlflow.get("enabled") is False:
         kept |= {"tracking_uri": "", "run_id": ""}
-    config = {key: value for key, value in tree.items() if key not in _LAUNCHER_KEYS}
+    config = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
     config |= {"checkpointing": tiers} if tiers else {}
     config = replaced(config, "trainer.devices", draft.devices)
     config = replaced(config, "run.hf_access_token", None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher import report
 from launcher.backends.base import NEWS
-from launcher.console import say, show_notice, show_table, shown_path, width
+from launcher.console import say, say_all, show_notice, show_table, shown_path, width
 from launcher.contract import LOG_DIR, RUN_DIR
 from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
