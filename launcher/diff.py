@@ -15,7 +15,7 @@ from launcher.layout import value_text
 from launcher.plan import LAUNCHER_KEYS
 from launcher.problems import fail
 from launcher.render import MANIFEST
-from launcher.scales import leaves, static_tree
+from launcher.scales import is_index, leaves, static_tree
 
 _HOW = ("dry_run", "server_dry_run", "wait")
 """Keys that say what a launch does, not what the job is."""
@@ -121,4 +121,4 @@ def changes(old: Side, new: Side) -> list[str]:
 
 def _in_order(path: str) -> list[tuple[int, str]]:
     """Return what sorts paths by their words, sizes by their number."""
-    return [(int(word), "") if word.isdigit() else (-1, word) for word in path.split(".")]
+    return [(int(word), "") if is_index(word) else (-1, word) for word in path.split(".")]

@@ -17,7 +17,7 @@ from launcher.rules.batches import is_uneven
 from launcher.rules.custom import is_script, is_unstated
 from launcher.rules.elasticity import bounds_moved
 from launcher.rules.models import MODEL
-from launcher.scales import get, replaced
+from launcher.scales import ABSENT, get, lookup, replaced
 from launcher.specs import (
     DEFAULT_SAVE_TIMEOUT_S,
     BatchSplit,
@@ -205,6 +205,7 @@ def _resources(draft: Draft) -> Resources:
 
 
 def _all_notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> Iterator[Notice]:
+    yield from draft.composition.notices
     yield from draft.notices
     yield from instance_notices.notices(draft)
     yield from _notices(draft, sizes)
@@ -269,9 +270,8 @@ def _likely_slips(draft: Draft) -> Iterator[Notice]:
 
 def _has(draft: Draft, key: str) -> bool:
     """Tell whether the recipe sets a key, at some size at least."""
-    parent, _, name = f"recipes.{key}".rpartition(".")
-    trees = (draft.composition.tree, *({"recipes": scale.tree} for scale in draft.scales))
-    return any(name in (get(tree, parent) or ()) for tree in trees)
+    trees = (draft.composition.tree["recipes"], *(scale.tree for scale in draft.scales))
+    return any(lookup(tree, key) is not ABSENT for tree in trees)
 
 
 def _idle(draft: Draft) -> int:
