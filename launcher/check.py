@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from launcher import families, instances, planner, references
+from launcher import families, instance_specs, planner, references
 from launcher.chosen import GROUPS
 from launcher.compose import Composition
 from launcher.instances import Instance
@@ -120,6 +120,10 @@ class Draft:
             return self.scales
         return tuple(s for s in self.scales if s.nodes and policy.min_nodes <= s.nodes <= policy.max_nodes)
 
+    def instance_of(self, instance_type: str) -> Instance | None:
+        """Return a type that the table has or the recipe describes; None for any other."""
+        return instance_specs.find(instance_type, self.recipe.instance_specs)
+
     def is_explicit(self, path: str) -> bool:
         """Tell whether the user's overrides set `path`."""
         return path in self.composition.explicit
@@ -174,8 +178,10 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
         return None, found
     recipe, recipe_problems = _type_recipe(family, recipe_tree)
     found += recipe_problems
-    instance_type = instances.canonical(str(launch.instance_type))
-    instance = None if composition.backend == "local" else instances.table().get(instance_type)
+    if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
+        recipe = recipe.model_copy(update={"instance_specs": None})
+    is_here = composition.backend == "local"
+    instance = None if is_here else instance_specs.find(str(launch.instance_type), recipe.instance_specs)
     draft = Draft(composition, launch, settings, recipe, instance, (), ())
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, draft, found)

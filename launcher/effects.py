@@ -75,4 +75,4 @@ def _idle_value(override: Override) -> Notice:
 
 def idle(override: Override, why: str = "a later override decides") -> Notice:
     """Return the notice that an override changes nothing."""
-    return Notice("N160", f"{shown(override.input_line)} changes nothing: {why}")
+    return Notice("N165", f"{shown(override.input_line)} changes nothing: {why}")

@@ -94,6 +94,15 @@ def _name(file: Path) -> Path:
     return file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
 
 
+_STAND_INS = "base/custom/"
+"""Part of a script's recipe whose values hold until a recipe or an override states its own."""
+
+
+def is_stand_in(origin: str | None) -> bool:
+    """Return whether a value of this origin only stands in for one that nobody has stated."""
+    return (origin or "").startswith(_STAND_INS)
+
+
 def nearest(origins: Mapping[str, str], path: str) -> str | None:
     """Return the origin of `path`, else of its last descendant, else of its nearest ancestor."""
     if path in origins:

@@ -102,7 +102,7 @@ def swallowed(words: list[str]) -> list[str]:
     landed = {text for path, text in composition.explicit.items() if lookup(tree, path) is not ABSENT}
     landed |= {"recipes.scale_config=auto" for _ in [0] if composition.explicit.get(SCALES)}
     removed = set(composition.removed.values())
-    noticed = [notice.message for notice in job.notices if notice.code == "N160"]
+    noticed = [notice.message for notice in job.notices if notice.code == "N165"]
     effective = landed | removed | set(composition.chosen.values())
     return [
         word

@@ -184,7 +184,7 @@ def test_a_choice_of_a_group_that_exists_is_an_origin():
 )
 def test_an_override_that_changes_nothing_is_noticed(overrides, idle, prepare):
     job = prepare(*LLAMA_K8S, *overrides)
-    assert [text.split(" changes nothing")[0] for text in texts(job, "N160")] == idle
+    assert [text.split(" changes nothing")[0] for text in texts(job, "N165")] == idle
 
 
 def test_of_two_recipes_the_last_one_is_the_recipe(prepare, tmp_path):
@@ -194,7 +194,7 @@ def test_of_two_recipes_the_last_one_is_the_recipe(prepare, tmp_path):
         )
     job = prepare("recipes=one.yaml", "recipes=two.yaml")
     assert (job.recipe, get(job.config, "recipes.run.name")) == ("two.yaml", "two")
-    assert texts(job, "N160") == ["recipes=one.yaml changes nothing: a later override decides"]
+    assert texts(job, "N165") == ["recipes=one.yaml changes nothing: a later override decides"]
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "train_batch_size"])
