@@ -220,3 +220,31 @@ def test_an_unknown_type_is_a_notice_where_nothing_uses_it(prepare):
     assert "N160" not in codes(prepare("instance_type=p5.48xlarge"))
     label = "cluster.label_selector={required: {node.kubernetes.io/instance-type: [ml.p9.48xlarge, ml.p5.48xlarge]}}"
     assert "ml.p9.48xlarge" in codes(prepare(*LLAMA_K8S, label))["N160"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "tiny_lm_cpu"),
+        ("show", "tiny_lm_cpu", "cluster=k8s"),
+        ("explain", "tiny_lm_cpu", "learning_rate"),
+        ("checkpoint", "tiny_lm_cpu"),
+        ("diff", "tiny_lm_cpu@1", "tiny_lm_cpu@2"),
+        ("check", "tiny_lm_cpu"),
+        ("plan", "tiny_lm_cpu"),
+        ("render", "tiny_lm_cpu"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_says_that_a_type_is_unknown(recipes, words):
+    code, out, err = recipes(*words, "instance_type=p9")
+    text = " ".join(f"{out} {err}".split())
+    assert code == 0 and text.count("N160 instance_type=p9 is not an instance type of the table") == 1
+    assert "N160" not in " ".join(recipes(*words)[1:])
+
+
+def test_nodes_of_an_unknown_type_are_a_notice():
+    from launcher import instance_notices
+
+    (notice,) = instance_notices.unknown_nodes(["ml.p9.48xlarge", "ml.p5.48xlarge", None, "ml.p9.48xlarge"])
+    assert "ml.p9.48xlarge" in notice.message and "p5" not in notice.message
