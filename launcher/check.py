@@ -185,7 +185,7 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
     draft = Draft(composition, launch, settings, recipe, instance, (), ())
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, draft, found)
-    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.explicit)
+    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     return dataclasses.replace(draft, scales=scales, notices=notices), found
 
@@ -206,7 +206,7 @@ def _plan_sizes(family: type[RecipeBase], draft: Draft, found: list[Problem]) ->
     plan = planner.plan(recipe, draft.devices, given, is_elastic=draft.is_elastic)
     entries = planner.corrected(plan, composition.corrections if draft.is_elastic else {})
     tree = {**composition.tree["recipes"], "scale_config": entries}
-    explicit = {path: text for path, text in composition.explicit.items() if path != planner.BOUND}
+    explicit = {path: text for path, text in composition.decided.items() if path != planner.BOUND}
     trees, notices = scale_trees(tree, explicit)
     is_plain = not any("uneven_batch" in path for path in explicit)
     known = {

@@ -295,7 +295,11 @@ _ELSEWHERE = (
     ),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
     Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
-    Code("N102", "num_nodes is not one of an elastic job's sizes, so it starts at its smallest.", _PRECEDENCE),
+    Code(
+        "N102",
+        "A job starts on its smallest size if num_nodes is not one, and on what its scenario gives it.",
+        _PRECEDENCE,
+    ),
     Code(
         "N103",
         "The instance has fewer accelerators than the recipe's devices; the batch follows the real number.",
@@ -366,4 +370,5 @@ _ELSEWHERE = (
     Code("N138", "A job that fails before it can save and restart never ends.", _CHECKPOINTING),
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
+    Code("N165", "An override that a later one undoes, or that adds nothing, is probably a slip.", _PRECEDENCE),
 )

@@ -317,9 +317,10 @@ class Git(Model):
     commit: str | None
     """Commit to check out, for a job that can be repeated; the branch's newest when null."""
     entry_script: str | None
-    """Path of the training script inside the repository. Wins over entry_module."""
+    """Path of the training script to start: absolute, such as /app/src/train.py, or inside the repository. Wins over
+    entry_module."""
     entry_module: str | None
-    """Python module to start in place of the family's own."""
+    """Python module to start in place of the family's own, as by python -m."""
     token: SecretRef | None
     """Where the token of a private repository is found. The manifest refers to it; its value is never written."""
     update_adapter: bool
