@@ -17,6 +17,7 @@ from launcher.commands import (
     container,
     followed,
     governance,
+    hardware,
     jobs,
     look,
     pods,
@@ -55,6 +56,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
     "Clusters and images": {
+        "instances": hardware.instances,
         "cluster": cluster.cluster,
         "governance": governance.governance,
         "container": container.container,

@@ -287,7 +287,7 @@ _ELSEWHERE = (
         "A generated file that the code would write otherwise is out of date or was edited by hand.",
         _COMMANDS,
     ),
-    Code("E806", "A price table is yours: YAML, an instance type and the price of its hour.", _TRAINING_JOBS),
+    Code("E806", "A price table is YAML: an instance type and the price of its hour.", _TRAINING_JOBS),
     Code(
         "E807",
         "The size of a checkpoint follows from the model's parameters, which only a known or given model has.",
