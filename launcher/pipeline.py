@@ -79,8 +79,9 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
     try:
         with jobs.submitting(bundle, backend, current_user()):
             handle = backend.submit(bundle)
-    except (ProblemsFound, KeyboardInterrupt):
-        if (state := jobs.refused(bundle.directory, backend)).is_final:
+    except (ProblemsFound, KeyboardInterrupt) as error:
+        may_exist = isinstance(error, ProblemsFound) and error.outcome
+        if not may_exist and (state := jobs.refused(bundle.directory, backend)).is_final:
             tracking.finish(bundle, state)
         raise
     return jobs.record(bundle, handle, current_user())
