@@ -49,7 +49,7 @@ def main(overrides: Sequence[str]) -> int:
             pipeline.validate(job, context)
             console.say("the cluster would take this job; nothing was created there")
         if tracking.is_tracked(job):
-            console.say("opening the MLflow run …", "dim", stderr=True)
+            console.say("reserving the MLflow run …", "dim", stderr=True)
         job = pipeline.track(job, context)
         bundle = pipeline.render(job, context)
         pipeline.write(bundle)

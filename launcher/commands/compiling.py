@@ -123,7 +123,7 @@ def render(
     context = LaunchContext.read()
     job = pipeline.prepare(words, context)
     if job.backend != "local":  # a manifest is applied as it is printed, so its run must exist
-        job = pipeline.track(job, context)
+        job = pipeline.track(job, context, is_visible=True)
     files = pipeline.render(job, context).files
     manifests = [text for path, text in files.items() if path.startswith("manifests/")] or [
         files[name] for name in ("request.json", "run.sh") if name in files

@@ -6,12 +6,10 @@ from typing import Any
 from launcher.check import Draft
 from launcher.families import BUNDLE_CONFIGS
 from launcher.problems import Problem
+from launcher.provenance import is_stand_in
 from launcher.rules import SIZES, rule
 
 FAMILY = "custom"
-_PART = "base/custom/"
-"""Where the values stand that hold until a recipe or an override states its own."""
-
 _SCRIPT = "recipes.training_cfg"
 _BATCH = "recipes.training_config.training_args.train_batch_size"
 _PROCESSES = (f"{_SCRIPT}.run.ntasks_per_node", "recipes.trainer.devices")
@@ -44,7 +42,7 @@ def _image_starts(draft: Draft) -> bool:
 
 def is_unstated(draft: Draft, path: str) -> bool:
     """Tell whether nobody has stated a value, so that the part's own stands in."""
-    return (draft.composition.origin(path) or "").startswith(_PART)
+    return is_stand_in(draft.composition.origin(path))
 
 
 @rule("E105", _SCRIPT, "recipes.run.model_type", source=_KEYS)
@@ -124,7 +122,7 @@ def states_no_processes(draft: Draft) -> bool:
     return all(is_unstated(draft, path) for path in _PROCESSES)
 
 
-@rule("E109", *_PROCESSES, "instance_type", source="launcher/instances.yaml")
+@rule("E109", *_PROCESSES, "instance_type", source="launcher/instances.csv")
 def processes_are_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One process a node leaves all devices but one idle, and they are paid for."""
     if states_no_processes(draft):

@@ -11,7 +11,7 @@ from launcher.backends.sagemaker import constraints, parts
 from launcher.backends.sagemaker.keys import API, JOBS, SCRIPT, jobs_of, path_of, sm_rule
 from launcher.check import Draft
 from launcher.environment import secret_references
-from launcher.instances import Instance, canonical, table
+from launcher.instances import Instance
 from launcher.problems import Problem
 from launcher.rules import rule
 from launcher.rules.custom import is_script
@@ -160,7 +160,7 @@ def toolkit_starts_as_many(draft: Draft, problem: Callable[..., Problem]) -> Ite
 def groups_start_as_many(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Instances of all groups run the script together, each as many processes as the plan counts."""
     jobs = jobs_of(draft)
-    found = [table().get(canonical(group.instance_type)) for group in parts.groups(jobs)]
+    found = [draft.instance_of(group.instance_type) for group in parts.groups(jobs)]
     if not is_script(draft) or not _has_toolkit(draft) or draft.instance not in found:
         return
     distribution = getattr(draft.recipe, "distribution", None)

@@ -21,7 +21,7 @@ from launcher.backends.sagemaker import constraints, parts, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.keys import SDK_NAMES
 from launcher.backends.sagemaker.settings import EstimatorArguments, Settings
-from launcher.rules.sagemaker import _EBS_ONLY
+from launcher.instances import table
 from launcher.typed import type_problems
 
 NEEDED = (
@@ -216,7 +216,7 @@ def test_a_training_job_is_not_elastic(problems):
 
 
 def test_a_disk_that_is_not_the_instances_own_takes_a_key():
-    families = {name.split(".")[1] for name in constraints.instance_types() if not _EBS_ONLY.match(name)}
+    families = {name.split(".")[1] for name in constraints.instance_types() if table()[name].nvme_gb}
     assert families == {
         *("g4dn", "g5", "g6", "g6e", "g7", "g7e", "p3dn", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300"),
         *("p6e-gb200", "r5d", "trn1", "trn1n", "trn2"),

@@ -22,7 +22,7 @@ def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
     starts = ", of which the toolkit starts a process each, else one a host" if is_toolkits else ""
     types = [group.instance_type for group in parts.groups(jobs)] or [job.resources.instance_type or ""]
     for name in dict.fromkeys(map(canonical, types)):
-        instance = table().get(name)
+        instance = job.resources.instance if name == job.resources.instance_type else table().get(name)
         if instance and instance.accelerators:
             yield f"the {instance.accelerators} accelerators of {name} (hosts share what this machine has{starts})"
 
