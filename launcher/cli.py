@@ -130,7 +130,7 @@ def run(words: Sequence[str]) -> int:
         sys.stdout.flush()
         return code or 0
     except ProblemsFound as error:
-        console.show_problems(error.problems, "nothing was done")
+        console.show_problems(error.problems, error.outcome or "nothing was done")
         return USER_ERROR
     except _UsageError as error:
         console.show_problems((_usage_problem(error),), "nothing was done")

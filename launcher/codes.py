@@ -211,7 +211,12 @@ _ELSEWHERE = (
     Code("E411", "The base part stays because it outranks the elastic one.", _LOCAL, "local"),
     Code("E412", "Only a job that runs can be scaled.", _LOCAL),
     Code("E413", "A job takes only the sizes it was planned for.", _PRECEDENCE),
-    Code("E414", "The operator's record of a job is damaged, so that nobody can tell its state.", _LOCAL, "local"),
+    Code(
+        "E414",
+        "The operator's record of a job is damaged, so that its state is unknown; the job may have run.",
+        _LOCAL,
+        "local",
+    ),
     Code(
         "E415", "A job that was ended as hard as the system can is still there; its processes hang.", _LOCAL, "local"
     ),

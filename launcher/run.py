@@ -1,5 +1,7 @@
 """`python main.py`: overrides to a running job, and an exit code."""
 
+import collections
+import contextlib
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,7 +66,7 @@ def main(overrides: Sequence[str]) -> int:
     except ProblemsFound as error:
         if "debug=true" in (text.lstrip("+") for text in overrides):
             traceback.print_exception(error, chain=False)  # what it was raised from may repeat a secret
-        console.show_problems(error.problems, outcome)
+        console.show_problems(error.problems, error.outcome or outcome)
         return USER_ERROR
 
 
@@ -84,6 +86,14 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False) -> int:
         else:
             with sigterm_as_interrupt():
                 job = pipeline.submit(bundle, backend)
+    try:
+        return _attend(bundle, backend, job, wait=wait)
+    except ProblemsFound as error:
+        raise ProblemsFound(error.problems, f"the job was submitted as {job.handle.native_id}") from error
+
+
+def _attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> int:
+    """Follow a submitted job if it ends with this process, or with `wait`; return the exit code."""
     if backend.ends_with_launcher:
         return _accompany(bundle, backend, job.handle)
     terminal.show_submitted(job.handle)
@@ -132,27 +142,31 @@ def _follow(bundle: Bundle, backend: Backend, job: JobRecord) -> int:
     return EXIT_CODES[status.state]
 
 
-def _show_log(backend: Backend, handle: JobHandle, *, follow: bool) -> None:
-    """Show a job's log; how the job ends does not depend on whether it can be read."""
+def _show_log(backend: Backend, handle: JobHandle, *, follow: bool) -> bool:
+    """Show a job's log and return whether it could be read; how the job ends does not depend on that."""
     try:
         terminal.follow(backend.logs(handle, follow=follow))
     except ProblemsFound as error:
         console.show_problems(error.problems, "only the job's log cannot be shown")
+        return False
+    return True
 
 
 def _accompany(bundle: Bundle, backend: Backend, handle: JobHandle) -> int:
     """Follow a job that ends with this process. Ctrl-C stops it, a second one at once."""
     is_interrupted = False
     try:
-        terminal.follow(backend.logs(handle, follow=True))
+        if not _show_log(backend, handle, follow=True):
+            with contextlib.suppress(ProblemsFound):  # its status is read once more below
+                collections.deque(backend.wait(handle), maxlen=0)
     except KeyboardInterrupt:
         is_interrupted = True
         _cancel(backend, handle)
     with deferred(_LATE):
         try:
             status = backend.status(handle)
-        except ProblemsFound as error:  # its folder is gone
-            console.show_problems(error.problems, "the job has failed")
+        except ProblemsFound as error:  # its folder is gone, or its record is damaged
+            console.show_problems(error.problems, "the job was started; how it ended cannot be read")
             _close_run(bundle, JobState.FAILED, outcome="its metrics that were not sent yet are lost")
             return JOB_FAILED
         if is_interrupted and status.state is JobState.CANCELLED:

@@ -1,6 +1,8 @@
 """The record of a submitted job, and the commands that start from it, with a cluster that does as it is told."""
 
+import errno
 import json
+import os
 import shutil
 import signal
 import threading
@@ -598,6 +600,18 @@ def test_local_events_are_those_of_the_last_launch_until_its_end(tmp_path):
     assert (events[-1].kind, events[-1].message) == ("ended", "succeeded")
     starting = next(event for event in events if event.kind == "starting")
     assert "nodes 0" in starting.message
+
+
+def test_a_job_that_cannot_be_recorded_was_submitted_all_the_same(bundle, on, capsys, monkeypatch):
+    on(Cluster(RUNNING))
+
+    def full(folder, job):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(jobs, "write", full)
+    assert cli.run(["launch", NAME]) == 2
+    told = capsys.readouterr().err
+    assert "E710" in told and f"the job was submitted as {NAME}" in told and "nothing was done" not in told
 
 
 FAILURES = {
