@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher import adopted, console, jobs, pipeline, terminal, tracking
+from launcher import adopted, console, jobs, pipeline, relaunch, terminal, tracking
 from launcher import bundle as bundles
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
@@ -68,17 +68,24 @@ def main(overrides: Sequence[str]) -> int:
         return USER_ERROR
 
 
-def launch(bundle: Bundle, backend_name: str, *, wait: bool = False) -> int:
+def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:
     """Start the job of a bundle on disk; follow it to its end if it ends with this process, or with `wait`.
+
+    Args:
+        bundle: The bundle.
+        backend_name: Its choice of `cluster`.
+        wait: Whether to follow a job that outlives this process.
+        is_again: Whether to start a job once more that has ended.
 
     Returns:
         The exit code: of a job that is followed, how it ended.
 
     Raises:
-        ProblemsFound: The backend refuses.
+        ProblemsFound: The backend refuses, or the job has succeeded already (E715).
     """
     backend = pipeline.load_backend(backend_name)
     with jobs.launching(bundle.directory):
+        _settle_finished(bundle, backend, is_again=is_again)
         if backend.ends_with_launcher:
             job = pipeline.submit(bundle, backend)
         else:
@@ -92,9 +99,26 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False) -> int:
     if not job.handle.is_new and (status := jobs.status(job, backend)).state.is_final:
         conclude(job, status)  # submitting has marked its run as running
         terminal.show_status(status)
+        console.say(f"recipes launch --again {terminal.typed_path(bundle.directory)}  launches it once more", "dim")
         return 0
     terminal.show_next(bundle)
     return 0
+
+
+def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> None:
+    """Make way for another launch of a job that has ended, where that is wanted.
+
+    Raises:
+        ProblemsFound: It succeeded, and another launch is not asked for; or it cannot be launched again.
+    """
+    if not (ended := relaunch.finished(bundle.directory, backend)):
+        return
+    if is_again:
+        backend.clear(ended[0].handle)
+    elif ended[1].state is JobState.SUCCEEDED:
+        if not backend.ends_with_launcher:
+            conclude(*ended)
+        raise relaunch.refuse(ended[0])
 
 
 def conclude(job: JobRecord, status: JobStatus) -> None:

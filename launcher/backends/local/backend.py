@@ -288,6 +288,9 @@ class LocalBackend:
         message = f"does not end: its operator, process {snapshot.pid}, or a node of it is still there"
         raise fail("E415", "job", message, value=handle.job_name)
 
+    def clear(self, handle: JobHandle) -> None:
+        """Return at once: a launch here replaces what the one before it has left."""
+
 
 def _hang_limits(job: JobSpec) -> HangLimits:
     hang = job.settings.hang
