@@ -17,6 +17,7 @@ _API = "Kubernetes API conventions, HTTP status codes"
 _LOCAL = "docs/rehearsal.md"
 _MLFLOW = "MLflow, Tracking server and backend stores"
 _BUNDLE = "docs/concepts.md, Bundle"
+_INSTANCES = "launcher/instances.csv"
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
 _PLANNER = "docs/decisions.md, The planner"
 _CHECKPOINTING = "docs/checkpointing.md"
@@ -296,7 +297,11 @@ _ELSEWHERE = (
     ),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
     Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
-    Code("N102", "num_nodes is not one of an elastic job's sizes, so it starts at its smallest.", _PRECEDENCE),
+    Code(
+        "N102",
+        "A job starts on its smallest size if num_nodes is not one, and on what its scenario gives it.",
+        _PRECEDENCE,
+    ),
     Code(
         "N103",
         "The instance has fewer accelerators than the recipe's devices; the batch follows the real number.",
@@ -336,10 +341,15 @@ _ELSEWHERE = (
     Code("N117", "Something of the pods is beyond the restricted Pod Security profile.", _SECURITY, "k8s"),
     Code("N118", "A section of distribution that is not enabled does nothing, whatever else it says.", _DISTRIBUTION),
     Code("N127", "An entry of extra_keys that is no key of the recipe may be a typo, or a leftover.", _TYPES),
-    Code("N128", "Accelerators that no process uses are paid for all the same.", "launcher/instances.yaml"),
+    Code("N128", "Accelerators that no process uses are paid for all the same.", _INSTANCES),
     Code("N126", "A recipe that leaves the model to you cannot say which weights it starts from.", _TYPES),
     Code("N150", "A part of a cluster that you may not read is left out.", "Kubernetes, RBAC", "k8s"),
     Code("N151", "Clusters before Kubernetes 1.30 pass on a command's input, and not its end.", _COMMANDS, "k8s"),
+    Code("N160", "An instance type that the table lacks may be a typo, also where nothing uses it.", _INSTANCES),
+    Code("N161", "A type is taken as the recipe describes it, and not as the table has it.", _INSTANCES),
+    Code("N162", "Images are mostly built for x86_64, and do not start on arm64.", _INSTANCES),
+    Code("N163", "Training jobs have instance types that HyperPod clusters do not.", _INSTANCES, "k8s"),
+    Code("N164", "Without EFA the exchange between nodes is many times slower than within one.", _INSTANCES),
     Code("N120", "A quota counts less memory a node than it has, as AWS's own example does.", _GOVERNANCE),
     Code("N121", "Pods of a team without an IAM role have no access to AWS of their own.", _GOVERNANCE),
     Code("N122", "A namespace that enforces no Pod Security profile only warns and audits.", _GOVERNANCE),
@@ -362,4 +372,5 @@ _ELSEWHERE = (
     Code("N138", "A job that fails before it can save and restart never ends.", _CHECKPOINTING),
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
+    Code("N165", "An override that a later one undoes, or that adds nothing, is probably a slip.", _PRECEDENCE),
 )

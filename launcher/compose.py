@@ -1,6 +1,6 @@
 """Overrides to one resolved tree, with the origin of every value.
 
-With `chosen`, `sources` and `flags`, all there is of Hydra.
+With `applying`, `effects`, `chosen`, `sources` and `flags`, all there is of Hydra.
 """
 
 import copy
@@ -18,16 +18,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher import catalogue, provenance, references
+from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
+from launcher.effects import SCALES
 from launcher.nearest import did_you_mean
-from launcher.problems import Problem, ProblemsFound, fail, shown
+from launcher.problems import Notice, Problem, ProblemsFound, fail, shown
 from launcher.provenance import Setting
-from launcher.scales import AUTO, get, leaves
+from launcher.scales import AUTO, get, is_index, leaves
 from launcher.sources import USER_RECIPE, UserRecipe, find, locate
 
 _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
-_SCALES = "recipes.scale_config"
 _CONTRACT = "cluster.contract"
 _POLICY = ("base/elastic/policy", "recipes")
 """Layer of files that holds the default `elastic_policy`, and its package."""
@@ -43,7 +44,9 @@ class Composition:
         backend: The chosen cluster, or `contract` for the container contract on this machine.
         overrides: As typed.
         explicit: Dotted path of every leaf an override sets, to that override.
+        removed: Dotted path of every key an override removes, to that override.
         corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
+        notices: What the user should know of his overrides.
         has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic, by the default.
     """
 
@@ -52,6 +55,8 @@ class Composition:
     backend: str
     overrides: tuple[str, ...]
     explicit: Mapping[str, str]
+    removed: Mapping[str, str] = field(kw_only=True, default_factory=dict)
+    notices: tuple[Notice, ...] = field(kw_only=True, default=())
     corrections: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
     has_default_policy: bool = field(kw_only=True, default=False)
     _layers: tuple[tuple[str, str], ...] = field(repr=False, compare=False)
@@ -69,12 +74,12 @@ class Composition:
         """The origin of every leaf, dotted path to `file:line` or override."""
         chosen = {text.partition("=")[0]: text for text in self.overrides if text.partition("=")[0] in GROUPS}
         files = provenance.leaf_origins(locate(self._layers, self._search))
-        return provenance.overridden(files, {**self.removed, **self.explicit}) | chosen
+        return provenance.overridden(files, self.decided) | chosen
 
     @property
-    def removed(self) -> dict[str, str]:
-        """Dotted path of every key that an override removes, to that override."""
-        return {_placed(text[1:].partition("=")[0]): shown(text) for text in self.overrides if text.startswith("~")}
+    def decided(self) -> dict[str, str]:
+        """Dotted path of every leaf that an override sets and of every key that one removes, to that override."""
+        return {**self.removed, **self.explicit}
 
     def settings(self, path: str) -> tuple[Setting, ...]:
         """Return every place that sets the leaf `path`, lowest precedence first: files, then overrides as typed."""
@@ -119,14 +124,16 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     files = compose_files(choices)
     config = copy.deepcopy(files.config)
     values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
-    has_corrections = _apply(config, values)
+    effects, has_corrections = apply(config, values)
     has_default_policy = _inherit_policy(config, files.config)
     composition = Composition(
         tree={},
         recipe=next((str(o.value()) for o in parsed if o.key_or_group == "recipes"), files.recipe),
         backend="contract" if files.has_contract else files.cluster,
         overrides=tuple(overrides),
-        explicit=_explicit(values),
+        explicit=effects.explicit,
+        removed=effects.removed,
+        notices=effects.idle(values),
         has_default_policy=has_default_policy,
         _layers=(_POLICY, *files.layers) if has_default_policy else files.layers,
         _search=choices.search,
@@ -142,49 +149,6 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     return dataclasses.replace(composition, tree=tree, corrections=corrected)
 
 
-def _apply(config: DictConfig, values: Sequence[Override]) -> bool:
-    """Set every value on `config`; tell whether some are of single sizes while the sizes are planned.
-
-    Raises:
-        ProblemsFound: What an override asks for cannot be done; every such override is told.
-    """
-    corrections = _corrections(config, values)
-    found = [_set(config, override) for override in values if override not in corrections]
-    if corrections:
-        OmegaConf.update(config, _SCALES, {}, merge=False, force_add=True)
-        found += [_correct(config, override) for override in corrections]
-    if problems := tuple(filter(None, found)):
-        raise ProblemsFound(problems)
-    return bool(corrections)
-
-
-def _set(config: DictConfig, override: Override) -> Problem | None:
-    """Apply one value override to `config`; return what is wrong with it, if anything."""
-    key = override.key_or_group
-    if override.package is not None:
-        return Problem("E003", key, "a value cannot be given a package with @", where=shown(override.input_line))
-    try:
-        if override.is_delete():
-            parent, _, name = key.rpartition(".")
-            node = OmegaConf.select(config, parent) if parent else config
-            if not OmegaConf.is_dict(node) or name not in node:
-                return Problem(
-                    "E008", key, "cannot be removed: there is no such key", where=shown(override.input_line)
-                )
-            del node[name]
-        elif inside := _of_recipe(config, key):
-            remedy = f"did you mean {inside}?"
-            return Problem("E101", key, "unknown key", remedy=remedy, where=shown(override.input_line))
-        else:
-            if isinstance(override.value(), dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
-                remedy = f'"{key}=[{override.input_line.partition("=")[2]}]"'
-                return Problem("E003", key, "is a list", remedy=remedy, where=shown(override.input_line))
-            OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
-    except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
-        return Problem("E003", key, first_line(error), where=shown(override.input_line))
-    return None
-
-
 def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
     """Lay the default `elastic_policy` under one that overrides made where the files have none; tell whether."""
     key = "recipes.elastic_policy"
@@ -194,29 +158,6 @@ def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
     default = OmegaConf.load(find(_POLICY[0], ()))["elastic_policy"]
     OmegaConf.update(config, key, OmegaConf.merge(default, policy), merge=False)
     return True
-
-
-def _of_recipe(config: DictConfig, key: str) -> str | None:
-    """Return where a key stands that was given without `recipes.`, below a key of the launch that holds no others."""
-    head, _, rest = key.partition(".")
-    is_leaf = head in config and not OmegaConf.is_dict(config[head])
-    return f"recipes.{key}" if rest and is_leaf and OmegaConf.is_dict(config.recipes.get(head)) else None
-
-
-def _corrections(config: DictConfig, values: Sequence[Override]) -> list[Override]:
-    """Return the overrides of single sizes where the sizes are planned: they have no mapping to be set in."""
-    said = [o.value() for o in values if o.key_or_group == _SCALES and not o.is_delete()]
-    if (said[-1] if said else OmegaConf.select(config, _SCALES)) != AUTO:
-        return []
-    return [override for override in values if override.key_or_group.startswith(f"{_SCALES}.")]
-
-
-def _correct(config: DictConfig, override: Override) -> Problem | None:
-    """Apply an override of a single size; one that is removed is null."""
-    if override.is_delete() and override.key_or_group.count(".") == _SCALES.count(".") + 1:
-        OmegaConf.update(config, override.key_or_group, None, force_add=True)
-        return None
-    return _set(config, override)
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -365,21 +306,13 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             yield problem
 
 
-def _explicit(values: Sequence[Override]) -> dict[str, str]:
-    explicit: dict[str, str] = {}
-    for override in values:
-        if not override.is_delete() and override.value() != {}:
-            for path, _ in leaves(override.value(), override.key_or_group):
-                explicit.pop(path, None)
-                explicit[path] = shown(override.input_line)
-    return explicit
-
-
 def _setting(override: Override, path: str) -> Setting | None:
     """Return what an override sets or removes at a leaf, None when it is about other keys."""
     key, origin = override.key_or_group, shown(override.input_line)
     if path != key and not path.startswith(f"{key}."):
-        return None
+        index = key.removeprefix(f"{path}.").partition(".")[0]
+        is_item = key.startswith(f"{path}.") and is_index(index) and path != SCALES and not override.is_delete()
+        return Setting(key, override.value(), origin, is_override=True) if is_item else None
     if override.is_delete():
         return Setting(key, None, origin, is_override=True)
     if not isinstance(override.value(), dict):

@@ -12,9 +12,10 @@ from launcher.compose import compose
 from launcher.contract import BASE_CONFIG, CONFIG_DIR, config_name
 from launcher.explain import Sizes
 from launcher.layout import value_text
+from launcher.plan import LAUNCHER_KEYS
 from launcher.problems import fail
 from launcher.render import MANIFEST
-from launcher.scales import leaves, static_tree
+from launcher.scales import is_index, leaves, static_tree
 
 _HOW = ("dry_run", "server_dry_run", "wait")
 """Keys that say what a launch does, not what the job is."""
@@ -22,6 +23,8 @@ _AT_LAUNCH = tuple(
     f"recipes.training_config.mlflow.{key}" for key in ("run_id", "tracking_uri", "run_name", "experiment_name")
 )
 """Keys that a launch fills in: a bundle has them, and composing the same words again does not."""
+_UNSIZED = frozenset(LAUNCHER_KEYS) - {"checkpointing"}
+"""Keys of a recipe that no configuration of a size has."""
 _TITLE = "training_config"
 """The key of the top level that repeats the recipe's name."""
 
@@ -55,9 +58,8 @@ def of_recipe(title: str, words: Sequence[str], nodes: int | None, *, is_sized: 
     if not is_sized:
         return Side(title, {path: value for path, value in sizes.base.items() if path != _TITLE})
     recipe = sizes.composition.tree["recipes"]
-    if nodes is None:
-        return Side(title, dict(leaves(static_tree(recipe, recipe["trainer"]["num_nodes"]))))
-    return Side(title, dict(leaves(sizes.at(nodes))))
+    tree = static_tree(recipe, recipe["trainer"]["num_nodes"]) if nodes is None else sizes.at(nodes)
+    return Side(title, dict(leaves({key: value for key, value in tree.items() if key not in _UNSIZED})))
 
 
 def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
@@ -119,4 +121,4 @@ def changes(old: Side, new: Side) -> list[str]:
 
 def _in_order(path: str) -> list[tuple[int, str]]:
     """Return what sorts paths by their words, sizes by their number."""
-    return [(int(word), "") if word.isdigit() else (-1, word) for word in path.split(".")]
+    return [(int(word), "") if is_index(word) else (-1, word) for word in path.split(".")]

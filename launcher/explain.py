@@ -11,15 +11,13 @@ from launcher.nearest import nearest
 from launcher.planner import BOUND
 from launcher.problems import fail
 from launcher.provenance import Setting
-from launcher.scales import AUTO, get, is_base, leaves, scale_trees, size_of
+from launcher.scales import ABSENT, AUTO, get, is_base, leaves, lookup, prefixes, scale_trees, size_of
 
 _ROOT = "recipes."
 _SCALES = "recipes.scale_config"
 _FILLED_IN = "training_config"
 """The key of the top level that gets the recipe's name."""
 _SIZE = "recipes.trainer.num_nodes"
-ABSENT = object()
-"""Stands for the value of a key that a size does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class Sizes:
         recipe = self.composition.tree["recipes"]
         if self._draft is not None:
             return {scale.nodes: scale.tree for scale in self._draft.scales if scale.nodes}
-        entries, _ = scale_trees(recipe, self.composition.explicit)
+        entries, _ = scale_trees(recipe, self.composition.decided)
         return {size_of(entry.key): entry.tree for entry in entries if size_of(entry.key)}
 
     @cached_property
@@ -117,6 +115,8 @@ def find(sizes: Sizes, key: str) -> list[str]:
             return [path]
         if inside := [leaf for leaf in known if leaf.startswith(f"{path}.")]:
             return inside
+        if lookup(sizes.composition.tree, path) is not ABSENT:  # in a list, which is one leaf
+            return [leaf for leaf in prefixes(path) if leaf in known]
     if found := [leaf for leaf in known if f".{key}." in f"{leaf}." and not leaf.startswith(f"{_SCALES}.")]:
         return found
     raise fail("E101", key, "no such key in this recipe", remedy=_suggestion(key, known))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import batch
+from launcher import batch, instance_notices
 from launcher.check import Draft, Scale, backend_module
 from launcher.checkpointing.section import compiled
 from launcher.context import LaunchContext
@@ -17,7 +17,7 @@ from launcher.rules.batches import is_uneven
 from launcher.rules.custom import is_script, is_unstated
 from launcher.rules.elasticity import bounds_moved
 from launcher.rules.models import MODEL
-from launcher.scales import get, replaced
+from launcher.scales import ABSENT, get, lookup, replaced
 from launcher.specs import (
     DEFAULT_SAVE_TIMEOUT_S,
     BatchSplit,
@@ -26,14 +26,17 @@ from launcher.specs import (
     Preemption,
     Resources,
     ScalePoint,
+    start_size,
 )
 
 _NAME_LENGTH = 34
 """Characters of run.name kept in a job name. Source: the published launcher's job names."""
 
 _ARGS = "training_config.training_args"
-_LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing")
-"""Keys of a recipe that only the launcher reads, as they are written."""
+_NUM_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
+LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
+"""Keys of a recipe that only the launcher reads, as they are written. The published configurations of a size have no
+elastic_policy either: the operator decides about sizes."""
 
 
 def plan(draft: Draft, context: LaunchContext) -> JobSpec:
@@ -62,12 +65,27 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         settings=draft.settings,
         config=_whole_config(draft),
         overrides=draft.composition.overrides,
-        notices=(*draft.notices, *_notices(draft, sizes), *draft.recipe.notices, *_about_checkpoints(draft)),
+        notices=tuple(_all_notices(draft, sizes)),
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
+    job = _as_its_backend_starts_it(draft, job)
     own = filter(None, (backend_module(draft.backend, part) for part in ("security", "unplayed")))
     return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
+
+
+def _as_its_backend_starts_it(draft: Draft, job: JobSpec) -> JobSpec:
+    """Return the job with the size that it starts with, where its backend decides that and not its recipe."""
+    start = backend_module(draft.backend, "start")
+    nodes = start and start.initial_nodes(job)
+    if not nodes:
+        return job
+    notices = [notice for notice in job.notices if notice.code != "N102"]
+    wanted = draft.recipe.trainer.num_nodes
+    if nodes != wanted and any(map(draft.is_explicit, _NUM_NODES)):
+        message = f"the job starts on {nodes} nodes, which its scenario gives it; num_nodes={wanted} has no effect"
+        notices.append(Notice("N102", message))
+    return dataclasses.replace(job, initial_nodes=nodes, notices=tuple(notices))
 
 
 def tracking(job: JobSpec) -> Mlflow:
@@ -113,9 +131,17 @@ def _scale_point(draft: Draft, scale: Scale, tiers: Mapping[str, Any] | None) ->
         split=split,
         micro_batch_size=micro,
         grad_accumulation=steps,
-        learning_rate=args.learning_rate,
+        learning_rate=_learning_rate(draft, scale),
         config=_container_config(draft, scale.tree, tiers),
     )
+
+
+def _learning_rate(draft: Draft, scale: Scale) -> float | None:
+    """Return the learning rate of a size; None where the recipe of a script states none and a stand-in holds."""
+    path = f"{_ARGS}.learning_rate"
+    if is_script(draft) and get(scale.own, path) is None and is_unstated(draft, f"recipes.{path}"):
+        return None
+    return scale.args.learning_rate
 
 
 def _micro_of_uneven(draft: Draft, scale: Scale) -> int | None:
@@ -137,7 +163,7 @@ def _container_config(draft: Draft, tree: Mapping[str, Any], tiers: Mapping[str,
     kept = {key: value for key, value in mlflow.items() if key != "enabled"}
     if mlflow.get("enabled") is False:
         kept |= {"tracking_uri": "", "run_id": ""}
-    config = {key: value for key, value in tree.items() if key not in _LAUNCHER_KEYS}
+    config = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
     config |= {"checkpointing": tiers} if tiers else {}
     config = replaced(config, "trainer.devices", draft.devices)
     config = replaced(config, "run.hf_access_token", None)
@@ -149,8 +175,7 @@ def _whole_config(draft: Draft) -> Mapping[str, Any]:
 
 
 def _initial_nodes(draft: Draft) -> int:
-    start, sizes = draft.recipe.trainer.num_nodes, [s.nodes for s in draft.sizes]
-    return start if start in sizes else min(sizes)
+    return start_size(draft.recipe.trainer.num_nodes, [s.nodes for s in draft.sizes])
 
 
 def _elastic(policy: Any, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
@@ -175,7 +200,17 @@ def _resources(draft: Draft) -> Resources:
         return Resources(None, 0, None, 0)
     per_device = max(1, instance.processes // max(1, instance.accelerators))
     accelerators = -(-draft.devices // per_device) if instance.accelerators else 0
-    return Resources(instance.name, accelerators, instance.accelerator_resource, instance.efa_of(accelerators))
+    efa = instance.efa_of(accelerators)
+    return Resources(instance.name, accelerators, instance.accelerator_resource, efa, instance)
+
+
+def _all_notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> Iterator[Notice]:
+    yield from draft.composition.notices
+    yield from draft.notices
+    yield from instance_notices.notices(draft)
+    yield from _notices(draft, sizes)
+    yield from draft.recipe.notices
+    yield from _about_checkpoints(draft)
 
 
 def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
@@ -201,7 +236,7 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
         notices.append(Notice("N115", "recipes.planner has no effect: scale_config is not auto"))
     notices += _changed_by_elasticity(draft, sizes)
     if is_script(draft) and is_unstated(draft, f"recipes.{_ARGS}.train_batch_size"):
-        words = "the recipe states no batch of your script: one sample a rank and a learning rate of 1 stand for it"
+        words = "the recipe states no batch for your script, so the plan counts one sample per rank"
         notices.append(Notice("N116", words))
     if len({point.samples_per_step for point in sizes}) > 1:
         counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
@@ -235,9 +270,8 @@ def _likely_slips(draft: Draft) -> Iterator[Notice]:
 
 def _has(draft: Draft, key: str) -> bool:
     """Tell whether the recipe sets a key, at some size at least."""
-    parent, _, name = f"recipes.{key}".rpartition(".")
-    trees = (draft.composition.tree, *({"recipes": scale.tree} for scale in draft.scales))
-    return any(name in (get(tree, parent) or ()) for tree in trees)
+    trees = (draft.composition.tree["recipes"], *(scale.tree for scale in draft.scales))
+    return any(lookup(tree, key) is not ABSENT for tree in trees)
 
 
 def _idle(draft: Draft) -> int:

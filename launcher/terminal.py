@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher import report
 from launcher.backends.base import NEWS
-from launcher.console import say, say_all, show_notice, shown_path, width
+from launcher.console import say, say_all, show_notice, show_table, shown_path, width
 from launcher.contract import LOG_DIR, RUN_DIR
 from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
@@ -47,17 +47,15 @@ _WIDE = 100
 def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
     """Print a job's name, its sizes and its notices; `in_full`, also what each size costs and is worth."""
     say(f"{job.name}   {report.kind(job)}", "bold")
-    _show_table(report.table_in_full(job) if in_full else report.table(job))
+    head, rows = report.aligned(job, in_full=in_full)
+    show_table(head, rows)
+    say(report.summary(job))
     if in_full and len(job.scales) > 1:
         say("")
         for line in report.chart(job, width() or _PIPED):
             say(line)
     for notice in job.notices:
         show_notice(notice)
-
-
-def _show_table(lines: list[str]) -> None:
-    say_all((line, "" if i else "dim") for i, line in enumerate(lines))
 
 
 def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:

@@ -10,8 +10,8 @@ from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT
 
 from launcher import catalogue, yamlio
 from launcher.compose import compose
-from launcher.explain import ABSENT, Sizes, explain
-from launcher.scales import leaves
+from launcher.explain import Sizes, explain
+from launcher.scales import ABSENT, leaves
 
 MICRO = "recipes.training_config.training_args.micro_train_batch_size"
 AUTO = "++recipes.scale_config=auto"

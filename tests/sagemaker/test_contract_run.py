@@ -70,7 +70,7 @@ def test_hosts_find_the_contract(chosen, tmp_path):
     seen = {name.removesuffix(".json"): json.loads(text) for name, text in job.archived().items()}
     assert sorted(seen) == ["algo-1", "algo-2"]
     for name, found in seen.items():
-        assert found["hyperparameters"] == {"lr": "0.1", "name": '"it\'s"'}
+        assert found["hyperparameters"] == {"lr": "0.1", "name": "it's"}
         assert found["inputdataconfig"] == {
             "recipe": {
                 "TrainingInputMode": "File",

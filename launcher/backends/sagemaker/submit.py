@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from launcher.backends.sagemaker.request import REQUEST, recipe_files
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.specs import Bundle
 
+_INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 _COMPARED = ("HyperParameters", "Environment", "RoleArn")
 """Members by which a job is known to be a bundle's, beside the place of its recipe, which its content is part of."""
 
@@ -30,10 +32,14 @@ def request_of(bundle: Bundle) -> dict[str, Any]:
 
 
 def request_problems(request: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return what the API would refuse about a whole request, by its own names."""
+    """Return what the API would refuse about a whole request, by its own names.
+
+    The service may know newer instance types than `api.json`: which one a job may have is E379's to say.
+    """
     return tuple(
         Problem("E399", f"{REQUEST}: {fault.member}", fault.message, value=fault.value, allowed=fault.allowed)
         for fault in constraints.faults(request)
+        if not (fault.member.endswith("InstanceType") and _INSTANCE_TYPE.fullmatch(str(fault.value)))
     )
 
 
