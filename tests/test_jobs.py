@@ -578,16 +578,19 @@ def test_a_launch_that_is_refused_does_not_end_the_run_of_a_job_that_goes_on(bun
     assert ends == told
 
 
-def test_ctrl_c_leaves_a_job_elsewhere_alone(bundle, on, capsys):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_leaves_a_job_elsewhere_alone(bundle, on, capsys, number, code):
     class Interrupting(Cluster):
         def logs(self, handle, selection=None, *, follow):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
             yield "never read"
 
     cluster = on(Interrupting(RUNNING))
-    assert cli.run(["launch", NAME, "--wait"]) == 130
+    before = signal.getsignal(number)
+    assert cli.run(["launch", NAME, "--wait"]) == code
+    assert signal.getsignal(number) is before
     told = capsys.readouterr()
-    assert "the job goes on" in told.err and f"recipes cancel results/{NAME}" in told.out
+    assert "detached; the job keeps running" in told.err and f"recipes cancel results/{NAME}" in told.out
     assert "cancel" not in cluster.calls
 
 
