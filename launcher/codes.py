@@ -278,6 +278,8 @@ _ELSEWHERE = (
     Code("E712", "The job was waited for as long as was asked, and has not ended.", _JOBS),
     Code("E713", "An adopted job has a record, and no bundle that could be launched, checked or compared.", _JOBS),
     Code("E714", "A job is adopted into a folder of its own; nothing is overwritten.", _JOBS),
+    Code("E717", "A job has at most one name, of which a results folder has no second.", _JOBS),
+    Code("E718", "Only bundles of the results folder whose jobs have ended are removed.", _JOBS),
     Code("E801", "A command lacks an argument that it cannot do without, or has one too many.", _COMMANDS),
     Code("E802", "A name on the command line is no recipe's, or that of several.", _COMMANDS),
     Code("E803", "NAME@N asks for a size that the recipe or the bundle does not have.", _COMMANDS),
@@ -292,6 +294,7 @@ _ELSEWHERE = (
         "The size of a checkpoint follows from the model's parameters, which only a known or given model has.",
         _CHECKPOINTING,
     ),
+    Code("E818", "Jobs are filtered by conditions that some job can meet.", _JOBS),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
     Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
     Code(

@@ -57,13 +57,13 @@ def test_help_lists_every_command(recipes):
     for words in (["--help"], ["-h"]):
         code, out, _ = recipes(*words)
         rows = out.partition("Recipes:")[2].splitlines()
-        assert code == 0 and [row.split()[0] for row in rows if row.startswith("  ")] == COMMANDS
+        assert code == 0 and [row[2:].partition("  ")[0] for row in rows if row.startswith("  ")] == COMMANDS
         assert not any("..." in row for row in rows)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_its_arguments(recipes, command):
-    code, out, _ = recipes(command, "--help")
+    code, out, _ = recipes(*command.split(), "--help")
     assert code == 0 and out.startswith(f"Usage: recipes {command} [OPTIONS]") and "<str>" not in out
 
 

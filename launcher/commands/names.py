@@ -204,7 +204,14 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, as for main.py.", autocompletion=complete_override),
 ]
-BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Its folder, or a job's name under results/.")]
+GivenName = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="What you call the job; every command about jobs takes it."),
+]
+BundleName = Annotated[
+    str,
+    typer.Argument(metavar="BUNDLE", help="Its folder, or a job's name under results/.", autocompletion=complete_job),
+]
 JobName = Annotated[
     str,
     typer.Argument(
