@@ -32,6 +32,9 @@ USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 Source: Bash manual, Exit Status: 128 and the signal's number.
 """
 
+_COMPLETE = "_RECIPES_COMPLETE"
+"""Environment variable by which a shell asks for completion."""
+
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Recipes": {"list": look.list_, "show": look.show, "explain": look.explain, "diff": look.diff},
     "From a recipe to a job": {
@@ -148,7 +151,7 @@ def main() -> None:
 def run(words: Sequence[str]) -> int:
     """Run the words of a command line; return the exit code."""
     try:
-        code = app(list(words), prog_name="recipes", standalone_mode=False)
+        code = _command(words)(list(words), prog_name="recipes", standalone_mode=False)
         sys.stdout.flush()
         return code or 0
     except ProblemsFound as error:
@@ -164,6 +167,16 @@ def run(words: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
         return PIPE_CLOSED
+
+
+def _command(words: Sequence[str]) -> Any:
+    """Return the command, with our completion in place of typer's."""
+    command = typer.main.get_command(app)
+    if _COMPLETE in os.environ or any("completion" in word for word in words):
+        from launcher.commands import shells
+
+        shells.register()
+    return command
 
 
 def _usage_problem(error: Any) -> Problem:
