@@ -286,6 +286,8 @@ _ELSEWHERE = (
     Code("E714", "A job is adopted into a folder of its own; nothing is overwritten.", _JOBS),
     Code("E715", "A job that has succeeded is not started again by accident.", _JOBS),
     Code("E716", "SageMaker keeps every training job, so a name is used once.", _TRAINING_JOBS),
+    Code("E717", "A job has at most one name, of which a results folder has no second.", _JOBS),
+    Code("E718", "Only bundles of the results folder whose jobs have ended are removed.", _JOBS),
     Code("E801", "A command lacks an argument that it cannot do without, or has one too many.", _COMMANDS),
     Code("E802", "A name on the command line is no recipe's, or that of several.", _COMMANDS),
     Code("E803", "NAME@N asks for a size that the recipe or the bundle does not have.", _COMMANDS),
@@ -300,6 +302,7 @@ _ELSEWHERE = (
         "The size of a checkpoint follows from the model's parameters, which only a known or given model has.",
         _CHECKPOINTING,
     ),
+    Code("E818", "Jobs are filtered by conditions that some job can meet.", _JOBS),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
     Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
     Code(
