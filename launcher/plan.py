@@ -8,7 +8,8 @@ from typing import Any
 from launcher import batch
 from launcher.check import Draft, Scale, backend_module
 from launcher.checkpointing.section import compiled
-from launcher.context import LaunchContext
+from launcher.compose import Composition
+from launcher.context import LaunchContext, job_name
 from launcher.families import interface
 from launcher.instances import canonical
 from launcher.problems import Notice
@@ -28,9 +29,6 @@ from launcher.specs import (
     ScalePoint,
 )
 
-_NAME_LENGTH = 34
-"""Characters of run.name kept in a job name. Source: the published launcher's job names."""
-
 _ARGS = "training_config.training_args"
 LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "elastic_policy")
 """Keys of a recipe that only the launcher reads, as they are written. The published configurations of a size have no
@@ -44,10 +42,10 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         The job, its sizes ascending. Its configurations hold no secret, and no MLflow run yet.
     """
     policy = draft.recipe.elastic_policy
-    name = f"{draft.recipe.run.name[:_NAME_LENGTH].rstrip('-')}-{context.suffix}"
+    name = job_name(draft.recipe.run.name, context.suffix)
     section = draft.recipe.checkpointing
     tiers = section and compiled(section, name, context.cwd if draft.backend == "local" else None)
-    sizes = tuple(_scale_point(draft, scale, tiers) for scale in draft.sizes)
+    sizes = tuple(_scale_point(draft, scale, name, tiers) for scale in draft.sizes)
     job = JobSpec(
         name=name,
         backend=draft.backend,
@@ -93,7 +91,7 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
     )
 
 
-def _scale_point(draft: Draft, scale: Scale, tiers: Mapping[str, Any] | None) -> ScalePoint:
+def _scale_point(draft: Draft, scale: Scale, name: str, tiers: Mapping[str, Any] | None) -> ScalePoint:
     args, size = scale.args, draft.data_parallel_size(scale)
     if is_uneven(scale):
         uneven = args.uneven_batch
@@ -115,7 +113,7 @@ def _scale_point(draft: Draft, scale: Scale, tiers: Mapping[str, Any] | None) ->
         micro_batch_size=micro,
         grad_accumulation=steps,
         learning_rate=args.learning_rate,
-        config=_container_config(draft, scale.tree, tiers),
+        config=_container_config(draft, scale.tree, name, tiers),
     )
 
 
@@ -129,8 +127,10 @@ def _micro_of_uneven(draft: Draft, scale: Scale) -> int | None:
     return scale.args.micro_train_batch_size if is_cut else None
 
 
-def _container_config(draft: Draft, tree: Mapping[str, Any], tiers: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the recipe as the container reads it: real devices, no reference to a secret, no launcher keys.
+def _container_config(
+    draft: Draft, tree: Mapping[str, Any], name: str, tiers: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return the recipe as the container reads it: the job's name, real devices, no secret, no launcher keys.
 
     It shares what is the same at every size; nobody changes it.
     """
@@ -140,9 +140,17 @@ def _container_config(draft: Draft, tree: Mapping[str, Any], tiers: Mapping[str,
         kept |= {"tracking_uri": "", "run_id": ""}
     config = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
     config |= {"checkpointing": tiers} if tiers else {}
+    config = named(config, draft.composition, name)
     config = replaced(config, "trainer.devices", draft.devices)
     config = replaced(config, "run.hf_access_token", None)
     return replaced(config, "training_config.mlflow", kept)
+
+
+def named(recipe: Mapping[str, Any], composition: Composition, name: str) -> Mapping[str, Any]:
+    """Return a recipe with the job's name where the composition has its run.name."""
+    for path in composition.name_paths:
+        recipe = replaced(recipe, path.removeprefix("recipes."), name)
+    return recipe
 
 
 def _whole_config(draft: Draft) -> Mapping[str, Any]:
