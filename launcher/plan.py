@@ -65,7 +65,7 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
-    own = filter(None, (backend_module(draft.backend, part) for part in ("security", "unplayed")))
+    own = filter(None, (backend_module(draft.backend, part) for part in ("security", "stopping", "unplayed")))
     return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
 
 
