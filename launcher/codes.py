@@ -29,6 +29,7 @@ _DISTRIBUTION = "docs/decisions.md, Model parallelism and MPI"
 _JOBS = "docs/decisions.md, Jobs and their records"
 _TRAINING_JOBS = "docs/decisions.md, Training jobs of SageMaker"
 _CONTRACT = "docs/sagemaker.md"
+_LOG = "docs/manifest.md, The image's log file"
 _SECURITY = "docs/manifest.md, What pods may do"
 
 
@@ -347,6 +348,12 @@ _ELSEWHERE = (
     Code("N115", "recipes.planner was given, and nothing is planned without scale_config: auto.", _PLANNER),
     Code("N116", "What a script takes in a step is its own affair until its recipe states it.", _SCRIPT),
     Code("N117", "Something of the pods is beyond the restricted Pod Security profile.", _SECURITY, "k8s"),
+    Code(
+        "N166",
+        "The published image's log file needs a mounted folder; otherwise it is lost with its pod.",
+        _LOG,
+        "k8s",
+    ),
     Code("N118", "A section of distribution that is not enabled does nothing, whatever else it says.", _DISTRIBUTION),
     Code("N127", "An entry of extra_keys that is no key of the recipe may be a typo, or a leftover.", _TYPES),
     Code("N128", "Accelerators that no process uses are paid for all the same.", _INSTANCES),

@@ -25,7 +25,7 @@ def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
     Raises:
         ProblemsFound: Every fault in what the user gave.
     """
-    job = plan(check(compose(overrides, context.cwd)), context)
+    job = plan(check(compose(overrides, context.cwd, context.suffix)), context)
     if problems := load_backend(job.backend).check(job):
         raise ProblemsFound(problems)
     return job
