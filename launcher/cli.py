@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from launcher import console
+from launcher import console, redaction
 from launcher.commands import (
     checkpoint,
     cluster,
@@ -123,6 +123,7 @@ def main() -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run the words of a command line; return the exit code."""
+    redaction.install()
     try:
         code = app(list(words), prog_name="recipes", standalone_mode=False)
         sys.stdout.flush()

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import catalogue, provenance, references
+from launcher import catalogue, provenance, redaction, references
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.nearest import did_you_mean
 from launcher.problems import Problem, ProblemsFound, fail, shown
@@ -230,6 +230,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
             problems.append(Problem("E001", shown(text), message, remedy=remedy))
             continue
         override.key_or_group = _placed(override.key_or_group)
+        redaction.learn(override.value() if override.value_type else None, override.key_or_group)
         if override.key_or_group in GROUPS and not isinstance(override.value(), str):
             problems.append(Problem("E005", override.key_or_group, "must name one", where=shown(text)))
         if override.is_hydra_override() and (problem := _hydra_problem(override)):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher import adopted, console, jobs, pipeline, terminal, tracking
+from launcher import adopted, console, jobs, pipeline, redaction, terminal, tracking
 from launcher import bundle as bundles
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
@@ -38,6 +38,7 @@ def main(overrides: Sequence[str]) -> int:
         The exit code: 0, 2 when the input is at fault, 3 when the job failed, 130 at Ctrl-C, 143 at SIGTERM while
         it submits.
     """
+    redaction.install()
     outcome = "nothing was written or submitted"
     try:
         context = LaunchContext.read()

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.nearest import did_you_mean
-from launcher.problems import Problem, is_secret
+from launcher.problems import Problem
+from launcher.secret_names import is_secret
 
 _ALLOWED = {
     "bool_type": "true or false",
