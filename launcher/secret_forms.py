@@ -43,8 +43,9 @@ _CANDIDATE = re.compile(
 """What a text holds if a detector finds anything in it; importing the detectors takes 0.16 s."""
 _IDENTIFIER = re.compile(
     r"\barn:aws[\w-]*:\S*|\bsha(?:256|384|512):[0-9a-f]{64,128}\b|\b[0-9a-f]{40}\b|\b[0-9a-f]{64}\b"
+    r"|\b(?:[A-Z][a-z]+\d?){2,}\b"
 )
-"""ARNs, image digests and revisions, in parts of which detectors see tokens."""
+"""ARNs, image digests and revisions, in parts of which detectors see tokens, and names of classes."""
 
 _USER_INFO = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)|(?:(?<=https://)|(?<=http://))[^\s/@:'\"$]+(?=@)")
 """User name and password of a URL in a text, or the token alone.
@@ -194,10 +195,7 @@ def without_detected(text: str) -> str:
 
 def _detected(text: str) -> Iterator[str]:
     """Yield what the detectors find, if they need to be asked."""
-    if not _CANDIDATE.search(text):
-        return
-    rest = _IDENTIFIER.sub(" ", text)
-    if _CANDIDATE.search(rest):
+    if _CANDIDATE.search(text) and _CANDIDATE.search(rest := _IDENTIFIER.sub(" ", text)):
         for detector in _detectors():
             if any(detector.analyze_string(rest)):
                 yield from (match[0] for form in detector.denylist for match in form.finditer(rest))
