@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from launcher import console, identity
+from launcher import console, identity, redaction
 from launcher.commands import (
     checkpoint,
     cluster,
@@ -153,6 +153,7 @@ def main() -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run the words of a command line; return the exit code."""
+    redaction.install()
     with signals_as_interrupts() as signals:
         code = _run(words)
     # typer answers every KeyboardInterrupt with 130.

@@ -284,6 +284,11 @@ _ELSEWHERE = (
     Code("E711", "The record of a job is damaged, so that nobody can tell where it runs.", _JOBS),
     Code("E712", "The job was waited for as long as was asked, and has not ended.", _JOBS),
     Code("E713", "An adopted job has a record, and no bundle that could be launched, checked or compared.", _JOBS),
+    Code(
+        "E610",
+        "No file of a bundle may hold the value of a secret, wherever it came from.",
+        "docs/decisions.md, Secrets are references",
+    ),
     Code("E714", "A job is adopted into a folder of its own; nothing is overwritten.", _JOBS),
     Code("E715", "A job that has succeeded is not started again by accident.", _JOBS),
     Code("E716", "SageMaker keeps every training job, so a name is used once.", _TRAINING_JOBS),

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import catalogue, provenance, references
+from launcher import catalogue, provenance, redaction, references
 from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.effects import idle
@@ -187,6 +187,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
             problems.append(Problem("E001", shown(text), message, remedy=remedy))
             continue
         override.key_or_group = _placed(override.key_or_group)
+        redaction.learn(override.value() if override.value_type else None, override.key_or_group)
         problem = _hydra_problem(override) if override.is_hydra_override() else _key_problem(override)
         problems += [problem] if problem else []
         if override.is_sweep_override():

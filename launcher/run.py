@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher import adopted, console, interrupts, job_names, jobs, pipeline, relaunch, terminal, tracking
+from launcher import adopted, console, interrupts, job_names, jobs, pipeline, redaction, relaunch, terminal, tracking
 from launcher import bundle as bundles
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
@@ -45,6 +45,7 @@ def main(overrides: Sequence[str], name: str | None = None) -> int:
         The exit code: 0, 2 when the input is at fault, 3 when the job failed, 128 and the signal's number when a
         signal ended it (130 at Ctrl-C, 143 at SIGTERM, 129 at SIGHUP).
     """
+    redaction.install()
     with signals_as_interrupts():
         return _main(overrides, name)
 

@@ -23,7 +23,9 @@ from launcher.commands.names import (
     parted,
     say_unknown_instance,
 )
-from launcher.problems import ProblemsFound, fail, is_secret, masked
+from launcher.problems import ProblemsFound, fail
+from launcher.redaction import masked
+from launcher.secret_names import is_secret
 
 if TYPE_CHECKING:
     from launcher.catalogue import Entry
