@@ -97,6 +97,8 @@ def _compose_anew(choices: Choices) -> Files:
         raise _refused(error, choices) from error
     del config["hydra"]
     chosen = made_of.overrides.known_choices
+    if chosen["cluster"] not in clusters():  # a folder of the user's, or of a part of a cluster, may have others
+        raise _unknown_choice("cluster", chosen["cluster"], choices)
     layers = tuple((d.config_path, d.package or "") for d in made_of.defaults if d.config_path)
     if problems := tuple(p for config, _ in layers for p in defaults.unplaced(config, choices.search)):
         raise ProblemsFound(problems)
@@ -130,7 +132,7 @@ def _refused(error: Exception, choices: Choices) -> ProblemsFound:
 
 def _unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
     names = (config.partition("/") for config in known_configs(choices.search))
-    known = [path for folder, _, path in names if folder == group]
+    known = clusters() if group == "cluster" else [path for folder, _, path in names if folder == group]
     near = nearest(name, known, cutoff=0.5) or known[:8]
     return fail(
         "E005",

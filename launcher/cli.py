@@ -1,15 +1,12 @@
 """The `recipes` command: its commands in order, and how it ends. What each does is in `launcher.commands`."""
 
-import gc
-import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from launcher import console
+from launcher import console, process
 from launcher.commands import (
     checkpoint,
     cluster,
@@ -24,12 +21,6 @@ from launcher.commands import (
     ranks,
 )
 from launcher.problems import Problem, ProblemsFound
-
-USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
-"""Exit codes beside 0, 1 (our own fault, with a traceback) and 3 (the job failed).
-
-Source: Bash manual, Exit Status: 128 and the signal's number.
-"""
 
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Recipes": {"list": look.list_, "show": look.show, "explain": look.explain, "diff": look.diff},
@@ -115,31 +106,24 @@ _UsageError: Any = typer.BadParameter.__base__
 """What typer raises for a command line it does not understand."""
 
 
-def main() -> None:
-    """Run the command; a user's mistake is Problems and exit code 2."""
-    gc.set_threshold(100_000)  # start-up makes many objects and no garbage
-    sys.exit(run(sys.argv[1:] or ["--help"]))
-
-
 def run(words: Sequence[str]) -> int:
-    """Run the words of a command line; return the exit code."""
+    """Run the words of a command line; return the exit code. A user's mistake is Problems and exit code 2."""
+    return process.ended(lambda: _run(words))
+
+
+def _run(words: Sequence[str]) -> int:
     try:
-        code = app(list(words), prog_name="recipes", standalone_mode=False)
-        sys.stdout.flush()
-        return code or 0
+        return app(list(words), prog_name="recipes", standalone_mode=False) or 0
     except ProblemsFound as error:
         console.show_problems(error.problems, "nothing was done")
-        return USER_ERROR
+        return process.USER_ERROR
     except _UsageError as error:
         console.show_problems((_usage_problem(error),), "nothing was done")
-        return USER_ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED
+        return process.USER_ERROR
     except SystemExit as stop:  # typer's own end where nobody reads on, and of completion
-        return PIPE_CLOSED if isinstance(stop.__context__, BrokenPipeError) else stop.code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
-        return PIPE_CLOSED
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        return stop.code
 
 
 def _usage_problem(error: Any) -> Problem:

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import catalogue, provenance, references
+from launcher import catalogue, override_text, provenance, references
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.nearest import did_you_mean
 from launcher.problems import Problem, ProblemsFound, fail, shown
@@ -223,51 +223,47 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     parser, parsed, problems = OverridesParser.create(), [], []
     for text in overrides:
         try:
-            override = parser.parse_override(text)
-        except (HydraException, RecursionError) as error:
-            message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
-            remedy = f"recipes={text}" if text in catalogue.names() else REMEDY_SYNTAX
-            problems.append(Problem("E001", shown(text), message, remedy=remedy))
-            continue
-        override.key_or_group = _placed(override.key_or_group)
-        if override.key_or_group in GROUPS and not isinstance(override.value(), str):
-            problems.append(Problem("E005", override.key_or_group, "must name one", where=shown(text)))
-        if override.is_hydra_override() and (problem := _hydra_problem(override)):
-            problems.append(problem)
-        if override.is_sweep_override():
-            problems.append(
-                Problem(
-                    "E002",
-                    shown(text),
-                    "sweeps over several values",
-                    remedy="add --multirun, or quote the value",
-                )
-            )
-        parsed.append(override)
+            parsed.append(_read(parser, text))
+        except ProblemsFound as error:
+            problems += error.problems
+        else:
+            problems += _faults(parsed[-1])
     if problems:
         raise ProblemsFound(tuple(problems))
     return parsed
 
 
+def _read(parser: OverridesParser, text: str) -> Override:
+    if problem := override_text.unreadable(text):
+        raise ProblemsFound((problem,))
+    try:
+        override = parser.parse_override(text)
+    except (HydraException, RecursionError) as error:
+        message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
+        remedy = f"recipes={text}" if text in catalogue.names() else REMEDY_SYNTAX
+        raise fail("E001", shown(text), message, remedy=remedy) from error
+    except ValueError as error:  # of a number that Python does not convert
+        raise fail("E001", shown(text), override_text.TOO_LONG_A_NUMBER) from error
+    override.key_or_group = _placed(override.key_or_group)
+    return override
+
+
+def _faults(override: Override) -> Iterator[Problem]:
+    """Yield what is wrong with an override by itself, and make the keys in its value texts."""
+    text = shown(override.input_line)
+    if problem := override_text.respelled(override):
+        yield problem
+    if override.key_or_group in GROUPS and not isinstance(override.value(), str):
+        yield Problem("E005", override.key_or_group, "must name one", where=text)
+    if override.is_hydra_override() and (problem := override_text.hydra_fault(override)):
+        yield problem
+    if override.is_sweep_override():
+        yield Problem("E002", text, "sweeps over several values", remedy="add --multirun, or quote the value")
+
+
 def _placed(key: str) -> str:
     """Return where a key stands: the published `training_cfg` is a part of the recipe."""
     return f"recipes.{key}" if key.partition(".")[0] == "training_cfg" else key
-
-
-def _hydra_problem(override: Override) -> Problem | None:
-    """Return what is wrong with an override of Hydra's own settings, of which only the search path is ours."""
-    key, value, text = override.key_or_group, override.value(), shown(override.input_line)
-    if key != "hydra.searchpath":
-        return Problem(
-            "E009", key, "is a setting of Hydra that no launch reads", allowed="hydra.searchpath", where=text
-        )
-    folders = value if isinstance(value, list) else [value]
-    if not isinstance(value, list) or not all(isinstance(folder, str) for folder in folders):
-        return Problem(
-            "E009", key, "is a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
-        )
-    absent = [f for f in folders if "://" not in f and not Path(f).is_dir()]
-    return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
 
 
 def _is_choice(override: Override) -> bool:
@@ -280,7 +276,7 @@ def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     words, search, chosen = [], [], {o.key_or_group: o.value() for o in parsed}
     for override in parsed:
         if override.key_or_group == "hydra.searchpath":
-            search += [str(path) for path in override.value()]
+            search += map(override_text.folder, override.value())
         elif override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd)):
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
             words.append(f"recipes={USER_RECIPE}")
@@ -303,7 +299,7 @@ def search_path(overrides: Sequence[str]) -> list[Path]:
         ProblemsFound: It is no list of folders, or one is not there.
     """
     parsed = _parse([text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")])
-    return [Path(folder) for override in parsed for folder in override.value() if "://" not in folder]
+    return [Path(override_text.folder(folder)) for override in parsed for folder in override.value()]
 
 
 def _recipe_file(override: Override, cwd: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """What two recipes, two sizes, or a recipe and a bundle have different: one line a key."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from launcher.problems import fail
 from launcher.render import MANIFEST
 from launcher.scales import leaves, static_tree
 
+_NUMBER = re.compile("[0-9]{1,6}")
 _HOW = ("dry_run", "server_dry_run", "wait")
 """Keys that say what a launch does, not what the job is."""
 _AT_LAUNCH = tuple(
@@ -119,4 +121,4 @@ def changes(old: Side, new: Side) -> list[str]:
 
 def _in_order(path: str) -> list[tuple[int, str]]:
     """Return what sorts paths by their words, sizes by their number."""
-    return [(int(word), "") if word.isdigit() else (-1, word) for word in path.split(".")]
+    return [(int(word), "") if _NUMBER.fullmatch(word) else (-1, word) for word in path.split(".")]

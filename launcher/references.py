@@ -17,6 +17,7 @@ FEW = 16
 _MOST = 100_000
 """Values of a configuration with references written out, a hundred characters of text counted as one."""
 
+_LONGEST_INDEX = 6
 _REFERENCE = re.compile(r"\$\{\s*(\.*)([\w\-.\[\]]*)\s*\}")
 
 
@@ -80,12 +81,17 @@ def absent(text: str, path: tuple[str, ...], tree: Mapping[str, Any]) -> str | N
     for target in targets(text, path):
         node: Any = tree
         for key in target:
-            if isinstance(node, str) or (isinstance(node, list) and key.isdigit() and int(key) < len(node)):
+            if isinstance(node, str) or (_is_index(key, node)):
                 break  # it leads on through another reference, or an item
             if not isinstance(node, Mapping) or key not in node:
                 return ".".join(target)
             node = node[key]
     return None
+
+
+def _is_index(key: str, value: Any) -> bool:
+    """Return whether a key names an item of a list; it may have any characters and any length."""
+    return isinstance(value, list) and key.isdecimal() and len(key) <= _LONGEST_INDEX and int(key) < len(value)
 
 
 def leads_back(path: tuple[str, ...], tree: Mapping[str, Any]) -> bool:
@@ -109,7 +115,7 @@ def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:
     for i, key in enumerate(path):
         if isinstance(value, Mapping) and key in value:
             value = value[key]
-        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+        elif _is_index(key, value):
             value = value[int(key)]
         else:
             return value if isinstance(value, str) else None, path[:i] if isinstance(value, str) else path

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher import adopted, console, jobs, pipeline, terminal, tracking
+from launcher import adopted, console, jobs, pipeline, process, terminal, tracking
 from launcher import bundle as bundles
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
@@ -46,6 +46,7 @@ def main(overrides: Sequence[str]) -> int:
         if job.config["server_dry_run"]:
             pipeline.validate(job, context)
             console.say("the cluster would take this job; nothing was created there")
+        process.allow_clean_up()
         if tracking.is_tracked(job):
             console.say("opening the MLflow run …", "dim", stderr=True)
         job = pipeline.track(job, context)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.compose import Composition
 
 _PLAIN = re.compile(r"[\w./-]+")
-_SIZED = re.compile(r"(.+)@([1-9][0-9]*)")
+_SIZED = re.compile(r"(.+)@([1-9][0-9]{0,5})", re.S)
 _FILES = (".yaml", ".yml")
 
 
