@@ -190,7 +190,7 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
 
 
 def _devices(recipe: Any, instance: Instance | None, composition: Composition) -> int:
-    wanted = recipe.trainer.devices
+    wanted = recipe.trainer.devices or 1  # None in the stand-in for a faulty one
     if instance and instance.processes and "recipes.trainer.devices" not in composition.explicit:
         return min(wanted, instance.processes)
     return wanted

@@ -1,6 +1,7 @@
 """The files that a launch chooses, composed by Hydra, and why they cannot be."""
 
 import itertools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ class Files:
 
     def is_current(self) -> bool:
         """Tell whether every file is as it was when it was read."""
-        return all(path.is_file() and path.stat().st_mtime_ns == mtime for path, mtime in self.read.items())
+        return all(os.path.isfile(path) and path.stat().st_mtime_ns == mtime for path, mtime in self.read.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def _compose_anew(choices: Choices) -> Files:
             skip_missing=False,
         )
         config = loader._compose_config_from_defaults_list(defaults=made_of.defaults, repo=repository)
-    except (HydraException, OmegaConfBaseException, ValueError, RecursionError) as error:
+    except (HydraException, OmegaConfBaseException, OSError, ValueError, RecursionError) as error:
         raise _refused(error, choices) from error
     del config["hydra"]
     chosen = made_of.overrides.known_choices

@@ -5,6 +5,7 @@ With `chosen`, `sources` and `flags`, all there is of Hydra.
 
 import copy
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,9 +18,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import catalogue, override_text, provenance, references
+from launcher import catalogue, override_text, provenance, recipe_files, references
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.nearest import did_you_mean
+from launcher.paths import COLLECTION
 from launcher.problems import Problem, ProblemsFound, fail, shown
 from launcher.provenance import Setting
 from launcher.scales import AUTO, get, leaves
@@ -114,6 +116,7 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
         ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value
             that refers to nothing. Every fault that can be told apart is reported.
     """
+    overrides = recipe_files.spelled(overrides, cwd)
     parsed = _parse(overrides)
     choices = _choices(parsed, cwd)
     files = compose_files(choices)
@@ -273,11 +276,11 @@ def _is_choice(override: Override) -> bool:
 
 def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     """Return what the overrides choose; `cluster_type` chooses where `cluster` does not, and a contract its keys."""
-    words, search, chosen = [], [], {o.key_or_group: o.value() for o in parsed}
+    words, chosen = [], {o.key_or_group: o.value() for o in parsed}
+    search = [override_text.folder(f) for o in parsed if o.key_or_group == "hydra.searchpath" for f in o.value()]
+    folders = [str(COLLECTION), *search]
     for override in parsed:
-        if override.key_or_group == "hydra.searchpath":
-            search += map(override_text.folder, override.value())
-        elif override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd)):
+        if override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd, folders)):
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
             words.append(f"recipes={USER_RECIPE}")
         elif _is_choice(override) and not override.is_hydra_override():
@@ -302,15 +305,16 @@ def search_path(overrides: Sequence[str]) -> list[Path]:
     return [Path(override_text.folder(folder)) for override in parsed for folder in override.value()]
 
 
-def _recipe_file(override: Override, cwd: Path) -> Path | None:
-    """Return the file that `recipes=` names, or None when it names a recipe of the collection."""
+def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path | None:
+    """Return the file that `recipes=` names, or None when it names a recipe that Hydra finds."""
     name = str(override.value())
-    if not name.endswith((".yaml", ".yml")):
-        return None
-    path = (cwd / Path(name).expanduser()).resolve()
-    if path.exists() and not path.is_file():
+    if not name.endswith(recipe_files.ENDINGS):
+        return recipe_files.in_folders(name, search)
+    path = recipe_files.existing(name, cwd)
+    if path and not os.path.isfile(path):
         raise fail("E005", "recipes", "is no regular file", value=name, allowed="a YAML file")
-    if not path.is_file():
+    if path is None:
+        path = Path(cwd, os.path.expanduser(name))
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
         remedy = near or "a recipe of the collection is a path under recipes/ without .yaml"
         raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)

@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import console, multirun, override_text
+from launcher import console, multirun, override_text, recipe_files
 from launcher.chosen import CONFIG, first_line
 from launcher.paths import COLLECTION
 from launcher.problems import Problem, ProblemsFound, fail, shown
@@ -29,7 +29,7 @@ _ALONE = ("help", "hydra_help", "version", "cfg", "info", "shell_completion", "r
 _BY_HYDRA = _ALONE[:-2]
 _REFUSALS = (
     *(HydraException, OmegaConfBaseException),
-    *(AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    *(AttributeError, FileNotFoundError, LookupError, NotADirectoryError, RecursionError, TypeError, ValueError),
 )
 """What Hydra raises for input that it cannot compose: its own exceptions, and Python's that it lets through."""
 
@@ -69,6 +69,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     flags, unknown = parser.parse_known_intermixed_args(list(words))
     if problems := (*_faults(flags, unknown), *filter(None, map(override_text.unreadable, flags.overrides))):
         raise ProblemsFound(problems)
+    flags.overrides = list(recipe_files.spelled(flags.overrides, Path.cwd()))
     return flags
 
 
@@ -91,7 +92,7 @@ def _faults(flags: argparse.Namespace, unknown: Sequence[str]) -> Iterator[Probl
         yield Problem("E801", "--resolve", "changes only what --cfg and --help print", remedy="--cfg job --resolve")
     if flags.package and not flags.cfg:
         yield Problem("E801", "--package", "changes only what --cfg prints", remedy="--cfg job --package NAME")
-    if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
+    if flags.config_dir is not None and not os.path.isdir(flags.config_dir):
         yield Problem("E801", "--config-dir", "no such folder", value=flags.config_dir)
     if flags.shell_completion and not _is_completion(flags.overrides):
         allowed = "install=SHELL, uninstall=SHELL or query=SHELL, SHELL one of bash, zsh, fish"
@@ -149,7 +150,8 @@ def _for_hydra(flags: argparse.Namespace) -> Iterator[str]:
         if override.key_or_group == "hydra.searchpath" and isinstance(override.value(), list):
             search += map(str, override.value())
         elif override.key_or_group == "recipes" and str(override.value()).endswith((".yaml", ".yml")):
-            search.append(f"{UserRecipe.scheme()}://{Path.cwd() / override.value()}")
+            file = recipe_files.existing(str(override.value()), Path.cwd()) or Path.cwd() / str(override.value())
+            search.append(f"{UserRecipe.scheme()}://{file}")
             yield f"recipes={USER_RECIPE}"
         else:
             yield text

@@ -3,8 +3,8 @@
 Its grammar is not here; see `compose`.
 """
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override, Quote, QuotedString, Sweep
@@ -68,7 +68,7 @@ def hydra_fault(override: Override) -> Problem | None:
         return Problem(
             "E009", key, "is a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
         )
-    absent = [place for place in folders if not Path(folder(place)).is_dir()]
+    absent = [place for place in folders if not os.path.isdir(folder(place))]
     return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
 
 

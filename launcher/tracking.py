@@ -3,6 +3,7 @@ configuration. The only module of the launcher that imports mlflow, and only whe
 
 import importlib.util
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,7 +156,7 @@ def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) ->
 
 def _refuse_removed_store(uri: str) -> None:
     """Raise a Problem where a store's file is gone: MLflow would write a traceback, or make an empty store."""
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+    if uri.startswith("sqlite:///") and not os.path.exists(uri.removeprefix("sqlite:///")):
         raise fail("E502", f"{_PATH}.tracking_uri", "the tracking store was removed while the job ran", value=uri)
 
 

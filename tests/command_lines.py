@@ -7,7 +7,6 @@ run, and no cluster can be reached.
 
 import functools
 import importlib.util
-import io
 import json
 import os
 import random
@@ -19,10 +18,11 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 60
@@ -35,6 +35,22 @@ _RECIPES = (
     *(LLAMA, _TINY, "training/custom/script", "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_dpo"),
     *("own.yaml", "größe.yaml", "it's {my}, (1) = recipe.yaml", "bad.yaml", "odd.yaml", "sub", "absent.yaml", ""),
 )
+_NEEDED = ("cluster=sm_jobs", "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train")
+_SCRIPT = ("recipes=training/custom/script", "container=img:1", "training_cfg.entry_module=json.tool")
+_SIZED = "training_cfg.run.ntasks_per_node=2"
+_ELASTIC = "++recipes.elastic_policy.is_elastic=true"
+JOBS = (
+    (f"recipes={LLAMA}", "cluster=k8s"),
+    (f"recipes={LLAMA}", "cluster=k8s", _ELASTIC),
+    (f"recipes={LLAMA}", "cluster=k8s", _ELASTIC, "++recipes.scale_config=auto"),
+    (f"recipes={LLAMA}", *_NEEDED, "cluster.sm_jobs_config.output_path=s3://results/out"),
+    ("recipes=own.yaml", "cluster=k8s", _ELASTIC),
+    (f"recipes={_TINY}", "cluster=local"),
+    (f"recipes={_TINY}", "cluster=k8s", "container=img:1", "instance_type=m5.2xlarge"),
+    (*_SCRIPT, _SIZED, "cluster=k8s", "instance_type=m5.2xlarge"),
+    (*_SCRIPT[:1], *_SCRIPT[2:], _SIZED, "cluster=local"),
+)
+"""Command lines without fault."""
 _CLUSTERS = (
     "k8s",
     "local",
@@ -346,14 +362,14 @@ class CommandLines:
 
     Args:
         seed: Of the random numbers: the same seed gives the same command lines.
-        keys: Dotted paths that a recipe has on a cluster.
+        known: Dotted path and value of every leaf of each of `JOBS`.
         bundles: Folders of bundles that the commands about jobs may name.
     """
 
-    def __init__(self, seed: int, keys: dict[tuple[str, str], list[str]], bundles: list[str]):
+    def __init__(self, seed: int, known: list[dict[str, Any]], bundles: list[str]):
         self._random = random.Random(seed)
-        self._known = keys
-        self._keys = next(iter(keys.values()))  # of the command line under way
+        self._known = known
+        self._values = known[0]  # of the command line under way
         self._bundles = bundles
 
     def __iter__(self) -> Iterator[tuple[str, list[str]]]:
@@ -370,21 +386,19 @@ class CommandLines:
 
     def launch(self) -> list[str]:
         """Return the words of one `main.py`; a dry run."""
-        recipe, cluster = self._pick(list(self._known))
-        self._keys = self._known[recipe, cluster]
-        words = [f"recipes={recipe}" if self._chance(0.7) else self.recipe()] if self._chance(0.95) else []
-        if self._chance(0.95):
-            words.append(f"cluster={cluster if self._chance(0.93) else self._pick(_CLUSTERS)}")
-        words += ["container=img:1"] if self._chance(0.7) else []
-        words += ["++recipes.elastic_policy.is_elastic=true"] if self._chance(0.4) else []
-        words += ["++recipes.scale_config=auto"] if self._chance(0.1) else []
+        number = self._random.randrange(len(JOBS))
+        self._values = self._known[number]
+        words = [word for word in JOBS[number] if self._chance(0.98)]
+        words = [self.recipe() if word.startswith("recipes=") and self._chance(0.1) else word for word in words]
+        if self._chance(0.05):
+            words.append(f"cluster={self._pick(_CLUSTERS)}")
         words += self.overrides(4)
         if self._chance(0.03):
             self._random.shuffle(words)
         if self._chance(0.15):
             words += self._pick(_FLAGS)
             if words[-1] in ("--multirun", "-m") and self._chance(0.7):
-                words.append(f"{self._pick(self._keys)}={self._pick(_SWEEPS)}")
+                words.append(f"{self._pick(list(self._values))}={self._pick(_SWEEPS)}")
         if self._chance(0.97):
             words.append("++recipes.training_config.mlflow.enabled=false")
         return [*words, "dry_run=true"]
@@ -405,7 +419,7 @@ class CommandLines:
     def override(self) -> str:
         """Return one override, or something like it."""
         sign = self._pick(("", "", "", "+", "++", "++", "++", "~"))
-        key = self._pick(self._keys) if self._chance(0.75) else self._pick(_KEYS)
+        key = self._pick(list(self._values)) if self._chance(0.8) else self._pick(_KEYS)
         if self._chance(0.05):
             key += self._pick(
                 (".x", ".0", ".9999999999", "[0]", "@x", "/y", ".größe", ".a.b.c", "@:x", ".", "=", " ")
@@ -414,7 +428,21 @@ class CommandLines:
             return f"~{'a' if key == 'dry_run' else key}"
         if self._chance(0.02):
             return self.text()
-        return f"{sign}{key}={self.value()}"
+        return f"{sign}{key}={self.like(self._values.get(key)) if self._chance(0.6) else self.value()}"
+
+    def like(self, value: Any) -> str:
+        """Return what may stand behind the `=` in place of a value, of the same type as a rule."""
+        if isinstance(value, bool):
+            return self._pick(("true", "false", "null"))
+        if isinstance(value, int):
+            return self._pick((str(value), str(value + 1), str(2 * value), *_NUMBERS[:12]))
+        if isinstance(value, float):
+            return self._pick(("0.1", "1e-4", "1", "0", "-1", "1e300", "nan"))
+        if isinstance(value, str):
+            return self._pick(("x", "/data/x", "x-1", "a/b", value if value.isalnum() else "x", self.text()))
+        if isinstance(value, list):
+            return self._pick(("[]", "[x]", "[1,2]", "[a b]", "null", self.value()))
+        return self._pick(("x", "1", "true", "[x]", "{}", "{a: x}", "null", self.value()))
 
     def value(self, depth: int = 0) -> str:
         """Return what stands behind the `=`."""
@@ -453,7 +481,7 @@ class CommandLines:
     def text(self) -> str:
         """Return a text, at times between quotes."""
         text = self._pick(_TEXTS)
-        return self._pick(("{}", "{}", "'{}'", '"{}"')).replace("{}", text)
+        return self._pick(("{}", "'{}'", "'{}'", '"{}"')).replace("{}", text)
 
     def nested(self) -> str:
         """Return something nested."""
@@ -468,7 +496,7 @@ class CommandLines:
         for _ in range(self._random.randint(0, 4)):
             node, path = (
                 tree,
-                self._pick(self._keys if self._chance(0.9) else _KEYS).removeprefix("recipes.").split("."),
+                self._pick(list(self._values) if self._chance(0.9) else _KEYS).removeprefix("recipes.").split("."),
             )
             for part in path[:-1]:
                 node = node.setdefault(part, {})
@@ -509,10 +537,10 @@ class CommandLines:
     def _options(self, name: str) -> list[str]:
         found = []
         for option, values in _OPTIONS.get(name, {}).items():
-            if self._chance(0.3):
+            if self._chance(0.2):
                 found.append(option)
                 if values is not None:
-                    found.append(self._pick(values) if self._chance(0.6) else self._pick((*_NUMBERS, *_TEXTS)))
+                    found.append(self._pick(values) if self._chance(0.8) else self._pick((*_NUMBERS, *_TEXTS)))
         return found
 
     def _argument(self, kind: str) -> str | None:
@@ -521,9 +549,9 @@ class CommandLines:
         if kind == "override":
             return self.override() if self._chance(0.5) else None
         if kind == "cluster":
-            return f"cluster={self._pick(_CLUSTERS[:6])}" if self._chance(0.7) else None
+            return "cluster=k8s" if self._chance(0.8) else f"cluster={self._pick(_CLUSTERS)}"
         if kind == "key":
-            return self._pick(self._keys if self._chance(0.8) else _KEYS)
+            return self._pick(list(self._values) if self._chance(0.8) else _KEYS)
         if kind == "bundle":
             return self._pick((*self._bundles, *_TEXTS[:20], ".", "sub", "/", "results"))
         if kind == "recipe":
@@ -600,18 +628,13 @@ _OPTIONS: dict[str, dict[str, tuple[str, ...] | None]] = {
 }
 
 
-def known_keys() -> dict[tuple[str, str], list[str]]:
-    """Return the dotted paths of every value of a few recipes on every cluster."""
+def known_values(jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    """Return the dotted path and value of every leaf of each job."""
     from launcher.compose import compose
     from launcher.scales import leaves
 
-    found = {}
-    for recipe in _RECIPES[:4]:
-        for cluster in _CLUSTERS[:4]:
-            tree = compose([f"recipes={recipe}", f"cluster={cluster}"], Path.cwd()).tree
-            paths = [path for path, _ in leaves(tree) if ".scale_config." not in path and path != "dry_run"]
-            found[recipe, cluster] = paths
-    return found
+    trees = (compose(words, Path.cwd()).tree for words in jobs)
+    return [{path: value for path, value in leaves(tree) if path != "dry_run"} for tree in trees]
 
 
 def prepare_folder() -> list[str]:
@@ -621,7 +644,7 @@ def prepare_folder() -> list[str]:
         Path(name).write_text(text, encoding="utf-8")
     Path("odd.yaml").write_text(_FILES["own.yaml"], encoding="utf-8")
     bundles = []
-    for words in ([f"recipes={LLAMA}", "cluster=k8s"], [f"recipes={_TINY}", "cluster=local"]):
+    for words in JOBS:
         outcome = run("main.py", [*words, "++recipes.training_config.mlflow.enabled=false", "dry_run=true"])
         assert outcome.code == 0, outcome
     for folder in sorted(Path("results").iterdir()):
@@ -650,7 +673,7 @@ def _main_module() -> ModuleType:
 
 def run(program: str, words: list[str]) -> Outcome:
     """Run one command line in this process, its output kept from the terminal."""
-    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+    streams = [tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)]  # noqa: SIM115
     before = sys.argv, sys.stdout, sys.stderr
     sys.argv, sys.stdout, sys.stderr = [program, *words], *streams
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
@@ -665,7 +688,7 @@ def run(program: str, words: list[str]) -> Outcome:
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.argv, sys.stdout, sys.stderr = before
     seconds = time.perf_counter() - began
-    written = "".join(stream.buffer.getvalue().decode("utf-8", "replace") for stream in streams)
+    written = "".join(map(_read, streams))
     if not fault and ("Traceback (most recent call last)" in written and "debug=true" not in " ".join(words)):
         fault = written[written.index("Traceback (most") :]
     if not fault and code not in (0, 2, 3):
@@ -674,7 +697,16 @@ def run(program: str, words: list[str]) -> Outcome:
     return Outcome(program, tuple(words), code, seconds, fault, file if fault else "")
 
 
+def _read(stream: TextIO) -> str:
+    with stream:
+        stream.seek(0)
+        return stream.buffer.read().decode("utf-8", "replace")
+
+
 def _called(program: str, words: list[str]) -> int:
+    from launcher import process
+
+    process.begin()
     try:
         if program == "main.py":
             return _main_module().main()
@@ -707,7 +739,7 @@ def outcomes(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
     os.chdir(folder)
     alone()
     bundles = prepare_folder()
-    lines = iter(CommandLines(seed, known_keys(), bundles))
+    lines = iter(CommandLines(seed, known_values(JOBS), bundles))
     for _ in range(count):
         program, words = next(lines)
         yield run(program, [word.replace("\0", "") for word in words])
