@@ -22,6 +22,7 @@ from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.effects import idle
 from launcher.nearest import did_you_mean
+from launcher.paths import COLLECTION
 from launcher.problems import Notice, Problem, ProblemsFound, fail, shown
 from launcher.provenance import Setting
 from launcher.scales import AUTO, SCALES, get, is_index, leaves
@@ -94,6 +95,12 @@ class Composition:
         typed = tuple(override for override in _parse(self.overrides) if not _is_choice(override))
         return tuple(locate(self._layers, self._search)), typed
 
+    @cached_property
+    def own_layers(self) -> frozenset[int]:
+        """Numbers of the layers, as `layers` counts them, whose files are the user's and not of the collection."""
+        files = enumerate(file for file, _ in self._places[0])
+        return frozenset(number for number, file in files if not file.is_relative_to(COLLECTION))
+
     def has_file_in(self, folder: Path) -> bool:
         """Return whether a file of the configuration is in a folder, or in one below it."""
         return "://" in str(folder) or any(file.is_relative_to(folder) for file, _ in self._places[0])
@@ -106,7 +113,7 @@ class Composition:
 
     def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
         """Return number and value of each layer of files that sets `path`, lowest precedence first."""
-        numbered = enumerate(locate(self._layers, self._search))
+        numbered = enumerate(self._places[0])
         found = ((i, setting) for i, layer in numbered for setting in provenance.settings([layer], path))
         return tuple((i, setting.value) for i, setting in found if setting.path == path)
 
