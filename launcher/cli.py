@@ -17,12 +17,14 @@ from launcher.commands import (
     container,
     followed,
     governance,
+    hardware,
     jobs,
     look,
     pods,
     project,
     ranks,
 )
+from launcher.interrupts import exit_code, signals_as_interrupts
 from launcher.problems import Problem, ProblemsFound
 
 USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
@@ -55,6 +57,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
     "Clusters and images": {
+        "instances": hardware.instances,
         "cluster": cluster.cluster,
         "governance": governance.governance,
         "container": container.container,
@@ -123,18 +126,25 @@ def main() -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run the words of a command line; return the exit code."""
+    with signals_as_interrupts() as signals:
+        code = _run(words)
+    # typer answers every KeyboardInterrupt with 130.
+    return 128 + signals[0] if signals and code == INTERRUPTED else code
+
+
+def _run(words: Sequence[str]) -> int:
     try:
         code = app(list(words), prog_name="recipes", standalone_mode=False)
         sys.stdout.flush()
         return code or 0
     except ProblemsFound as error:
-        console.show_problems(error.problems, "nothing was done")
+        console.show_problems(error.problems, error.outcome or "nothing was done")
         return USER_ERROR
     except _UsageError as error:
         console.show_problems((_usage_problem(error),), "nothing was done")
         return USER_ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return exit_code(interrupt)
     except SystemExit as stop:  # typer's own end where nobody reads on, and of completion
         return PIPE_CLOSED if isinstance(stop.__context__, BrokenPipeError) else stop.code
     except BrokenPipeError:

@@ -211,7 +211,12 @@ _ELSEWHERE = (
     Code("E411", "The base part stays because it outranks the elastic one.", _LOCAL, "local"),
     Code("E412", "Only a job that runs can be scaled.", _LOCAL),
     Code("E413", "A job takes only the sizes it was planned for.", _PRECEDENCE),
-    Code("E414", "The operator's record of a job is damaged, so that nobody can tell its state.", _LOCAL, "local"),
+    Code(
+        "E414",
+        "The operator's record of a job is damaged, so that its state is unknown; the job may have run.",
+        _LOCAL,
+        "local",
+    ),
     Code(
         "E415", "A job that was ended as hard as the system can is still there; its processes hang.", _LOCAL, "local"
     ),
@@ -279,6 +284,8 @@ _ELSEWHERE = (
     Code("E712", "The job was waited for as long as was asked, and has not ended.", _JOBS),
     Code("E713", "An adopted job has a record, and no bundle that could be launched, checked or compared.", _JOBS),
     Code("E714", "A job is adopted into a folder of its own; nothing is overwritten.", _JOBS),
+    Code("E715", "A job that has succeeded is not started again by accident.", _JOBS),
+    Code("E716", "SageMaker keeps every training job, so a name is used once.", _TRAINING_JOBS),
     Code("E801", "A command lacks an argument that it cannot do without, or has one too many.", _COMMANDS),
     Code("E802", "A name on the command line is no recipe's, or that of several.", _COMMANDS),
     Code("E803", "NAME@N asks for a size that the recipe or the bundle does not have.", _COMMANDS),
@@ -287,7 +294,7 @@ _ELSEWHERE = (
         "A generated file that the code would write otherwise is out of date or was edited by hand.",
         _COMMANDS,
     ),
-    Code("E806", "A price table is yours: YAML, an instance type and the price of its hour.", _TRAINING_JOBS),
+    Code("E806", "A price table is YAML: an instance type and the price of its hour.", _TRAINING_JOBS),
     Code(
         "E807",
         "The size of a checkpoint follows from the model's parameters, which only a known or given model has.",

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher import bundle as bundles
-from launcher import yamlio
+from launcher import instance_notices, yamlio
 from launcher.compose import compose
 from launcher.contract import BASE_CONFIG, CONFIG_DIR, config_name
 from launcher.explain import Sizes
 from launcher.layout import value_text
 from launcher.plan import LAUNCHER_KEYS
-from launcher.problems import fail
+from launcher.problems import Notice, fail
 from launcher.render import MANIFEST
 from launcher.scales import is_index, leaves, static_tree
 
@@ -36,10 +36,12 @@ class Side:
     Args:
         title: What it is, in a word or two.
         leaves: Dotted path to value.
+        notices: What the user should know of it.
     """
 
     title: str
     leaves: Mapping[str, Any]
+    notices: tuple[Notice, ...] = ()
 
 
 def of_recipe(title: str, words: Sequence[str], nodes: int | None, *, is_sized: bool) -> Side:
@@ -55,11 +57,12 @@ def of_recipe(title: str, words: Sequence[str], nodes: int | None, *, is_sized: 
         ProblemsFound: It does not compose, or has no such size.
     """
     sizes = Sizes(compose(words, Path.cwd()))
+    notices = tuple(instance_notices.unknown(sizes.composition))
     if not is_sized:
-        return Side(title, {path: value for path, value in sizes.base.items() if path != _TITLE})
+        return Side(title, {path: value for path, value in sizes.base.items() if path != _TITLE}, notices)
     recipe = sizes.composition.tree["recipes"]
     tree = static_tree(recipe, recipe["trainer"]["num_nodes"]) if nodes is None else sizes.at(nodes)
-    return Side(title, dict(leaves({key: value for key, value in tree.items() if key not in _UNSIZED})))
+    return Side(title, dict(leaves({key: value for key, value in tree.items() if key not in _UNSIZED})), notices)
 
 
 def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
@@ -103,7 +106,7 @@ def again(folder: Path) -> tuple[Side, Side]:
 def without_launch(side: Side) -> Side:
     """Return a side without the keys that only a launch fills in."""
     kept = {path: value for path, value in side.leaves.items() if path not in (*_AT_LAUNCH, *_HOW)}
-    return Side(side.title, kept)
+    return Side(side.title, kept, side.notices)
 
 
 def changes(old: Side, new: Side) -> list[str]:

@@ -17,6 +17,9 @@ from launcher.paths import COLLECTION
 from launcher.problems import Problem
 from launcher.sources import USER_RECIPE, UserRecipe, register
 
+_SIGNALLED = 128
+"""Exit codes above this are of a job that a signal ended. Source: Bash manual, Exit Status."""
+
 
 def serve(run: Callable[[Sequence[str]], int]) -> int:
     """Serve Hydra's own flags (`--cfg`, `--help`, `--multirun`, `--config-dir`, …) from `sys.argv`.
@@ -47,7 +50,12 @@ def serve(run: Callable[[Sequence[str]], int]) -> int:
         hydra.main(config_path=str(COLLECTION), config_name=CONFIG, version_base="1.3")(collect)()
     except SystemExit as stop:
         return 2 if stop.code else 0
-    return max(map(run, jobs), default=0)  # after Hydra's own run: what a job prints is not Hydra's
+    codes = [0]
+    for words in jobs:  # after Hydra's own run: what a job prints is not Hydra's
+        codes.append(run(words))
+        if codes[-1] > _SIGNALLED:  # the user has ended all of them
+            break
+    return max(codes)
 
 
 def _for_hydra(words: Sequence[str], user_recipes: Sequence[str]) -> list[str]:

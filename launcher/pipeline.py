@@ -87,7 +87,8 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
             handle = backend.submit(bundle)
         return jobs.record(bundle, handle, current_user())
     except (ProblemsFound, KeyboardInterrupt) as error:
-        if handle is None or backend.ends_with_launcher:
+        is_undone = handle is None and getattr(error, "outcome", None) is None
+        if is_undone or backend.ends_with_launcher:
             _end_refused(bundle, backend, handle, is_interrupted=isinstance(error, KeyboardInterrupt))
         raise
 

@@ -220,3 +220,61 @@ def test_an_unknown_type_is_a_notice_where_nothing_uses_it(prepare):
     assert "N160" not in codes(prepare("instance_type=p5.48xlarge"))
     label = "cluster.label_selector={required: {node.kubernetes.io/instance-type: [ml.p9.48xlarge, ml.p5.48xlarge]}}"
     assert "ml.p9.48xlarge" in codes(prepare(*LLAMA_K8S, label))["N160"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "tiny_lm_cpu"),
+        ("show", "tiny_lm_cpu", "cluster=k8s"),
+        ("explain", "tiny_lm_cpu", "learning_rate"),
+        ("checkpoint", "tiny_lm_cpu"),
+        ("diff", "tiny_lm_cpu@1", "tiny_lm_cpu@2"),
+        ("check", "tiny_lm_cpu"),
+        ("plan", "tiny_lm_cpu"),
+        ("render", "tiny_lm_cpu"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_says_that_a_type_is_unknown(recipes, words):
+    code, out, err = recipes(*words, "instance_type=p9")
+    text = " ".join(f"{out} {err}".split())
+    assert code == 0 and text.count("N160 instance_type=p9 is not an instance type of the table") == 1
+    assert "N160" not in " ".join(recipes(*words)[1:])
+
+
+def test_nodes_of_an_unknown_type_are_a_notice():
+    from launcher import instance_notices
+
+    (notice,) = instance_notices.unknown_nodes(["ml.p9.48xlarge", "ml.p5.48xlarge", None, "ml.p9.48xlarge"])
+    assert "ml.p9.48xlarge" in notice.message and "p5" not in notice.message
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("--accelerator", "h100"), {"p5.48xlarge", "p5.4xlarge"}),
+        (("p6",), {"p6-b200.48xlarge", "p6-b300.48xlarge", "p6e-gb200.36xlarge"}),
+        (("--accelerator-memory", "96", "--efa", "--max-price", "10"), {"g7e.8xlarge", "trn2.3xlarge"}),
+        (("--use", "training", "trn2"), {"trn2.48xlarge"}),
+        (("nothing",), set()),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_types_are_listed_by_what_they_have(recipes, words, names):
+    code, out, _ = recipes("instances", *words, "--json")
+    assert (code, {each["name"] for each in json.loads(out)}) == (0, {f"ml.{name}" for name in names})
+
+
+def test_a_listed_price_has_its_date(recipes):
+    _, out, err = recipes("instances", "p5.48xlarge", "p6e")
+    assert not out and "0 of 316" in err
+    _, out, _ = recipes("instances", "gb200")
+    assert out.split()[-1] == "?"
+    _, out, err = recipes("instances", "p5.48")
+    assert "63.30" in out and "SageMaker Studio, us-east-1, 2026-09-24" in out and "1 of 316" in err
+
+
+def test_a_use_of_instances_is_one_of_two(recipes):
+    code, _, err = recipes("instances", "--use", "x")
+    assert code == 2 and "training or hyperpod" in err

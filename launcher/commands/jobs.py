@@ -15,14 +15,17 @@ def launch(
     wait: Annotated[
         bool, typer.Option("--wait", help="Follow it to its end. On this machine that is always done.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also where its job has ended; one that succeeded is refused without it.")
+    ] = False,
 ) -> None:
-    """Launch a bundle that was rendered earlier and follow the job."""
+    """Launch a bundle that was rendered earlier and follow the job. One that failed resumes from its checkpoint."""
     from launcher import bundle as bundles
     from launcher import run
     from launcher.interrupts import exit_code
 
     try:
-        code = run.launch(*bundles.read(bundles.locate(bundle)), wait=wait)
+        code = run.launch(*bundles.read(bundles.locate(bundle)), wait=wait, is_again=again)
     except KeyboardInterrupt as interrupt:
         code = exit_code(interrupt)
     raise typer.Exit(code)

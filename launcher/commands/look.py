@@ -21,6 +21,7 @@ from launcher.commands.names import (
     composed,
     folders,
     parted,
+    say_unknown_instance,
 )
 from launcher.problems import ProblemsFound, fail, is_secret, masked
 
@@ -174,6 +175,7 @@ def show(
 
     target = Target.read(recipe)
     sizes = Sizes(composed(target.name, overrides))
+    say_unknown_instance(sizes.composition)
     recipe_tree = sizes.composition.tree["recipes"] if target.nodes is None else sizes.at(target.nodes)
     tree = _hidden({**sizes.composition.tree, "recipes": recipe_tree} if whole else recipe_tree)
     if as_json:
@@ -249,6 +251,7 @@ def explain(
 
     target = Target.read(recipe)
     sizes = explanations.Sizes(composed(target.name, overrides))
+    say_unknown_instance(sizes.composition)
     if target.nodes is not None:
         sizes.at(target.nodes)
     found = {path: explanations.explain(sizes, path) for path in explanations.find(sizes, key)}
@@ -296,6 +299,8 @@ def diff(
         raise fail("E801", old, message, remedy="recipes diff A B, or a bundle alone")
     sides = diffs.again(_bundle(old)) if new is None else _sides(old, new, overrides or ())
     lines = diffs.changes(*sides)
+    for notice in dict.fromkeys(notice for side in sides for notice in side.notices):
+        console.show_notice(notice, stderr=True)
     styles = {"-": "red", "+": "green"}
     if lines:
         console.say_all([(f"--- {sides[0].title}", "bold"), (f"+++ {sides[1].title}", "bold")])
