@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import catalogue, provenance, references
+from launcher import provenance, references, slips
 from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.effects import idle
@@ -176,13 +176,14 @@ def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    parser, parsed, problems = OverridesParser.create(), [], []
-    for text in overrides:
+    parser, parsed = OverridesParser.create(), []
+    words, problems = slips.joined(overrides)
+    for text in words:
         try:
             override = parser.parse_override(text)
         except (HydraException, RecursionError) as error:
             message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
-            remedy = f"recipes={text}" if text in catalogue.names() else REMEDY_SYNTAX
+            remedy = slips.remedy(text) or REMEDY_SYNTAX
             problems.append(Problem("E001", shown(text), message, remedy=remedy))
             continue
         override.key_or_group = _placed(override.key_or_group)
@@ -282,7 +283,9 @@ def _idle_choices(parsed: Sequence[Override], composition: Composition) -> Itera
 def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
     """Return what is wrong with an override whose key has slashes, as only those of groups of files have."""
     group, value, where = override.key_or_group, override.value(), shown(override.input_line)
-    if group not in GROUPS and not is_group(group, search):
+    if group in GROUPS:
+        return None
+    if not is_group(group, search):
         remedy = f"dots lead to a key: {group.replace('/', '.')}=…"
         return Problem("E005", group, "is not a group of files to choose from", remedy=remedy, where=where)
     names = value if isinstance(value, list) else [value]

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
-from launcher import console
+from launcher import console, slips
 from launcher.chosen import CONFIG
 from launcher.paths import COLLECTION
 from launcher.problems import Problem
@@ -30,7 +30,14 @@ def serve(run: Callable[[Sequence[str]], int]) -> int:
     Returns:
         The exit code: the highest of the jobs', or 2 where Hydra itself refuses (it has said why).
     """
-    if unknown := [word for word in get_args_parser().parse_known_args(sys.argv[1:])[1] if word.startswith("-")]:
+    if problems := slips.of_flags(sys.argv[1:]):
+        console.show_problems(problems, "nothing was written or submitted")
+        return 2
+    known, rest = get_args_parser().parse_known_args(sys.argv[1:])
+    if problems := slips.joined(known.overrides)[1]:
+        console.show_problems(problems, "nothing was written or submitted")
+        return 2
+    if unknown := [word for word in rest if word.startswith("-")]:
         problem = Problem("E801", unknown[0], "is no flag of Hydra's", remedy="python main.py --hydra-help")
         console.show_problems((problem,), "nothing was written or submitted")
         return 2
