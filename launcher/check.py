@@ -5,7 +5,7 @@ import functools
 import importlib
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -18,8 +18,8 @@ from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.recipe import ElasticSettings, Launch, RecipeBase, UnevenBatch
 from launcher.rules import SIZES, related, rules_for
-from launcher.scales import AUTO, ScaleTree, get, leaves, scale_trees, size_of, static_tree, without
-from launcher.typed import is_field, type_problems
+from launcher.scales import AUTO, ScaleTree, get, leaves, prefixes, scale_trees, size_of, static_tree, without
+from launcher.typed import field_names, is_field, type_problems
 
 _BACKENDS = {
     "local": "local",
@@ -355,7 +355,7 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
     faulty = {tuple(problem.path.split(".")) for problem in problems}
     own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
     located = [p if p.where else dataclasses.replace(p, where=_origin(composition, p)) for p in own]
-    if any(p.code == "E101" and not p.remedy for p in located):
+    if any(p.code == "E101" for p in located):
         located = _with_places(composition, located)
     return tuple(located)
 
@@ -376,11 +376,12 @@ def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) 
 
 def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
     """Say of each unknown key where its name is known, else how all those of the recipe are declared."""
-    known: dict[str, list[str]] = {}
+    known: dict[str, dict[str, None]] = {}
     for path, _ in leaves(composition.tree):
         if "scale_config" not in path:
-            known.setdefault(path.rpartition(".")[2], []).append(path)
-    placed = [p if p.code != "E101" or p.remedy else _with_place(known, p) for p in problems]
+            for prefix in prefixes(path):
+                known.setdefault(prefix.rpartition(".")[2], {})[prefix] = None
+    placed = [_with_place(composition, known, p) if p.code == "E101" else p for p in problems]
     unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
     declared = get(composition.tree, "recipes.extra_keys")
     keys = [*(declared if isinstance(declared, list) else ()), *(_OF_SIZE.sub("", p.path, count=1) for p in unread)]
@@ -403,10 +404,18 @@ def backends() -> tuple[str, ...]:
     return tuple(_BACKENDS)
 
 
-def _with_place(known: Mapping[str, list[str]], problem: Problem) -> Problem:
+def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
     """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
     name, unknown = problem.path.rpartition(".")[2], problem.path
     if others := _clusters_with(unknown):
         return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
     places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
-    return dataclasses.replace(problem, remedy=f"did you mean {' or '.join(places[:3])}?") if places else problem
+    if not places and name == unknown and name in field_names(RecipeBase):
+        places = [f"recipes.{name}"]
+    if not places:
+        return problem
+    inside = [leaf for leaf, _ in leaves(get(composition.tree, unknown), unknown)]
+    whole = inside[0] if len(inside) == 1 else unknown  # trainer.num_nodes=2 makes the key trainer
+    rest = whole.removeprefix(unknown)
+    remedy = f"did you mean {' or '.join(f'{place}{rest}' for place in places[:3])}?"
+    return dataclasses.replace(problem, path=whole, remedy=remedy)

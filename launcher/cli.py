@@ -173,12 +173,14 @@ def _command(words: Sequence[str]) -> Any:
 
 def _usage_problem(error: Any) -> Problem:
     """Return what typer says of a command line as a Problem."""
+    from launcher import slips
     from launcher.nearest import nearest
 
     where = error.ctx.command_path if error.ctx else "recipes"
     is_unknown = hasattr(error, "possibilities") and error.ctx
     known = [name for each in error.ctx.command.params for name in each.opts] if is_unknown else []
     near = nearest(error.option_name, known) if is_unknown else []
+    near = near or ([p.remedy for p in slips.of_flags([error.option_name])] if is_unknown else [])
     message = error.message if is_unknown else error.format_message()
     return Problem(
         "E801",

@@ -394,4 +394,5 @@ _ELSEWHERE = (
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
     Code("N165", "An override that a later one undoes, or that adds nothing, is probably a slip.", _PRECEDENCE),
+    Code("N167", "scale_config wins over the base value of a file that inherits it.", _PRECEDENCE),
 )

@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import catalogue, override_text, provenance, recipe_files, redaction, references
+from launcher import override_text, provenance, recipe_files, redaction, references, slips
 from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.effects import idle
@@ -98,6 +98,12 @@ class Composition:
         typed = tuple(override for override in _parse(self.overrides) if not _is_choice(override))
         return tuple(locate(self._layers, self._search)), typed
 
+    @cached_property
+    def own_layers(self) -> frozenset[int]:
+        """Numbers of the layers, as `layers` counts them, whose files are the user's and not of the collection."""
+        files = enumerate(file for file, _ in self._places[0])
+        return frozenset(number for number, file in files if not file.is_relative_to(COLLECTION))
+
     def has_file_in(self, folder: Path) -> bool:
         """Return whether a file of the configuration is in a folder, or in one below it."""
         return "://" in str(folder) or any(file.is_relative_to(folder) for file, _ in self._places[0])
@@ -110,7 +116,7 @@ class Composition:
 
     def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
         """Return number and value of each layer of files that sets `path`, lowest precedence first."""
-        numbered = enumerate(locate(self._layers, self._search))
+        numbered = enumerate(self._places[0])
         found = ((i, setting) for i, layer in numbered for setting in provenance.settings([layer], path))
         return tuple((i, setting.value) for i, setting in found if setting.path == path)
 
@@ -180,8 +186,9 @@ def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    parser, parsed, problems = OverridesParser.create(), [], []
-    for text in overrides:
+    parser, parsed = OverridesParser.create(), []
+    words, problems = slips.joined(overrides)
+    for text in words:
         try:
             parsed.append(_read(parser, text))
         except ProblemsFound as error:
@@ -200,7 +207,7 @@ def _read(parser: OverridesParser, text: str) -> Override:
         override = parser.parse_override(text)
     except (HydraException, RecursionError) as error:
         message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
-        remedy = f"recipes={text}" if text in catalogue.names() else REMEDY_SYNTAX
+        remedy = slips.remedy(text) or REMEDY_SYNTAX
         raise fail("E001", shown(text), message, remedy=remedy) from error
     except ValueError as error:  # of a number that Python does not convert
         raise fail("E001", shown(text), override_text.TOO_LONG_A_NUMBER) from error
@@ -286,7 +293,9 @@ def _idle_choices(parsed: Sequence[Override], composition: Composition) -> Itera
 def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
     """Return what is wrong with an override whose key has slashes, as only those of groups of files have."""
     group, value, where = override.key_or_group, override.value(), shown(override.input_line)
-    if group not in GROUPS and not is_group(group, search):
+    if group in GROUPS:
+        return None
+    if not is_group(group, search):
         remedy = f"dots lead to a key: {group.replace('/', '.')}=…"
         return Problem("E005", group, "is not a group of files to choose from", remedy=remedy, where=where)
     names = value if isinstance(value, list) else [value]

@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import console, multirun, override_text, recipe_files, redaction
+from launcher import console, multirun, override_text, recipe_files, redaction, slips
 from launcher.chosen import CONFIG, first_line
 from launcher.paths import COLLECTION
 from launcher.problems import Problem, ProblemsFound, fail, shown
@@ -63,12 +63,14 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     Raises:
         ProblemsFound: A flag that does not exist, lacks its value, or does not go with the others.
     """
+    if problems := slips.of_flags(words):
+        raise ProblemsFound(problems)
     parser = get_args_parser()
     parser.error = _refuse
     flags, unknown = parser.parse_known_intermixed_args(list(words))
     if problems := (*_faults(flags, unknown), *filter(None, map(override_text.unreadable, flags.overrides))):
         raise ProblemsFound(problems)
-    if problems := tuple(_refused(flags.overrides)):
+    if problems := (*slips.joined(flags.overrides)[1], *_refused(flags.overrides)):
         raise ProblemsFound(problems)
     flags.overrides = list(recipe_files.spelled(flags.overrides, Path.cwd()))
     return flags

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import batch, instance_notices
+from launcher import batch, instance_notices, shadowed
 from launcher.check import Draft, Scale, backend_module
 from launcher.checkpointing.section import compiled
 from launcher.compose import Composition
@@ -222,6 +222,7 @@ def _resources(draft: Draft) -> Resources:
 def _all_notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> Iterator[Notice]:
     yield from draft.composition.notices
     yield from _of_other_sizes(draft)
+    yield from shadowed.notices(draft)
     yield from draft.notices
     yield from instance_notices.notices(draft)
     yield from _notices(draft, sizes)
