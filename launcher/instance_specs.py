@@ -38,11 +38,11 @@ class InstanceSpec(Model):
     """Instruction set that the image must be built for."""
 
 
-def find(instance_type: str, specs: Iterable[InstanceSpec] | None = ()) -> Instance | None:
+def find(instance_type: object, specs: Iterable[InstanceSpec] | None = ()) -> Instance | None:
     """Return an instance type; None if the table lacks it and no description of it is complete.
 
     Args:
-        instance_type: Its name, with or without `ml.`.
+        instance_type: Its name, with or without `ml.`; a faulty value is no type.
         specs: What the recipe describes.
     """
     found = table().get(canonical(instance_type))

@@ -23,6 +23,8 @@ ROWS = [dict(zip(HEAD, line.split(",", len(HEAD) - 1), strict=True)) for line in
 FACTS = "shared/facts/instances/instances.json"
 """Collected facts that the table was made from, in a folder beside the repository where there is one."""
 
+CONTRACT = ("cluster=local", "cluster.contract=sagemaker")
+
 
 def facts():
     path = next((parent / FACTS for parent in ROOT.parents if (parent / FACTS).is_file()), None)
@@ -278,3 +280,15 @@ def test_a_listed_price_has_its_date(recipes):
 def test_a_use_of_instances_is_one_of_two(recipes):
     code, _, err = recipes("instances", "--use", "x")
     assert code == 2 and "training or hyperpod" in err
+
+
+@pytest.mark.parametrize("value", ["[p5]", "{a: 1}", "3", "null", "''", "'a b'"])
+@pytest.mark.parametrize(
+    "cluster", [("cluster=k8s",), SM_JOBS, (*CONTRACT, SM_JOBS[-1])], ids=["k8s", "sm", "contract"]
+)
+def test_a_value_that_is_not_a_type_is_a_problem(problems, cluster, value):
+    for recipe in (LLAMA_K8S[:1], (*SCRIPT, "training_cfg.run.nodes=2")):
+        found = [
+            each for each in problems(*recipe, *cluster, f"instance_type={value}") if each.path == "instance_type"
+        ]
+        assert [each.code for each in found] == [found[0].code] and found[0].code in ("E102", "E230")
