@@ -53,10 +53,11 @@ def find(instance_type: object, specs: Iterable[InstanceSpec] | None = ()) -> In
 
 
 def missing(spec: InstanceSpec) -> list[str]:
-    """Return the keys that a description lacks. One of a type in the table may leave out any."""
-    if canonical(spec.name) in table():
-        return []
-    needed = (*_NEEDED, "accelerator") if spec.accelerators else _NEEDED
+    """Return the keys that a description lacks. One of a type in the table need only say what differs."""
+    known = table().get(canonical(spec.name))
+    needed = () if known else _NEEDED
+    if spec.accelerators and not (known and known.accelerator_resource):
+        needed = (*needed, "accelerator")
     return [key for key in needed if getattr(spec, key) is None]
 
 
@@ -73,4 +74,5 @@ def _described(spec: InstanceSpec, known: Instance | None) -> Instance:
         "memory_gib": spec.memory_gib,
         "architecture": spec.architecture,
     }
-    return replace(base, **{key: value for key, value in given.items() if value is not None})
+    found = replace(base, **{key: value for key, value in given.items() if value is not None})
+    return found if found.accelerators else replace(found, accelerator_resource=None)

@@ -129,13 +129,14 @@ def test_a_described_type_is_planned_and_rendered(prepare, render):
 @pytest.mark.parametrize(
     ("spec", "code", "path", "says"),
     [
-        ("{name: p9.48xlarge}", "E234", "recipes.instance_specs.0", "needs accelerators, vcpus, memory_gib"),
+        ("{name: p9.48xlarge}", "E234", "recipes.instance_specs.0", "lacks accelerators, vcpus, memory_gib"),
         (
             "{name: p9.48xlarge, accelerators: 8, vcpus: 1, memory_gib: 1}",
             "E234",
             "recipes.instance_specs.0",
-            "needs accelerator",
+            "lacks accelerator",
         ),
+        ("{name: m5.large, accelerators: 2}", "E234", "recipes.instance_specs.0", "lacks accelerator"),
         (f"{P9}, {P9}", "E234", "recipes.instance_specs", "described 2 times"),
         ("{nam: p9.48xlarge}", "E101", "recipes.instance_specs.0.nam", "efa_devices"),
         ("{name: 'a b', accelerators: 8}", "E102", "recipes.instance_specs.0.name", "pattern"),
@@ -144,9 +145,15 @@ def test_a_described_type_is_planned_and_rendered(prepare, render):
     ],
 )
 def test_a_description_is_typed_and_complete(problems, spec, code, path, says):
-    found = {problem.path: problem for problem in problems(*LLAMA_P9, described(spec))}
+    chosen = f"instance_type={'m5.large' if 'm5' in spec else 'p9.48xlarge'}"
+    found = {problem.path: problem for problem in problems(*LLAMA_K8S, chosen, described(spec))}
     assert found[path].code == code and says in str(found[path])
     assert "E230" not in {problem.code for problem in found.values()}
+
+
+def test_a_kind_of_accelerator_without_any_is_none(problems):
+    (problem,) = problems(*LLAMA_P9, described(P9.replace("accelerators: 16", "accelerators: 0")))
+    assert problem.code == "E235"
 
 
 def test_a_description_corrects_the_table(prepare):
