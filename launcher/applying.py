@@ -1,6 +1,6 @@
 """The values of overrides, set one by one on the composed files, and why one cannot be."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -8,9 +8,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.chosen import first_line
-from launcher.effects import SCALES, Effects
+from launcher.effects import Effects
 from launcher.problems import Problem, ProblemsFound, shown
-from launcher.scales import AUTO, is_index, leaves
+from launcher.scales import AUTO, SCALES, is_index, leaves
 
 
 def apply(config: DictConfig, values: Sequence[Override]) -> tuple[Effects, bool]:
@@ -22,20 +22,34 @@ def apply(config: DictConfig, values: Sequence[Override]) -> tuple[Effects, bool
     Raises:
         ProblemsFound: What an override asks for cannot be done; every such override is reported.
     """
-    corrections = _corrections(config, values)
-    effects, problems = Effects(), []
-    base = [override for override in values if override not in corrections]
-    for override in (*base, *corrections):
-        if override is next(iter(corrections), None):
-            OmegaConf.update(config, SCALES, {}, merge=False, force_add=True)
-        landing = _landing(config, override)
-        if problem := (_correct if override in corrections else _set)(config, override):
-            problems.append(problem)
-        else:
-            effects.note(override, landing)
+    is_planned = _is_planned(config, values)
+    corrections = [o for o in values if is_planned and o.key_or_group.startswith(f"{SCALES}.")]
+    base = [o for o in values if not (is_planned and o.key_or_group.startswith(f"{SCALES}."))]
+    effects = Effects()
+    problems = _apply(config, base, _set, effects)
+    if corrections:
+        OmegaConf.update(config, SCALES, {}, merge=False, force_add=True)
+        problems += _apply(config, corrections, _correct, effects)
     if problems:
         raise ProblemsFound(tuple(problems))
     return effects, bool(corrections)
+
+
+def _apply(
+    config: DictConfig,
+    values: Sequence[Override],
+    setter: Callable[[DictConfig, Override], Problem | None],
+    effects: Effects,
+) -> list[Problem]:
+    """Apply overrides in order and note what they come to; return what is wrong with them."""
+    problems = []
+    for override in values:
+        landing = _landing(config, override)
+        if problem := setter(config, override):
+            problems.append(problem)
+        else:
+            effects.note(override, landing)
+    return problems
 
 
 def _landing(config: DictConfig, override: Override) -> list[str]:
@@ -127,12 +141,10 @@ def _of_recipe(config: DictConfig, key: str) -> str | None:
     return f"recipes.{key}" if rest and is_leaf and OmegaConf.is_dict(config.recipes.get(head)) else None
 
 
-def _corrections(config: DictConfig, values: Sequence[Override]) -> list[Override]:
-    """Return the overrides of single sizes where the sizes are planned: they have no mapping to be set in."""
+def _is_planned(config: DictConfig, values: Sequence[Override]) -> bool:
+    """Return whether the sizes are planned: then overrides of single sizes have no mapping to be set in."""
     said = [None if o.is_delete() else o.value() for o in values if o.key_or_group == SCALES]
-    if (said[-1] if said else OmegaConf.select(config, SCALES)) != AUTO:
-        return []
-    return [override for override in values if override.key_or_group.startswith(f"{SCALES}.")]
+    return (said[-1] if said else OmegaConf.select(config, SCALES)) == AUTO
 
 
 def _correct(config: DictConfig, override: Override) -> Problem | None:

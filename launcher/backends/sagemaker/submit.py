@@ -70,16 +70,20 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
         _upload(connection, bucket, prefix, recipe_files(bundle.files))
     except Refused as error:
         raise ProblemsFound((problem(error, "cluster.sm_jobs_config.recipe_path"),)) from error
-    is_settled = False
     try:
-        arn = _create(connection, request)
-        is_settled = True
-    except Refused as error:
-        raise ProblemsFound((problem(error, "cluster.sm_jobs_config"),)) from error
-    finally:
-        if not is_settled and not _may_be_there(connection, request):
+        return _create(connection, request), True
+    except BaseException as error:
+        if may_exist := _may_be_there(connection, request):
+            outcome = f"the job {request['TrainingJobName']} may have started; launching the bundle again finds it"
+        else:
             _take_back(connection, bucket, prefix, recipe_files(bundle.files))
-    return arn, True
+        if isinstance(error, Refused | ProblemsFound):
+            raise ProblemsFound(_problems(error), outcome if may_exist else None) from error
+        raise
+
+
+def _problems(error: Refused | ProblemsFound) -> tuple[Problem, ...]:
+    return error.problems if isinstance(error, ProblemsFound) else (problem(error, "cluster.sm_jobs_config"),)
 
 
 def _create(connection: Connection, request: Mapping[str, Any]) -> str:
