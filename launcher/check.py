@@ -122,7 +122,7 @@ class Draft:
             return self.scales
         return tuple(s for s in self.scales if s.nodes and policy.min_nodes <= s.nodes <= policy.max_nodes)
 
-    def instance_of(self, instance_type: str) -> Instance | None:
+    def instance_of(self, instance_type: object) -> Instance | None:
         """Return a type that the table has or the recipe describes; None for any other."""
         return instance_specs.find(instance_type, self.recipe.instance_specs)
 
@@ -183,7 +183,7 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
     if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})
     is_here = composition.backend == "local"
-    instance = None if is_here else instance_specs.find(str(launch.instance_type), recipe.instance_specs)
+    instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
     draft = Draft(composition, launch, settings, recipe, instance, (), ())
     if problem := _too_many_sizes(recipe, found):
         return draft, [*found, problem]
