@@ -3,18 +3,26 @@
 What one member may be by itself is checked where it is typed (`backends/sagemaker/members.py`).
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import constraints, parts
+from launcher.backends.sagemaker.documented import FILE
 from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SDK_NAMES, jobs_of, path_of, sm_rule
-from launcher.backends.sagemaker.members import FILE
 from launcher.check import Draft
 from launcher.instances import canonical
 from launcher.nearest import did_you_mean
 from launcher.problems import Problem
 from launcher.rules import rule
+from launcher.rules.secrets import holds_credentials
 from launcher.scales import leaves
+from launcher.syntax import IMAGE, IMAGE_FORM
+
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.settings import SmJobs
 
 _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
@@ -53,8 +61,12 @@ def one_image(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem
     elif not name and not image and draft.backend == "sm_jobs":
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
-    for fault in constraints.faults(image, "AlgorithmSpecification.TrainingImage") if image else ():
+    faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage")) if image else []
+    for fault in faults:
         yield problem("container", fault.message, value=fault.value, allowed=fault.allowed)
+    if image and not faults and not IMAGE.fullmatch(image):
+        shown = {} if holds_credentials(image) else {"value": image}
+        yield problem("container", "is not an image reference", allowed=IMAGE_FORM, **shown)
 
 
 @sm_rule("E376", "stopping_condition", "spot", source=f"{API}: StoppingCondition, EnableManagedSpotTraining")
@@ -189,10 +201,21 @@ def details_have_their_subject(draft: Draft, problem: Callable[..., Problem]) ->
         if getattr(held, detail) and not getattr(held, subject):
             path = path_of(draft, f"{section}.{detail}")
             yield problem(path, f"needs {section}.{subject}", value=getattr(held, detail))
+    yield from _overlapping(jobs, functools.partial(problem, path_of(draft, "checkpoints.local_path")))
     if jobs.image_access.credentials_provider_arn and jobs.image_access.mode == "Platform":
         yield problem(
             f"{JOBS}.image_access.mode", "credentials are for a private registry", value="Platform", allowed="Vpc"
         )
+
+
+def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Yield that checkpoints and TensorBoard's logs, which go to different places, are in one folder."""
+    if not (jobs.checkpoints.s3_uri and jobs.tensorboard_config.output_path):
+        return
+    kept = PurePosixPath(jobs.checkpoints.local_path or parts.CHECKPOINTS)
+    logs = PurePosixPath(jobs.tensorboard_config.container_logs_path or parts.TENSORBOARD)
+    if kept.is_relative_to(logs) or logs.is_relative_to(kept):
+        yield problem(f"overlaps the folder of TensorBoard's logs, {logs}", value=str(kept))
 
 
 @rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS, backend="sm_jobs")

@@ -281,6 +281,39 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
     assert requested(*SCRIPT, *OWN_PROGRAM, *words)["HyperParameters"] == PLAIN
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(
+            (f"{J}.spot=true", f"{J}.stopping_condition.max_wait_s=86400"),
+            [("N160", "checkpoints.s3_uri")],
+            id="spot without checkpoints",
+        ),
+        pytest.param(
+            (f"{J}.spot=true", f"{J}.stopping_condition.max_wait_s=86400", f"{J}.checkpoints.s3_uri=s3://data/c"),
+            [],
+            id="spot with checkpoints",
+        ),
+        pytest.param(
+            (f"{J}.inputs.s3={{train: 's3://data/a/'}}", f"+{J}.inputs.channels.Train={{s3: s3://data/b/}}"),
+            [("N161", "SM_CHANNEL_TRAIN")],
+            id="channels",
+        ),
+        pytest.param(
+            (f"{J}.inputs.s3={{Recipe: 's3://data/a/'}}",), [("N161", "SM_CHANNEL_RECIPE")], id="the recipe's"
+        ),
+        pytest.param((f"{J}.hyperparameters={{lr: 1, LR: 2}}",), [("N161", "SM_HP_LR")], id="hyperparameters"),
+        pytest.param(
+            (f"{J}.hyperparameters={{lr: 1, LR: 2}}", f"{J}.toolkit=false"), [], id="hyperparameters as plain text"
+        ),
+    ],
+)
+def test_what_is_likely_a_slip_is_a_notice(words, said, prepare):
+    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N160", "N161")]
+    assert [notice.code for notice in found] == [code for code, _ in said]
+    assert all(word in notice.message for notice, (_, word) in zip(found, said, strict=True))
+
+
 def test_hyperparameters_are_json_for_the_toolkit(requested):
     found = requested(*SCRIPT, *OWN_PROGRAM)["HyperParameters"]
     assert found["eta"] == '"0.001"' and found["sagemaker_program"] == '"train.py"'
@@ -317,7 +350,9 @@ TEXTS = st.text(string.ascii_letters + string.digits + "-_./:s3 \n@é", max_size
 NAMES = st.from_regex(r"[A-Za-z0-9._-]{1,70}", fullmatch=True)
 JOBS = {
     "role": st.one_of(TEXTS, st.just("arn:aws:iam::123456789012:role/train")),
-    "output_path": st.one_of(TEXTS, st.just("s3://b/x"), st.integers(1000, 1100).map(lambda n: "s3://b/" + "k" * n)),
+    "output_path": st.one_of(
+        TEXTS, st.just("s3://data/x"), st.integers(1000, 1100).map(lambda n: "s3://data/" + "k" * n)
+    ),
     "output_kms_key": st.none() | TEXTS,
     "max_retries": st.none() | st.integers(-1, 40),
     "keep_alive_s": st.none() | st.integers(-1, 22000),
@@ -328,7 +363,7 @@ JOBS = {
     "metric_definitions": st.none() | st.lists(st.fixed_dictionaries({"name": TEXTS, "regex": TEXTS}), max_size=45),
     "container_arguments": st.none() | st.lists(TEXTS, max_size=4),
     "inputs": st.fixed_dictionaries(
-        {"s3": st.none() | st.dictionaries(NAMES, st.just("s3://b/x/"), max_size=3), "file_system": st.none()}
+        {"s3": st.none() | st.dictionaries(NAMES, st.just("s3://data/x/"), max_size=3), "file_system": st.none()}
     ),
     "stopping_condition": st.fixed_dictionaries(
         {
@@ -350,7 +385,7 @@ def defaults():
 @settings(max_examples=300)
 def test_a_request_that_is_accepted_is_one_that_the_model_takes(defaults, data):
     drawn = data.draw(st.fixed_dictionaries({}, optional=JOBS))
-    usual = {"role": "arn:aws:iam::123456789012:role/train", "output_path": "s3://b/x"}
+    usual = {"role": "arn:aws:iam::123456789012:role/train", "output_path": "s3://data/x"}
     tree = {"sm_jobs_config": {**defaults, **usual, **drawn}, "container_mounts": None}
     typed, faults = type_problems(Settings, tree, "cluster")
     assert all(fault.code == "E102" and fault.message for fault in faults)

@@ -41,6 +41,9 @@ STOP_S = 110
 Source: Amazon SageMaker API, StopTrainingJob; torch.distributed.run: --shutdown-timeout.
 """
 
+CHECKPOINTS, TENSORBOARD = "/opt/ml/checkpoints", "/opt/ml/output/tensorboard"
+"""Folders of the container that are kept in S3. Source: CheckpointConfig, TensorBoardOutputConfig: LocalPath."""
+
 LLMFT, SCRIPT = "llm_finetuning_aws", "custom"
 _FSX = "FSxLustre"
 _HASH_LENGTH = 12

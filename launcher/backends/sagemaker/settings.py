@@ -10,6 +10,7 @@ from launcher.backends.sagemaker.members import (
     Attributes,
     ChannelName,
     ChannelText,
+    Count,
     CredentialsArn,
     DirectoryPath,
     Environment,
@@ -17,8 +18,8 @@ from launcher.backends.sagemaker.members import (
     GroupName,
     Groups,
     KeepAlive,
+    KeptFolder,
     KmsKey,
-    LocalPath,
     MaxPending,
     MaxRuntime,
     MaxWait,
@@ -33,13 +34,15 @@ from launcher.backends.sagemaker.members import (
     S3Uri,
     Scalars,
     SecurityGroups,
+    Seed,
     Subnets,
     TagKey,
     Tags,
     TagValue,
+    VolumeSize,
     Words,
 )
-from launcher.recipe import Listed, Model, PositiveInt
+from launcher.recipe import Listed, Model
 
 
 class TensorBoard(Model):
@@ -47,7 +50,7 @@ class TensorBoard(Model):
 
     output_path: S3Uri | None
     """s3:// folder that receives TensorBoard's logs while the job runs."""
-    container_logs_path: LocalPath | None
+    container_logs_path: KeptFolder | None
     """Where the training writes them in the container; /opt/ml/output/tensorboard when null. Needs output_path."""
 
 
@@ -88,7 +91,7 @@ class Channel(Model):
     """Gzip unpacks what is streamed; Pipe mode only."""
     record_wrapper: Literal["None", "RecordIO"] | None = None
     """RecordIO wraps each object in a record; Pipe mode only."""
-    shuffle_seed: int | None = None
+    shuffle_seed: Seed | None = None
     """Shuffles the objects, in Pipe mode anew for each epoch."""
 
 
@@ -108,7 +111,7 @@ class Checkpoints(Model):
 
     s3_uri: S3Uri | None
     """s3:// folder that the local one is synchronised with, both ways."""
-    local_path: LocalPath | None
+    local_path: KeptFolder | None
     """Folder in the container; /opt/ml/checkpoints when null. Needs s3_uri."""
 
 
@@ -130,7 +133,7 @@ class InstanceGroup(Model):
     """How channels and scripts call it."""
     instance_type: str
     """What its instances are, with or without ml."""
-    instance_count: PositiveInt
+    instance_count: Count
     """How many it has."""
 
 
@@ -208,7 +211,7 @@ class EstimatorArguments(Model):
     """The same as max_retries."""
     keep_alive_period_in_seconds: KeepAlive | None = None
     """The same as keep_alive_s."""
-    volume_size: PositiveInt | None = None
+    volume_size: VolumeSize | None = None
     """The same as volume_size_gb."""
     volume_kms_key: KmsKey | None = None
     """The same as volume_kms_key there."""
@@ -226,7 +229,7 @@ class EstimatorArguments(Model):
     """The same as network_isolation."""
     checkpoint_s3_uri: S3Uri | None = None
     """The same as checkpoints.s3_uri."""
-    checkpoint_local_path: LocalPath | None = None
+    checkpoint_local_path: KeptFolder | None = None
     """The same as checkpoints.local_path."""
     code_location: S3Uri | None = None
     """The same as recipe_path."""
@@ -299,8 +302,8 @@ class SmJobs(Model):
     instance_groups: Annotated[Listed[InstanceGroup], Field(max_length=5)] | None
     """Instances of several types in one job, as many as trainer.num_nodes together. One of the groups has
     instance_type; a script runs on all of them together."""
-    volume_size_gb: PositiveInt | None
-    """Disk of each instance in GB. Instances with a disk of their own use that."""
+    volume_size_gb: VolumeSize | None
+    """Disk of each instance in GB, at most 16384. Instances with a disk of their own use that."""
     volume_kms_key: KmsKey | None
     """Key that encrypts that disk; not for instances with a disk of their own."""
     training_plan_arn: PlanArn | None
@@ -351,7 +354,8 @@ def effective(job: SmJobs) -> SmJobs:
         if name == "tags":
             value = {tag.Key: tag.Value for tag in value}
         elif name == "metric_definitions":
-            value = [Metric(name=metric.Name, regex=metric.Regex) for metric in value]
+            # Not validated twice: rules read also those keys of a job whose others are faulty.
+            value = [Metric.model_construct(name=metric.Name, regex=metric.Regex) for metric in value]
         section, _, key = path.rpartition(".")
         if section:
             key, value = section, getattr(job, section).model_copy(update={key: value})
