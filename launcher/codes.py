@@ -378,6 +378,9 @@ _ELSEWHERE = (
     Code(
         "N161", "The toolkit names channels and hyperparameters in capitals, where some become one.", _TRAINING_JOBS
     ),
+    Code(
+        "N162", "A serverless job runs on instances of AWS's choice, which no plan knows.", _TRAINING_JOBS, "sm_jobs"
+    ),
     Code("N138", "A job that fails before it can save and restart never ends.", _CHECKPOINTING),
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import constraints, parts
 from launcher.backends.sagemaker.documented import FILE
-from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SDK_NAMES, jobs_of, path_of, sm_rule
+from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SCRIPT, SDK_NAMES, jobs_of, path_of, sm_rule
 from launcher.check import Draft
 from launcher.instances import canonical
 from launcher.nearest import did_you_mean
@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 
 _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
-_PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_config")
-"""Keys that name folders in S3."""
-_OWN_MEMBERS = (
-    *("DebugHookConfig", "DebugRuleConfigurations", "ExperimentConfig", "InfraCheckConfig", "ModelPackageConfig"),
-    *("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig", "SessionChainingConfig"),
+_SERVERLESS = ("accept_eula", "technique", "peft", "evaluation_type", "evaluator_arn", "sequence_length")
+"""Keys of `serverless` that say how a model is customized or evaluated."""
+_OF_CONTAINERS = (
+    *("algorithm_name", "checkpoints.s3_uri", "container_arguments", "container_entrypoint", "encrypt_traffic"),
+    *("environment", "image_access.mode", "instance_groups", "keep_alive_s", "metric_definitions"),
+    *("metrics_time_series", "network_isolation", "placement.multiple_jobs", "placement.specifications"),
+    *("source_dir", "spot", "tensorboard_config.output_path", "toolkit", "training_plan_arn", "volume_kms_key"),
 )
-"""Members of the request that no key sets but `request`."""
+"""Keys that describe the containers and instances of a job."""
+_PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_config", "debugger", "profiler")
+"""Keys that name folders in S3."""
 
 
 @sm_rule("E370", "role", "output_path", source=f"{API}: required members")
@@ -47,7 +51,7 @@ def required_keys_are_given(draft: Draft, problem: Callable[..., Problem]) -> It
             yield problem(f"{JOBS}.{key}", "is missing: a training job needs it", remedy=f"{JOBS}.{key}={example}")
 
 
-@sm_rule("E371", "algorithm_name", more=("container",), source=f"{API}: AlgorithmSpecification")
+@sm_rule("E371", "algorithm_name", "serverless", more=("container",), source=f"{API}: AlgorithmSpecification")
 def one_image(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job runs an image or an algorithm; given both or neither, it fails after it has been accepted.
 
@@ -58,7 +62,7 @@ def one_image(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem
         yield problem(
             f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
         )
-    elif not name and not image and draft.backend == "sm_jobs":
+    elif not name and not image and draft.backend == "sm_jobs" and not parts.is_serverless(jobs_of(draft)):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
     faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage")) if image else []
@@ -130,7 +134,7 @@ def capacity_is_of_one_kind(draft: Draft, problem: Callable[..., Problem]) -> It
 
 @sm_rule(
     "E378",
-    *("instance_groups", "inputs"),
+    *("instance_groups", "inputs", "placement"),
     more=("instance_type", "recipes.trainer", "recipes.distribution"),
     source=f"{API}: InstanceGroup; SageMaker Python SDK 2.257.6, validate_distribution",
 )
@@ -143,6 +147,10 @@ def groups_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pro
         for name in (each for each in wanted if each not in names):
             allowed = ", ".join(names) or "none without instance_groups"
             yield problem(f"{channel.path}.instance_groups", "there is no such group", value=name, allowed=allowed)
+    placed = sum(each.instance_count for each in jobs.placement.specifications or ())
+    if placed > draft.recipe.trainer.num_nodes:
+        message = f"places {placed} instances; the job is planned for {draft.recipe.trainer.num_nodes}"
+        yield problem(f"{JOBS}.placement.specifications", message, value=placed)
     for name in [name for name, times in Counter(names).items() if times > 1]:
         yield problem(path, "two groups have one name", value=name)
     if not names:
@@ -183,8 +191,8 @@ def own_disks_have_own_keys(draft: Draft, problem: Callable[..., Problem]) -> It
 
 @sm_rule(
     "E381",
-    *("tensorboard_config", "checkpoints", "mlflow", "image_access"),
-    source=f"{API}: TensorBoardOutputConfig, CheckpointConfig, MlflowConfig, TrainingImageConfig",
+    *("tensorboard_config", "checkpoints", "mlflow", "image_access", "debugger", "model_package", "serverless"),
+    source=f"{API}: TensorBoardOutputConfig, CheckpointConfig, MlflowConfig, TrainingImageConfig, DebugHookConfig",
 )
 def details_have_their_subject(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A detail of what is not asked for would silently do nothing."""
@@ -195,6 +203,10 @@ def details_have_their_subject(draft: Draft, problem: Callable[..., Problem]) ->
         ("mlflow", "experiment_name", "resource_arn"),
         ("mlflow", "run_name", "resource_arn"),
         ("image_access", "credentials_provider_arn", "mode"),
+        *(("debugger", key, "output_path") for key in ("local_path", "hook_parameters", "collections")),
+        ("model_package", "source_arn", "group_arn"),
+        *(("serverless", key, "base_model_arn") for key in _SERVERLESS),
+        ("serverless", "base_model_arn", "job_type"),
     )
     for section, detail, subject in pairs:
         held = getattr(jobs, section)
@@ -243,15 +255,32 @@ def keys_are_given_once(draft: Draft, problem: Callable[..., Problem]) -> Iterat
             yield problem(f"{KWARGS}.tags", "two tags have one key", value=key)
 
 
-@rule("E389", f"{JOBS}.request", source=API, backend="sm_jobs")
-def further_members_fit(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Members that no key sets are taken as they are, held to the API's own bounds; the others have keys."""
-    members = draft.settings.sm_jobs_config.request or {}
-    for name in members:
-        if name not in _OWN_MEMBERS:
-            path = f"{JOBS}.request.{name}"
-            yield problem(path, "is not for this key", value=name, allowed=", ".join(_OWN_MEMBERS))
-    own = {name: value for name, value in members.items() if name in _OWN_MEMBERS}
-    for name, value in own.items():
-        for fault in constraints.faults(value, name):
-            yield problem(f"{JOBS}.request.{fault.member}", fault.message, value=fault.value, allowed=fault.allowed)
+@sm_rule(
+    "E336",
+    *("serverless", *(key.partition(".")[0] for key in _OF_CONTAINERS)),
+    more=("container", "recipes.run.model_type", "recipes.training_cfg"),
+    source=f"{API}: ServerlessJobConfig",
+)
+def serverless_jobs_have_no_container(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """AWS runs a recipe of its own on instances of its choice: what describes a container would do nothing."""
+    jobs = jobs_of(draft)
+    if not parts.is_serverless(jobs):
+        return
+    message, path = "is of a container, which a serverless job does not have", f"{JOBS}.serverless"
+    if draft.backend == "contract":
+        yield problem(path, "AWS alone runs a serverless job", remedy="cluster=sm_jobs")
+    if draft.recipe.run.model_type != parts.SCRIPT:
+        remedy = "recipes=training/custom/script, and the job's own hyperparameters"
+        yield problem(path, "AWS runs a recipe of its own, not this one", remedy=remedy)
+    for key in _OF_CONTAINERS:
+        section, _, name = key.rpartition(".")
+        value = getattr(getattr(jobs, section) if section else jobs, name)
+        if value not in (None, False):
+            yield problem(path_of(draft, key), message, value=value, remedy=f"{JOBS}.{key}=null")
+    if draft.launch.container:
+        yield problem("container", message, value=draft.launch.container, remedy="container=null")
+    script = getattr(draft.recipe, "training_cfg", None)
+    if script and script.entry_script:
+        yield problem(
+            f"{SCRIPT}.entry_script", message, value=script.entry_script, remedy=f"{SCRIPT}.entry_script=null"
+        )

@@ -6,6 +6,11 @@ LONG = "x" * 600
 SDK = f"{J}.additional_estimator_kwargs"
 EFS = "{id: fs-01234567, type: EFS, directory_path: /x}"
 CFG = "recipes.training_cfg"
+HUB = "arn:aws:sagemaker:eu-west-1:aws:hub-content/SageMakerPublicHub"
+BASE_MODEL, DATASET = f"{HUB}/Model/llama/1.0.0", f"{HUB}/DataSet/mine/1.0.0"
+PACKAGE = "arn:aws:sagemaker:eu-west-1:123456789012:model-package/mine/1"
+SERVERLESS = ("container=null", "training_cfg.entry_script=null")
+ON_BASE_MODEL = (f"{J}.serverless.base_model_arn={BASE_MODEL}", f"{J}.serverless.job_type=FineTuning")
 FAULTS = {
     # one fault each: overrides, code, path, a word of the text
     "no-role": ((f"{J}.role=null",), "E370", f"{J}.role", "missing"),
@@ -467,18 +472,81 @@ FAULTS = {
         "one of them",
     ),
     "sdk-typo": ((f"+{J}.additional_estimator_kwargs.max_runs=3",), "E101", None, "did you mean max_run"),
-    "member": ((f"{J}.request={{TrainingJobName: x}}",), "E389", f"{J}.request.TrainingJobName", "not for this key"),
-    "member-typo": (
-        (f"{J}.request={{RemoteDebugConfig: {{Enable: true}}}}",),
-        "E389",
-        f"{J}.request.RemoteDebugConfig.Enable",
-        "EnableRemoteDebug",
+    "no-further-members": ((f"+{J}.request={{TrainingJobName: x}}",), "E101", f"{J}.request", ""),
+    "remote-debug": ((f"{J}.remote_debug=maybe",), "E102", f"{J}.remote_debug", "true"),
+    "experiment-form": (
+        (f"{J}.experiment.experiment_name=-",),
+        "E102",
+        f"{J}.experiment.experiment_name",
+        "ExperimentConfig.ExperimentName",
     ),
-    "member-value": (
-        (f"{J}.request={{ExperimentConfig: {{ExperimentName: -}}}}",),
-        "E389",
-        f"{J}.request.ExperimentConfig.ExperimentName",
-        "form",
+    "profiler-interval": ((f"{J}.profiler.interval_ms=300",), "E102", f"{J}.profiler.interval_ms", "500"),
+    "profiler-bucket": ((f"{J}.profiler.output_path=s3://A/x",), "E102", f"{J}.profiler.output_path", "bucket"),
+    "debugger-nowhere": (
+        (f"{J}.debugger.collections=[{{name: losses}}]",),
+        "E381",
+        f"{J}.debugger.collections",
+        "needs debugger.output_path",
+    ),
+    "debugger-rule": (
+        (f"{J}.debugger.rules=[{{name: a, image: me/rule, instance_type: ml.p3.99xlarge}}]",),
+        "E102",
+        f"{J}.debugger.rules.0.instance_type",
+        "no such value",
+    ),
+    "debugger-rules": (
+        (f"{J}.debugger.rules=[{', '.join('{name: a, image: b}' for _ in range(21))}]",),
+        "E102",
+        f"{J}.debugger.rules",
+        "20",
+    ),
+    "placement-count": (
+        (f"{J}.placement.specifications=[{{instance_count: 2}}]",),
+        "E378",
+        f"{J}.placement.specifications",
+        "planned for 1",
+    ),
+    "package-source": (
+        (f"{J}.model_package.source_arn={PACKAGE}",),
+        "E381",
+        f"{J}.model_package.source_arn",
+        "needs model_package.group_arn",
+    ),
+    "serverless-model": (
+        (*SERVERLESS, f"{J}.serverless.peft=LORA"),
+        "E381",
+        f"{J}.serverless.peft",
+        "base_model_arn",
+    ),
+    "serverless-type": (
+        (*SERVERLESS, f"{J}.serverless.base_model_arn={BASE_MODEL}"),
+        "E381",
+        f"{J}.serverless.base_model_arn",
+        "needs serverless.job_type",
+    ),
+    "serverless-image": (
+        (*SERVERLESS, *ON_BASE_MODEL, "container=me/image:1"),
+        "E336",
+        "container",
+        "does not have",
+    ),
+    "serverless-spot": (
+        (*SERVERLESS, *ON_BASE_MODEL, f"{J}.checkpoints.s3_uri=s3://data/c"),
+        "E336",
+        f"{J}.checkpoints.s3_uri",
+        "does not have",
+    ),
+    "dataset-beside": (
+        (f"+{J}.inputs.channels.a={{s3: s3://data/x/, dataset_arn: '{DATASET}'}}",),
+        "E373",
+        f"{J}.inputs.channels.a",
+        "two sources",
+    ),
+    "license-of-nothing": (
+        (f"+{J}.inputs.channels.a={{dataset_arn: '{DATASET}', accept_eula: true}}",),
+        "E373",
+        f"{J}.inputs.channels.a",
+        "of what s3 names",
     ),
     "isolated": (
         (f"{J}.network_isolation=true", f"{J}.source_dir=s3://data/s.tar.gz"),

@@ -169,11 +169,11 @@ def test_model_and_arguments_are_as_the_toolkit_writes_them():
 
 def test_what_this_machine_does_not_play_is_told(prepare):
     words = (*TINY, OUT, STARTS, "container=me/image:1", "instance_type=p3.16xlarge", "recipes.instance_types=[]")
-    asked = (f"{J}.network_isolation=true", f"{J}.request={{ProfilerConfig: {{}}}}")
+    asked = (f"{J}.network_isolation=true", f"{J}.profiler.disabled=true")
     (notice,) = (n for n in prepare(*words, *asked).notices if n.code == "N136")
     assert notice.message == (
         "not played on this machine: the 8 accelerators of ml.p3.16xlarge (hosts share what this machine has);"
-        " me/image:1 (what is installed here stands for it); network_isolation, request.ProfilerConfig"
+        " me/image:1 (what is installed here stands for it); network_isolation, ProfilerConfig"
     )
     assert not [n for n in prepare(*TINY, OUT, STARTS).notices if n.code == "N136"]
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import LLAMA, ROOT, frozen_context
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from request_faults import FAULTS, VPC, J
+from request_faults import BASE_MODEL, DATASET, FAULTS, HUB, PACKAGE, SERVERLESS, VPC, J
 
 from launcher import pipeline, yamlio
 from launcher.backends.sagemaker import constraints, parts, request, submit
@@ -76,14 +76,57 @@ EVERYTHING = (
     f"{J}.metric_definitions=[{{name: loss, regex: 'loss ([0-9.]+)'}}]",
     f"{J}.hyperparameters={{seed: 7}}",
     f"{J}.output_compression=NONE",
-    f"{J}.request={{RemoteDebugConfig: {{EnableRemoteDebug: true}}, ExperimentConfig: {{ExperimentName: e}}}}",
+    f"{J}.metrics_time_series=true",
+    f"{J}.placement={{multiple_jobs: false, specifications: [{{instance_count: 2, ultra_server_id: us-1}}]}}",
+    f"{J}.experiment={{experiment_name: e, trial_name: t, component_name: c, run_name: r}}",
+    f"{J}.debugger={{output_path: s3://results/debug, local_path: /opt/ml/output/tensors,"
+    " hook_parameters: {save_interval: '50'}, collections: [{name: losses, parameters: {save_interval: '5'}}],"
+    " rules: [{name: over, image: me/rules:1, instance_type: ml.m5.large, volume_size_gb: 9, local_path: /opt/rule,"
+    " output_path: s3://results/rules, parameters: {patience: '3'}}]}",
+    f"{J}.profiler={{disabled: false, output_path: s3://results/profile, interval_ms: 500, parameters: {{a: b}},"
+    " rules: [{name: idle, image: me/rules:1, instance_type: ml.m5.large, volume_size_gb: 10, local_path: /opt/rule,"
+    " output_path: s3://results/rules, parameters: {threshold: '9'}}]}",
+    f"{J}.remote_debug=true",
+    f"{J}.infra_check=true",
+    f"{J}.session_tag_chaining=false",
+    f"{J}.model_package={{group_arn: 'arn:aws:sagemaker:eu-west-1:123456789012:model-package-group/mine',"
+    f" source_arn: '{PACKAGE}'}}",
 )
+SERVERLESS_JOB = (
+    *SCRIPT,
+    *SERVERLESS,
+    f"{J}.serverless={{base_model_arn: '{BASE_MODEL}', accept_eula: true, job_type: FineTuning, technique: SFT,"
+    f" peft: LORA, evaluation_type: BenchmarkEvaluation, evaluator_arn: '{HUB}/JsonDoc/score', sequence_length: 8K}}",
+    f"+{J}.inputs.channels.train={{dataset_arn: '{DATASET}'}}",
+    f"{J}.hyperparameters={{learning_rate: 0.001}}",
+)
+ONE_TYPE = (
+    *SCRIPT,
+    f"{J}.volume_kms_key=alias/mine",
+    f"{J}.keep_alive_s=60",
+    f"{J}.training_plan_arn=arn:aws:sagemaker:eu-west-1:123456789012:training-plan/mine",
+    f"{J}.vpc={{subnets: [subnet-1], security_group_ids: [sg-1]}}",
+    f"{J}.image_access={{mode: Vpc, credentials_provider_arn: 'arn:aws:lambda:eu-west-1:123456789012:function:f'}}",
+    f"{J}.container_entrypoint=[/run]",
+    f"{J}.container_arguments=[--fast]",
+    f"+{J}.inputs.channels.model={{s3: s3://data/m/, accept_eula: true, hub_content_arn: '{HUB}/Model/m'}}",
+)
+ALGORITHM = (*SCRIPT, *SERVERLESS, f"{J}.algorithm_name=mine")
 GOLDENS = {
     "sm_recipe": RECIPE,
     "sm_script": (*SCRIPT, "++recipes.distribution.mpi.enabled=true"),
     "sm_everything": EVERYTHING,
     "sm_tiny": TINY,
+    "sm_serverless": SERVERLESS_JOB,
+    "sm_one_type": ONE_TYPE,
+    "sm_algorithm": ALGORITHM,
 }
+WITHOUT_KEY = {
+    "ResourceConfig.InstancePreferences": "a plan is of one instance type, which decides processes and batches",
+    "ResourceConfig.SelectedInstanceType": "the service's answer about InstancePreferences",
+    "ResourceConfig.SelectedInstanceCount": "the service's answer about InstancePreferences",
+}
+"""Members of CreateTrainingJob that no key sets, and why; what is below them is left out too."""
 
 
 @pytest.fixture
@@ -134,6 +177,33 @@ def test_requests_are_the_reviewed_ones(name, render, pytestconfig):
     if pytestconfig.getoption("rewrite_goldens"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+def test_every_member_of_the_api_has_a_key_or_a_reason(requested):
+    reached = set()
+
+    def reach(value, shape, path):
+        reached.add(path)
+        for item, inner, name in within(value, shape):
+            reach(item, inner, path + name)
+
+    def walk(shape, path):
+        yield path
+        below = {
+            "structure": lambda: ((f".{key}", inner) for key, inner in shape.members.items()),
+            "list": lambda: [("[]", shape.member)],
+            "map": lambda: [("{key}", shape.key), ("{value}", shape.value)],
+        }
+        for name, inner in below.get(shape.type_name, list)():
+            yield from walk(inner, path + name)
+
+    for words in GOLDENS.values():
+        reach(requested(*words), model(), "")
+    members = {path.removeprefix(".") for path in walk(model(), "")} - {""}
+    reasoned = {path for path in members if any(path == bare or path.startswith(f"{bare}[") for bare in WITHOUT_KEY)}
+    assert set(WITHOUT_KEY) <= reasoned  # each is a member
+    missing = members - reasoned - {path.removeprefix(".") for path in reached}
+    assert not missing
 
 
 @pytest.mark.parametrize("name", GOLDENS)
@@ -203,7 +273,7 @@ def test_faults_of_different_kinds_come_together(problems):
         "kms-form",
         "source",
         "retries",
-        "member",
+        "experiment-form",
     ]
     found = problems(*SCRIPT, *(each for name in some for each in FAULTS[name][0]))
     assert sorted({p.code for p in found}) == sorted({FAULTS[name][1] for name in some})

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from launcher.backends.sagemaker import notices as training_job
-from launcher.backends.sagemaker import parts, request
+from launcher.backends.sagemaker import parts, request, sections
 from launcher.backends.sagemaker.settings import SmJobs, effective
 from launcher.instances import canonical, table
 from launcher.problems import Notice
@@ -52,6 +52,6 @@ def _settings(jobs: SmJobs) -> Iterator[str]:
         "mlflow": jobs.mlflow.resource_arn,
         "metric_definitions": jobs.metric_definitions,
     }
-    found = [key for key, value in keys.items() if value] + [f"request.{name}" for name in jobs.request or ()]
+    found = [key for key, value in keys.items() if value] + [name for name, _ in sections.members(jobs)]
     if found:
         yield ", ".join(found)

@@ -52,11 +52,14 @@ Hyperparameter = Annotated[str, AfterValidator(member("HyperParameters{key}"))]
 Word = Annotated[str, AfterValidator(member("AlgorithmSpecification.ContainerArguments[]"))]
 Words = Annotated[Listed[Word], Field(min_length=1, max_length=100)]
 ChannelName = Annotated[str, AfterValidator(member("InputDataConfig[].ChannelName"))]
+_SOURCE = "InputDataConfig[].DataSource"
+HubArn = Annotated[str, AfterValidator(member(f"{_SOURCE}.S3DataSource.HubAccessConfig.HubContentArn"))]
+DatasetArn = Annotated[str, AfterValidator(member(f"{_SOURCE}.DatasetSource.DatasetArn"))]
 Mode = Literal["File", "Pipe", "FastFile"]
 ChannelText = Annotated[str, AfterValidator(member("InputDataConfig[].ContentType"))]
 Attribute = Annotated[str, AfterValidator(member("InputDataConfig[].DataSource.S3DataSource.AttributeNames[]"))]
 Attributes = Annotated[Listed[Attribute], Field(min_length=1, max_length=16)]
-_FILES = "InputDataConfig[].DataSource.FileSystemDataSource"
+_FILES = f"{_SOURCE}.FileSystemDataSource"
 FileSystemId = Annotated[str, AfterValidator(member(f"{_FILES}.FileSystemId"))]
 DirectoryPath = Annotated[str, AfterValidator(member(f"{_FILES}.DirectoryPath")), AfterValidator(absolute_path)]
 _REGISTRY = "AlgorithmSpecification.TrainingImageConfig.TrainingRepositoryAuthConfig"

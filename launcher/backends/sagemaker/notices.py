@@ -15,6 +15,10 @@ def notices(job: JobSpec) -> tuple[Notice, ...]:
     if plan.jobs.spot and not plan.jobs.checkpoints.s3_uri:
         message = "spot=true without checkpoints.s3_uri: an interrupted job starts again from its first step"
         found.append(Notice("N160", message))
+    if parts.is_serverless(plan.jobs):
+        found.append(
+            Notice("N162", "AWS chooses the instances of a serverless job: those of the plan have no effect")
+        )
     channels = [channel.name for channel in parts.channels(plan.jobs)]
     found += _alike("channels", "SM_CHANNEL_", [*channels, parts.RECIPE_CHANNEL])
     if parts.has_toolkit(plan):

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from launcher.backends.sagemaker.estimator import EstimatorArguments
 from launcher.backends.sagemaker.keys import SDK_NAMES
 from launcher.backends.sagemaker.members import (
     AlgorithmName,
@@ -12,11 +13,13 @@ from launcher.backends.sagemaker.members import (
     ChannelText,
     Count,
     CredentialsArn,
+    DatasetArn,
     DirectoryPath,
     Environment,
     FileSystemId,
     GroupName,
     Groups,
+    HubArn,
     KeepAlive,
     KeptFolder,
     KmsKey,
@@ -36,11 +39,17 @@ from launcher.backends.sagemaker.members import (
     SecurityGroups,
     Seed,
     Subnets,
-    TagKey,
     Tags,
-    TagValue,
     VolumeSize,
     Words,
+)
+from launcher.backends.sagemaker.sections import (
+    Debugger,
+    Experiment,
+    ModelPackage,
+    Placement,
+    Profiler,
+    Serverless,
 )
 from launcher.recipe import Listed, Model
 
@@ -74,6 +83,8 @@ class Channel(Model):
     """s3:// prefix, or manifest file. Either this or file_system."""
     file_system: FileSystem | None = None
     """A folder of a file system. Either this or s3."""
+    dataset_arn: DatasetArn | None = None
+    """ARN of a data set in a hub, in place of both."""
     mode: Mode | None = None
     """How the container gets it; the job's input_mode when left out. File copies it before training, FastFile mounts
     it read-only and reads on demand, Pipe streams it through FIFOs."""
@@ -93,6 +104,10 @@ class Channel(Model):
     """RecordIO wraps each object in a record; Pipe mode only."""
     shuffle_seed: Seed | None = None
     """Shuffles the objects, in Pipe mode anew for each epoch."""
+    accept_eula: bool | None = None
+    """true accepts the license of the model that s3 names."""
+    hub_content_arn: HubArn | None = None
+    """ARN of the content of a private hub that s3 belongs to."""
 
 
 class Inputs(Model):
@@ -178,77 +193,6 @@ class Metric(Model):
 Metrics = Annotated[Listed[Metric], Field(max_length=40)]
 
 
-class SdkTag(Model):
-    """A tag as the SDK spells it."""
-
-    Key: TagKey
-    """What the tag is called: at most 128 characters, not beginning with aws:."""
-    Value: TagValue
-    """What it says: at most 256 characters."""
-
-
-class SdkMetric(Model):
-    """A metric as the SDK spells it."""
-
-    Name: MetricName
-    """What CloudWatch calls the metric."""
-    Regex: MetricRegex
-    """What finds its value in a line of the log."""
-
-
-class EstimatorArguments(Model):
-    """What published scripts hand to the SDK's estimator: each another name of a key of sm_jobs_config."""
-
-    role: RoleArn | None = None
-    """The same as role."""
-    max_run: MaxRuntime | None = None
-    """The same as stopping_condition.max_runtime_s."""
-    max_wait: MaxWait | None = None
-    """The same as stopping_condition.max_wait_s."""
-    use_spot_instances: bool | None = None
-    """The same as spot."""
-    max_retry_attempts: Retries | None = None
-    """The same as max_retries."""
-    keep_alive_period_in_seconds: KeepAlive | None = None
-    """The same as keep_alive_s."""
-    volume_size: VolumeSize | None = None
-    """The same as volume_size_gb."""
-    volume_kms_key: KmsKey | None = None
-    """The same as volume_kms_key there."""
-    output_kms_key: KmsKey | None = None
-    """The same as output_kms_key there."""
-    input_mode: Mode | None = None
-    """The same as input_mode there."""
-    subnets: Subnets | None = None
-    """The same as vpc.subnets."""
-    security_group_ids: SecurityGroups | None = None
-    """The same as vpc.security_group_ids."""
-    encrypt_inter_container_traffic: bool | None = None
-    """The same as encrypt_traffic."""
-    enable_network_isolation: bool | None = None
-    """The same as network_isolation."""
-    checkpoint_s3_uri: S3Uri | None = None
-    """The same as checkpoints.s3_uri."""
-    checkpoint_local_path: KeptFolder | None = None
-    """The same as checkpoints.local_path."""
-    code_location: S3Uri | None = None
-    """The same as recipe_path."""
-    source_dir: str | None = None
-    """The same as source_dir there."""
-    training_plan: PlanArn | None = None
-    """The same as training_plan_arn."""
-    hyperparameters: Scalars | None = None
-    """The same as hyperparameters there."""
-    metric_definitions: Annotated[Listed[SdkMetric], Field(max_length=40)] | None = None
-    """The same as metric_definitions there."""
-    container_entry_point: Words | None = None
-    """The same as container_entrypoint."""
-    container_arguments: Words | None = None
-    """The same as container_arguments there."""
-    tags: Annotated[Listed[SdkTag], Field(max_length=50)] | None = None
-    """The same as tags there."""
-
-
 class SmJobs(Model):
     """The keys of a training job; the first nine as the published launcher names them."""
 
@@ -330,9 +274,26 @@ class SmJobs(Model):
     """{key: value} on the job, at most 50."""
     mlflow: MlflowApp
     """SageMaker's own MLflow."""
-    request: dict[str, Any] | None
-    """Further members of CreateTrainingJob in the API's spelling, such as {RemoteDebugConfig: {EnableRemoteDebug:
-    true}}; those that no key here sets."""
+    metrics_time_series: bool | None
+    """true keeps metrics as time series, which SageMaker Studio draws."""
+    placement: Placement
+    """Where instances of an UltraServer are placed."""
+    serverless: Serverless
+    """A job on instances of AWS's choice, by a recipe of AWS's own, in place of an image."""
+    model_package: ModelPackage
+    """Where the trained model is registered."""
+    experiment: Experiment
+    """The SageMaker experiment that the job is part of."""
+    debugger: Debugger
+    """SageMaker Debugger: tensors that are saved, and rules that watch them."""
+    profiler: Profiler
+    """SageMaker Debugger's profiler of the system."""
+    remote_debug: bool | None
+    """true lets you into the running containers by AWS Systems Manager."""
+    infra_check: bool | None
+    """true checks the instances' hardware before the job starts."""
+    session_tag_chaining: bool | None
+    """true hands the session tags of whoever starts the job on to the job's role."""
 
 
 class Settings(Model):
