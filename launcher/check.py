@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from launcher import families, instances, planner, references
+from launcher import families, instance_specs, planner, references
 from launcher.chosen import GROUPS
 from launcher.compose import Composition
 from launcher.instances import Instance
@@ -120,6 +120,10 @@ class Draft:
             return self.scales
         return tuple(s for s in self.scales if s.nodes and policy.min_nodes <= s.nodes <= policy.max_nodes)
 
+    def instance_of(self, instance_type: str) -> Instance | None:
+        """Return a type that the table has or the recipe describes; None for any other."""
+        return instance_specs.find(instance_type, self.recipe.instance_specs)
+
     def is_explicit(self, path: str) -> bool:
         """Tell whether the user's overrides set `path`."""
         return path in self.composition.explicit
@@ -174,12 +178,14 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
         return None, found
     recipe, recipe_problems = _type_recipe(family, recipe_tree)
     found += recipe_problems
-    instance_type = instances.canonical(str(launch.instance_type))
-    instance = None if composition.backend == "local" else instances.table().get(instance_type)
+    if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
+        recipe = recipe.model_copy(update={"instance_specs": None})
+    is_here = composition.backend == "local"
+    instance = None if is_here else instance_specs.find(str(launch.instance_type), recipe.instance_specs)
     draft = Draft(composition, launch, settings, recipe, instance, (), ())
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, draft, found)
-    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.explicit)
+    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     return dataclasses.replace(draft, scales=scales, notices=notices), found
 
@@ -200,7 +206,7 @@ def _plan_sizes(family: type[RecipeBase], draft: Draft, found: list[Problem]) ->
     plan = planner.plan(recipe, draft.devices, given, is_elastic=draft.is_elastic)
     entries = planner.corrected(plan, composition.corrections if draft.is_elastic else {})
     tree = {**composition.tree["recipes"], "scale_config": entries}
-    explicit = {path: text for path, text in composition.explicit.items() if path != planner.BOUND}
+    explicit = {path: text for path, text in composition.decided.items() if path != planner.BOUND}
     trees, notices = scale_trees(tree, explicit)
     is_plain = not any("uneven_batch" in path for path in explicit)
     known = {
@@ -313,10 +319,17 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
     own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
-    located = [p if p.where else dataclasses.replace(p, where=composition.origin(p.path)) for p in own]
+    located = [p if p.where else dataclasses.replace(p, where=_origin(composition, p)) for p in own]
     if any(p.code == "E101" and not p.remedy for p in located):
         located = _with_places(composition, located)
     return tuple(located)
+
+
+def _origin(composition: Composition, problem: Problem) -> str | None:
+    """Return what set a faulty value; without an unknown key's value, since its name may be a secret's, misspelt."""
+    origin = composition.origin(problem.path)
+    is_override = problem.code == "E101" and origin in composition.explicit.values()
+    return f"{origin.partition('=')[0]}=…" if is_override else origin
 
 
 def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:

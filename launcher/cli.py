@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from launcher import console, identity
+from launcher import console, identity, redaction
 from launcher.commands import (
     checkpoint,
     cluster,
@@ -17,6 +17,7 @@ from launcher.commands import (
     container,
     followed,
     governance,
+    hardware,
     jobs,
     listed,
     look,
@@ -24,6 +25,7 @@ from launcher.commands import (
     project,
     ranks,
 )
+from launcher.interrupts import exit_code, signals_as_interrupts
 from launcher.problems import Problem, ProblemsFound
 
 USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
@@ -60,6 +62,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
     "Clusters and images": {
+        "instances": hardware.instances,
         "cluster": cluster.cluster,
         "governance": governance.governance,
         "container": container.container,
@@ -150,18 +153,26 @@ def main() -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run the words of a command line; return the exit code."""
+    redaction.install()
+    with signals_as_interrupts() as signals:
+        code = _run(words)
+    # typer answers every KeyboardInterrupt with 130.
+    return 128 + signals[0] if signals and code == INTERRUPTED else code
+
+
+def _run(words: Sequence[str]) -> int:
     try:
         code = _command(words)(list(words), prog_name="recipes", standalone_mode=False)
         sys.stdout.flush()
         return code or 0
     except ProblemsFound as error:
-        console.show_problems(error.problems, "nothing was done")
+        console.show_problems(error.problems, error.outcome or "nothing was done")
         return USER_ERROR
     except _UsageError as error:
         console.show_problems((_usage_problem(error),), "nothing was done")
         return USER_ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return exit_code(interrupt)
     except SystemExit as stop:  # typer's own end where nobody reads on, and of completion
         return PIPE_CLOSED if isinstance(stop.__context__, BrokenPipeError) else stop.code
     except BrokenPipeError:

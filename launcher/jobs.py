@@ -144,7 +144,8 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
         with locked(bundle.directory):
             write(bundle.directory, job)
     except OSError as error:
-        raise _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded: {error}") from error
+        unwritten = _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded: {error}")
+        raise ProblemsFound(unwritten.problems, f"the job was submitted as {handle.native_id}") from error
     return job
 
 

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from launcher.checkpointing.section import Checkpointing
 from launcher.fields import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
+from launcher.instance_specs import InstanceSpec
 from launcher.problems import Notice
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ class Run(Model):
 
     name: str
     """Start of the job's name (its first 34 characters; a random ending follows), and the default MLflow experiment.
-    A DNS label: at most 63 lower-case letters, digits and -."""
+    A DNS label: at most 63 lower-case letters, digits and -. The container, and paths that refer to it as
+    ${recipes.run.name}, get the job's name."""
     results_dir: str
-    """Folder for results, as the container sees it; handed to it unchanged. The bundle's own folder follows
-    base_results_dir."""
+    """Folder for results, as the container sees it. The default ends with the job's name, so that two launches share
+    no folder. The bundle's own folder follows base_results_dir."""
     model_type: str
     """The family that trains it. It decides which keys a recipe may have and which program is started."""
     hf_access_token: SecretRef | None
@@ -250,6 +252,10 @@ class RecipeBase(Model):
     instance_types: list[str]
     """Instance types it was tried on and fits the memory of; another one is refused unless you add it. An empty list
     allows any."""
+    instance_specs: Listed[InstanceSpec] | None = None
+    """Instance types that the launcher's table lacks, described: [{name: p9.48xlarge, accelerators: 8,
+    accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}]. For a type of the table, the values replace
+    the table's."""
     run: Run
     """What the job is called and which family trains it."""
     trainer: Trainer
@@ -312,9 +318,10 @@ class Git(Model):
     commit: str | None
     """Commit to check out, for a job that can be repeated; the branch's newest when null."""
     entry_script: str | None
-    """Path of the training script inside the repository. Wins over entry_module."""
+    """Path of the training script to start: absolute, such as /app/src/train.py, or inside the repository. Wins over
+    entry_module."""
     entry_module: str | None
-    """Python module to start in place of the family's own."""
+    """Python module to start in place of the family's own, as by python -m."""
     token: SecretRef | None
     """Where the token of a private repository is found. The manifest refers to it; its value is never written."""
     update_adapter: bool

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from launcher.instances import Instance
 from launcher.problems import Notice
 
 DEFAULT_SAVE_TIMEOUT_S = 600
@@ -108,12 +109,14 @@ class Resources:
         accelerators: Devices of `accelerator_resource` per node; 0 for a CPU job.
         accelerator_resource: Kubernetes resource name, or None.
         efa: EFA devices per node.
+        instance: All that a node has; None on this machine.
     """
 
     instance_type: str | None
     accelerators: int
     accelerator_resource: str | None
     efa: int
+    instance: Instance | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import report
 from launcher.backends.base import NEWS
 from launcher.bundle import given_name
-from launcher.console import say, show_notice, show_table, shown_path, width
+from launcher.console import say, say_all, show_notice, show_table, shown_path, width
 from launcher.contract import LOG_DIR, RUN_DIR
 from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
@@ -146,7 +147,8 @@ def show_timeline(course: "Timeline", run_dir: Path) -> None:
 def follow(lines: Iterator[str]) -> None:
     """Print a job's log as it comes; its steps as a progress bar on a terminal, else one in two seconds.
 
-    A step that is done again moves the bar back.
+    A step that is done again moves the bar back. The last progress line is the last step, and reports that the job
+    ended or that following it was interrupted.
     """
     if not sys.stdout.isatty():
         _follow_plain(lines)
@@ -157,16 +159,17 @@ def follow(lines: Iterator[str]) -> None:
     pulse = _Pulse()
     with _progress(console, pulse) as progress:
         task = progress.add_task("training", total=None)
-        for line in lines:
-            if match := _STEP.match(line):
-                done, total, rest = match.groups()
-                pulse.step(rest, time.monotonic())
-                progress.update(task, completed=int(done), total=int(total))
-            elif _NEWS.match(line):
-                pulse.news(line)
-                console.print(line, style="yellow", markup=False)
-            else:
-                console.print(line, markup=False)
+        with pulse.until_over():
+            for line in lines:
+                if match := _STEP.match(line):
+                    done, total, rest = match.groups()
+                    pulse.step(rest, time.monotonic())
+                    progress.update(task, completed=int(done), total=int(total))
+                elif _NEWS.match(line):
+                    pulse.news(line)
+                    console.print(line, style="yellow", markup=False)
+                else:
+                    console.print(line, markup=False)
 
 
 def _progress(console: "Console", pulse: "_Pulse") -> "Progress":
@@ -179,10 +182,14 @@ def _progress(console: "Console", pulse: "_Pulse") -> "Progress":
         def render(self, _task: "Task") -> Text:
             return Text(pulse.words(time.monotonic()), no_wrap=True, overflow="ellipsis")
 
+    class Remaining(TimeRemainingColumn):
+        def render(self, task: "Task") -> Text:
+            return Text() if pulse.is_over else Text("remaining ").append_text(super().render(task))
+
     columns = [TextColumn("step"), MofNCompleteColumn(table_column=Column(no_wrap=True))]
     if console.width >= _WIDE:
         columns[1:1] = [BarColumn(bar_width=20)]
-        columns += [TextColumn("remaining"), TimeRemainingColumn(table_column=Column(no_wrap=True))]
+        columns.append(Remaining(table_column=Column(no_wrap=True)))
     return Progress(*columns, Now(), console=console)
 
 
@@ -194,6 +201,23 @@ class _Pulse:
         self._pause = "starting"
         self._since: float | None = None
         self._patience_s = _PATIENCE_S
+        self._outcome = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is followed."""
+        return bool(self._outcome)
+
+    @contextmanager
+    def until_over(self) -> Iterator[None]:
+        """Report from the end of the block on that the job ended, or that following it was interrupted."""
+        self._outcome = ""
+        try:
+            yield
+        except BaseException:
+            self._outcome = "interrupted"
+            raise
+        self._outcome = "ended"
 
     def step(self, said: str, now_s: float) -> None:
         """Take what a step says, at a time of the monotonic clock."""
@@ -215,6 +239,8 @@ class _Pulse:
 
     def words(self, now_s: float) -> str:
         """Return what goes on at a time of the monotonic clock."""
+        if self._outcome:
+            return f"{self._outcome}; last step: {self._said}" if self._said else self._outcome
         if self._since is None:
             return self._pause
         quiet_s = now_s - self._since
@@ -224,10 +250,19 @@ class _Pulse:
 
 
 def _follow_plain(lines: Iterator[str]) -> None:
-    last = 0.0
-    for line in lines:
-        match = _STEP.match(line)
-        is_last = match and match[1] == match[2]
-        if not match or is_last or time.monotonic() - last >= _QUIET_S:
+    """Print lines, one step in two seconds; the step before a line of news and the last step always."""
+    last_s, held_back = 0.0, []
+    try:
+        for line in lines:
+            match, now_s = _STEP.match(line), time.monotonic()
+            if match and match[1] != match[2] and now_s - last_s < _QUIET_S:
+                held_back = [line]
+                continue
+            if match:
+                last_s, held_back = now_s, []
+            elif _NEWS.match(line):
+                say_all((step, "") for step in held_back)
+                held_back = []
             say(line)
-            last = time.monotonic() if match else last
+    finally:
+        say_all((step, "") for step in held_back)

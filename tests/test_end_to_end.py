@@ -71,7 +71,8 @@ def test_a_failed_job_is_exit_code_3_with_its_reason(tmp_path):
 
 
 def test_ctrl_c_stops_everything_and_the_bundle_resumes(tmp_path):
-    process = start(f"{ARGS}.max_epochs=3", f"{ARGS}.save_steps=4", cwd=tmp_path)
+    folder = f"{ARGS}.training_dir='saved/${{recipes.run.name}}'"
+    process = start(f"{ARGS}.max_epochs=3", f"{ARGS}.save_steps=4", folder, cwd=tmp_path)
     for line in process.stdout:
         if line.startswith("step ") and int(line.split()[1].split("/")[0]) >= 2:
             break
@@ -87,6 +88,7 @@ def test_ctrl_c_stops_everything_and_the_bundle_resumes(tmp_path):
     code, out, err = finish(start("launch", str(bundle_of(tmp_path)), cwd=tmp_path, module=True))
     assert code == 0, err
     assert "resumed from step" in out
+    assert [each.name for each in (tmp_path / "saved").iterdir()] == [bundle_of(tmp_path).name]
     steps = [step for step, _ in curve(tmp_path)]
     assert steps == list(range(1, len(steps) + 1))
     assert mlflow_run(tmp_path)[1].info.status == "FINISHED"

@@ -1,6 +1,8 @@
 """The record of a submitted job, and the commands that start from it, with a cluster that does as it is told."""
 
+import errno
 import json
+import os
 import shutil
 import signal
 import threading
@@ -16,6 +18,7 @@ from launcher import bundle as bundles
 from launcher import cli, job_list, jobs, pipeline, run, tracking
 from launcher.backends.base import RANK_0
 from launcher.backends.local.backend import LocalBackend
+from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.contract import JOB_FILE
 from launcher.interrupts import Interrupted
 from launcher.problems import Problem, ProblemsFound, fail
@@ -46,6 +49,7 @@ class Cluster:
     def __init__(self, *statuses, refuses=None):
         self.statuses = list(statuses)
         self.refuses = refuses
+        self.is_known = False
         self.calls = []
 
     def _called(self, name):
@@ -61,8 +65,8 @@ class Cluster:
         return None
 
     def submit(self, bundle):
-        is_new = "submit" not in self.calls
         self._called("submit")
+        is_new, self.is_known = not self.is_known, True
         return handle_of(bundle.directory, is_new=is_new)
 
     def status(self, handle):
@@ -92,6 +96,10 @@ class Cluster:
     def cancel(self, handle):
         self._called("cancel")
         self.statuses = [GONE]
+
+    def clear(self, handle):
+        self._called("clear")
+        self.is_known = False
 
 
 def handle_of(folder, **changes):
@@ -451,15 +459,53 @@ def test_launch_returns_once_a_job_elsewhere_is_submitted(bundle, on, capsys):
     assert cluster.calls == ["submit"] and jobs.submitted(bundle.directory).handle.uid == "7-8-9"
 
 
-def test_launching_the_same_bundle_again_says_that_nothing_was_submitted(bundle, on, capsys):
-    on(Cluster(SUCCEEDED))
+@pytest.mark.parametrize("status", [RUNNING, FAILED], ids=["runs", "failed"])
+def test_launching_the_same_bundle_again_says_that_nothing_was_submitted(bundle, on, capsys, status):
+    on(Cluster(status))
     assert cli.run(["launch", NAME]) == 0
     first = jobs.submitted(bundle.directory)
     capsys.readouterr()
     assert cli.run(["launch", NAME]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert "is there already, from this very bundle; nothing was submitted" in out[0] and out[1] == "succeeded"
+    assert "is there already, from this very bundle; nothing was submitted" in out[0]
+    if status is FAILED:
+        assert out[1].startswith("failed") and out[2].startswith(f"recipes launch --again results/{NAME}")
+        first = replace(first, ended=FAILED, is_closed=True)
+    assert jobs.submitted(bundle.directory) == first
+
+
+def test_a_job_that_succeeded_is_launched_again_only_where_that_is_asked_for(bundle, on, capsys, monkeypatch):
+    finished = []
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state: finished.append(state))
+    cluster = on(Cluster(SUCCEEDED))
+    assert cli.run(["launch", NAME]) == 0
+    first = jobs.submitted(bundle.directory)
+    assert cli.run(["launch", NAME]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"E715 results/{NAME}\n") and "has succeeded" in told and "--again" in told
     assert jobs.submitted(bundle.directory) == replace(first, ended=SUCCEEDED, is_closed=True)
+    assert finished == [JobState.SUCCEEDED] and cluster.calls == ["submit", "status"]
+    cluster.statuses = [RUNNING]
+    assert cli.run(["launch", NAME, "--again"]) == 0
+    assert cluster.calls == ["submit", "status", "clear", "submit"]
+    anew = jobs.submitted(bundle.directory)
+    assert anew.ended is None and not anew.is_closed
+
+
+def test_a_job_that_may_not_be_launched_again_keeps_its_record(bundle, on, capsys):
+    cluster = on(Cluster(SUCCEEDED))
+    assert cli.run(["launch", NAME]) == 0
+    cluster.clear = SageMakerBackend().clear
+    assert cli.run(["launch", NAME, "--again"]) == 2
+    assert capsys.readouterr().err.startswith("E716 job") and cluster.calls == ["submit", "status"]
+    assert jobs.submitted(bundle.directory).ended == SUCCEEDED
+
+
+def test_a_job_that_still_runs_or_was_never_launched_takes_again_as_well(bundle, on):
+    cluster = on(Cluster(RUNNING))
+    for _ in range(2):
+        assert cli.run(["launch", NAME, "--again"]) == 0
+    assert "clear" not in cluster.calls
 
 
 @pytest.mark.parametrize(("last", "code"), [(SUCCEEDED, 0), (FAILED, 3)], ids=["succeeded", "failed"])
@@ -534,16 +580,19 @@ def test_a_launch_that_is_refused_does_not_end_the_run_of_a_job_that_goes_on(bun
     assert ends == told
 
 
-def test_ctrl_c_leaves_a_job_elsewhere_alone(bundle, on, capsys):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_leaves_a_job_elsewhere_alone(bundle, on, capsys, number, code):
     class Interrupting(Cluster):
         def logs(self, handle, selection=None, *, follow):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
             yield "never read"
 
     cluster = on(Interrupting(RUNNING))
-    assert cli.run(["launch", NAME, "--wait"]) == 130
+    before = signal.getsignal(number)
+    assert cli.run(["launch", NAME, "--wait"]) == code
+    assert signal.getsignal(number) is before
     told = capsys.readouterr()
-    assert "the job goes on" in told.err and f"recipes cancel results/{NAME}" in told.out
+    assert "detached; the job keeps running" in told.err and f"recipes cancel results/{NAME}" in told.out
     assert "cancel" not in cluster.calls
 
 
@@ -598,6 +647,18 @@ def test_local_events_are_those_of_the_last_launch_until_its_end(tmp_path):
     assert (events[-1].kind, events[-1].message) == ("ended", "succeeded")
     starting = next(event for event in events if event.kind == "starting")
     assert "nodes 0" in starting.message
+
+
+def test_a_job_that_cannot_be_recorded_was_submitted_all_the_same(bundle, on, capsys, monkeypatch):
+    on(Cluster(RUNNING))
+
+    def full(folder, job):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(jobs, "write", full)
+    assert cli.run(["launch", NAME]) == 2
+    told = capsys.readouterr().err
+    assert "E710" in told and f"the job was submitted as {NAME}" in told and "nothing was done" not in told
 
 
 FAILURES = {

@@ -134,6 +134,14 @@ def composed(name: str, overrides: Sequence[str] | None) -> "Composition":
     return compose([choice(name, overrides or ()), *(overrides or ())], Path.cwd())
 
 
+def say_unknown_instance(composition: "Composition") -> None:
+    """Print a notice if a configuration has an instance type that the table lacks."""
+    from launcher import console, instance_notices
+
+    for notice in instance_notices.unknown(composition):
+        console.show_notice(notice, stderr=True)
+
+
 def complete_recipe(incomplete: str) -> list[str]:
     """Return the recipes that a word may become: paths, or last words where no path begins so."""
     names = catalogue.names()

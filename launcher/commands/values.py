@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher import catalogue
-from launcher.problems import ProblemsFound, is_secret
+from launcher.problems import ProblemsFound
+from launcher.secret_names import is_secret
 
 if TYPE_CHECKING:
     from launcher.compose import Composition

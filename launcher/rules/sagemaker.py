@@ -3,7 +3,6 @@
 What one member may be by itself is checked where it is typed (`backends/sagemaker/members.py`).
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -12,14 +11,13 @@ from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SDK_NAMES, jobs_
 from launcher.backends.sagemaker.members import FILE
 from launcher.check import Draft
 from launcher.instances import canonical
+from launcher.nearest import did_you_mean
 from launcher.problems import Problem
 from launcher.rules import rule
 from launcher.scales import leaves
 
 _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
-_EBS_ONLY = re.compile(r"ml\.(p[23]|t3|[cmr][4-8](i|n|i-flex)?)\.")
-"""Families without a disk of their own. Source: EC2, Instance store volumes."""
 _PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_config")
 """Keys that name folders in S3."""
 _OWN_MEMBERS = (
@@ -148,14 +146,16 @@ def groups_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pro
 
 @sm_rule("E379", "instance_groups", more=("instance_type",), source=f"{API}: ResourceConfig, InstanceType")
 def instances_train(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """EC2 and HyperPod have instance types that training jobs do not."""
+    """HyperPod has instance types that training jobs do not. One that a recipe describes may be newer."""
     known = constraints.instance_types()
-    if draft.instance and draft.instance.name not in known:
-        yield problem("instance_type", "no training job runs on that type", value=draft.instance.name)
-    for i, group in enumerate(parts.groups(jobs_of(draft))):
-        if canonical(group.instance_type) not in known:
-            path = f"{JOBS}.instance_groups.{i}.instance_type"
-            yield problem(path, "no training job runs on that type", value=group.instance_type)
+    named = {"instance_type": draft.instance.name} if draft.instance else {}
+    groups = enumerate(parts.groups(jobs_of(draft)))
+    named |= {f"{JOBS}.instance_groups.{i}.instance_type": group.instance_type for i, group in groups}
+    for path, name in named.items():
+        instance = draft.instance_of(name)
+        if canonical(name) not in known and (instance is None or instance.use):
+            remedy = did_you_mean(canonical(name), sorted(known))
+            yield problem(path, "no training job runs on that type", value=name, remedy=remedy)
 
 
 @sm_rule("E380", "volume_kms_key", "instance_groups", more=("instance_type",), source=f"{API}: VolumeKmsKeyId")
@@ -163,7 +163,7 @@ def own_disks_have_own_keys(draft: Draft, problem: Callable[..., Problem]) -> It
     """Instances with a disk of their own encrypt it by themselves, and refuse a key for it."""
     jobs = jobs_of(draft)
     types = [group.instance_type for group in parts.groups(jobs)] or [draft.launch.instance_type]
-    own = sorted({canonical(each) for each in types if not _EBS_ONLY.match(canonical(each))})
+    own = sorted({found.name for found in map(draft.instance_of, types) if found and found.nvme_gb})
     if jobs.volume_kms_key and own:
         path = path_of(draft, "volume_kms_key")
         yield problem(path, f"{', '.join(own)} encrypts its own disk", remedy=f"{JOBS}.volume_kms_key=null")

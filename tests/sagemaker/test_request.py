@@ -21,7 +21,7 @@ from launcher.backends.sagemaker import constraints, parts, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.keys import SDK_NAMES
 from launcher.backends.sagemaker.settings import EstimatorArguments, Settings
-from launcher.rules.sagemaker import _EBS_ONLY
+from launcher.instances import table
 from launcher.typed import type_problems
 
 NEEDED = (
@@ -216,7 +216,7 @@ def test_a_training_job_is_not_elastic(problems):
 
 
 def test_a_disk_that_is_not_the_instances_own_takes_a_key():
-    families = {name.split(".")[1] for name in constraints.instance_types() if not _EBS_ONLY.match(name)}
+    families = {name.split(".")[1] for name in constraints.instance_types() if table()[name].nvme_gb}
     assert families == {
         *("g4dn", "g5", "g6", "g6e", "g7", "g7e", "p3dn", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300"),
         *("p6e-gb200", "r5d", "trn1", "trn1n", "trn2"),
@@ -261,6 +261,39 @@ def test_hyperparameters_are_json_or_as_sdk_3_writes_them(requested):
     }
     bare = requested(*RECIPE, f"{J}.pysdk_launch_executor=model_trainer")["HyperParameters"]
     assert bare == {"sagemaker_recipe_local_path": "/opt/ml/input/data/recipe/config.yaml"}
+
+
+OWN_PROGRAM = ("training_cfg.script_args=[{--max_depth: 6}]", f"{J}.hyperparameters={{eta: '0.001', num_round: 128}}")
+PLAIN = {"max_depth": "6", "eta": "0.001", "num_round": "128"}
+"""As in: How Amazon SageMaker Provides Training Information, hyperparameters.json."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param((f"{J}.toolkit=false", "training_cfg.entry_script=null"), id="the image's own program"),
+        pytest.param((f"{J}.container_entrypoint=[python3,/code/train.py]",), id="container_entrypoint"),
+        pytest.param((f"+{J}.additional_estimator_kwargs.container_entry_point=[/x]",), id="the SDK's entry point"),
+        pytest.param((f"{J}.algorithm_name=a", "container=null", "training_cfg.entry_script=null"), id="algorithm"),
+    ],
+)
+def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words, requested):
+    assert requested(*SCRIPT, *OWN_PROGRAM, *words)["HyperParameters"] == PLAIN
+
+
+def test_hyperparameters_are_json_for_the_toolkit(requested):
+    found = requested(*SCRIPT, *OWN_PROGRAM)["HyperParameters"]
+    assert found["eta"] == '"0.001"' and found["sagemaker_program"] == '"train.py"'
+    wrapped = (f"{J}.container_entrypoint=[/bin/bash,-c,'pip install . && train']", f"{J}.toolkit=true")
+    assert requested(*SCRIPT, *OWN_PROGRAM, *wrapped)["HyperParameters"] == found
+
+
+def test_the_launchers_own_program_gets_plain_text_too(requested):
+    assert requested(*TINY, f"{J}.hyperparameters={{name: x, rate: 0.5, fast: true}}")["HyperParameters"] == {
+        "name": "x",
+        "rate": "0.5",
+        "fast": "true",
+    }
 
 
 JAVA = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from launcher.backends.sagemaker import parts
+from launcher.backends.sagemaker import parts, request
 from launcher.backends.sagemaker.settings import SmJobs, effective
 from launcher.instances import canonical, table
 from launcher.problems import Notice
@@ -18,11 +18,11 @@ def notices(job: JobSpec) -> tuple[Notice, ...]:
 
 
 def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
-    is_toolkits = job.model_type == parts.SCRIPT and not jobs.container_entrypoint and not _is_mpi(job)
+    is_toolkits = job.model_type == parts.SCRIPT and parts.has_toolkit(request.of_job(job)) and not _is_mpi(job)
     starts = ", of which the toolkit starts a process each, else one a host" if is_toolkits else ""
     types = [group.instance_type for group in parts.groups(jobs)] or [job.resources.instance_type or ""]
     for name in dict.fromkeys(map(canonical, types)):
-        instance = table().get(name)
+        instance = job.resources.instance if name == job.resources.instance_type else table().get(name)
         if instance and instance.accelerators:
             yield f"the {instance.accelerators} accelerators of {name} (hosts share what this machine has{starts})"
 

@@ -108,6 +108,19 @@ def is_started(plan: Plan) -> bool:
     return plan.model_type not in (LLMFT, SCRIPT) and not plan.jobs.container_entrypoint
 
 
+def has_toolkit(plan: Plan) -> bool:
+    """Return whether the sagemaker-training toolkit in the image starts the program and reads the hyperparameters.
+
+    Source: SageMaker Python SDK 2.257.6: `Framework` is for images with the toolkit, `Estimator` for any other.
+    """
+    jobs = plan.jobs
+    if jobs.toolkit is not None:
+        return jobs.toolkit
+    if jobs.container_entrypoint or jobs.algorithm_name:
+        return False
+    return plan.model_type in (LLMFT, SCRIPT)
+
+
 def groups(jobs: "SmJobs") -> "list[InstanceGroup]":
     """Return the instance groups; none where all instances are of one type."""
     return list(jobs.instance_groups or ())
@@ -174,8 +187,9 @@ def environment(plan: Plan) -> dict[str, str]:
 
 
 def hyperparameters(plan: Plan) -> dict[str, str]:
-    """Return what tells the image what to run, and the user's own, each as a text."""
-    encoded = {name: _encoded(value, plan.jobs) for name, value in _values(plan)}
+    """Return the image's, the script's and the user's own hyperparameters, each as text."""
+    is_json = has_toolkit(plan) and plan.jobs.pysdk_launch_executor != "model_trainer"
+    encoded = {name: _encoded(value, is_json=is_json) for name, value in _values(plan)}
     return encoded | _distribution(plan)
 
 
@@ -184,9 +198,10 @@ def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
         yield "sagemaker_recipe_local_path", f"{RECIPE_DIR}/{BASE_CONFIG}"
     elif plan.model_type == SCRIPT:
         script = get(plan.tree, "recipes.training_cfg")
-        yield "sagemaker_program", script["entry_script"]
-        if plan.jobs.source_dir:
-            yield "sagemaker_submit_directory", plan.jobs.source_dir
+        if has_toolkit(plan):
+            yield "sagemaker_program", script["entry_script"]
+            if plan.jobs.source_dir:
+                yield "sagemaker_submit_directory", plan.jobs.source_dir
         yield from arguments(script)
     yield from (plan.jobs.hyperparameters or {}).items()
 
@@ -202,16 +217,20 @@ def arguments(script: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name.lstrip("-"), RECIPE_DIR if value == BUNDLE_CONFIGS else text
 
 
-def _encoded(value: Any, jobs: "SmJobs") -> str:
-    """Return a value as the chosen SDK writes it. Source: SDK 2.257.6, to_json; SDK 3.20.0, safe_serialize."""
-    if isinstance(value, str) and jobs.pysdk_launch_executor == "model_trainer":
-        return value
-    return json.dumps(value)
+def _encoded(value: Any, *, is_json: bool) -> str:
+    """Return a hyperparameter as text.
+
+    The toolkit reads each as JSON, so that a quoted text stays one; any other program reads the text as it is.
+
+    Source: How Amazon SageMaker Provides Training Information: `"eta": "0.001"`; SDK 2.257.6, to_json; SDK 3.20.0,
+    safe_serialize.
+    """
+    return value if isinstance(value, str) and not is_json else json.dumps(value)
 
 
 def _distribution(plan: Plan) -> dict[str, str]:
     """Return how a script's processes are started: by MPI where the recipe says so, else by torchrun."""
-    if plan.model_type != SCRIPT:
+    if plan.model_type != SCRIPT or not has_toolkit(plan):
         return {}
     tree = get(plan.tree, "recipes.distribution") or {}
     found = smp.hyperparameters(tree, plan.processes, plan.instance_type)

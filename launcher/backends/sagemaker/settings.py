@@ -250,8 +250,9 @@ class SmJobs(Model):
     """The keys of a training job; the first nine as the published launcher names them."""
 
     pysdk_launch_executor: Literal["estimator", "model_trainer"] | bool | None
-    """Which SDK's spelling of hyperparameters the image reads: estimator, the default, writes every value as JSON;
-    model_trainer leaves texts as they are. The launcher itself uses neither."""
+    """Which SDK's spelling of hyperparameters the toolkit in the image reads: estimator, the default, writes every
+    value as JSON; model_trainer leaves texts as they are, as all images without the toolkit need them. The launcher
+    itself uses neither SDK."""
     output_path: S3Uri | None
     """s3:// folder that receives <job>/output/model.tar.gz and output.tar.gz."""
     tensorboard_config: TensorBoard
@@ -276,6 +277,10 @@ class SmJobs(Model):
     """NONE leaves the model's files as they are, for large models; GZIP, the default, makes one archive."""
     recipe_path: S3Uri | None
     """s3:// folder that the recipe is uploaded to, below <job>/recipe/; output_path when null."""
+    toolkit: bool | None
+    """true where the sagemaker-training toolkit starts the script, as in AWS's framework images; false where the
+    image has a program of its own, such as XGBoost's: it gets hyperparameters as plain text, and needs no script.
+    null takes false with container_entrypoint or algorithm_name, else true."""
     source_dir: str | None
     """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image; with cluster.contract=sagemaker one
     of this machine. Where the image has it in /opt/ml/code, null."""
