@@ -9,8 +9,9 @@ from pathlib import Path
 from launcher import bundle as bundles
 from launcher.contract import NAME_FILE
 from launcher.jobs import locked
-from launcher.problems import Problem, ProblemsFound, fail, holds_token
+from launcher.problems import Problem, ProblemsFound, fail
 from launcher.runtime.durable import write_text
+from launcher.secret_forms import holds_token
 
 _FORM = re.compile(r"[^\W_][\w.-]{0,62}")
 _ALLOWED = "1 to 63 letters, digits, '.', '_' and '-', the first a letter or digit"
