@@ -35,3 +35,8 @@ Listed = Annotated[list[_T], BeforeValidator(indexed)]
 PositiveInt = Annotated[int, Field(ge=1)]
 NodeCount = Annotated[int, Field(ge=1, le=100_000)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
+
+INT32, INT64 = 2**31 - 1, 2**63 - 1
+Positive32 = Annotated[int, Field(ge=1, le=INT32)]
+NonNegative32 = Annotated[int, Field(ge=0, le=INT32)]
+"""Numbers of a job's specification. Source: Kubernetes, API Conventions: integers are int32 unless they need more."""
