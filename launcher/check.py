@@ -33,6 +33,8 @@ _SPELLINGS = {"contract": "local cluster.contract=sagemaker"}
 """How a user chooses a backend that is no cluster of its own."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of keys that were to choose a file."""
+_NO_TEXT = re.compile(r"true|false|null|[-+.\de]{1,8}", re.I)
+"""A value that is no secret, whatever its name."""
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
@@ -320,10 +322,12 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
 
 
 def _origin(composition: Composition, problem: Problem) -> str | None:
-    """Return what set a faulty value; without an unknown key's value, since its name may be a secret's, misspelt."""
+    """Return what set a faulty value; without an unknown key's text, since its name may be a secret's, misspelt."""
     origin = composition.origin(problem.path)
-    is_override = problem.code == "E101" and origin in composition.explicit.values()
-    return f"{origin.partition('=')[0]}=…" if is_override else origin
+    if problem.code != "E101" or origin not in composition.explicit.values():
+        return origin
+    key, _, text = origin.partition("=")
+    return origin if _NO_TEXT.fullmatch(text) else f"{key}=…"
 
 
 def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launcher import redaction
+
 DESCRIPTION_FILE = "training-job.json"
 OPERATOR_LOG = "operator.log"
 LOG_DIR = "logs"
@@ -75,12 +77,12 @@ class Record:
     def note(self, text: str) -> None:
         """Add a sentence to what is said of the present status."""
         transition = self.fields["SecondaryStatusTransitions"][-1]
-        transition["StatusMessage"] += f"; {text}"
+        transition["StatusMessage"] += f"; {redaction.masked(text)}"
         self._write()
 
     def fail(self, reason: str) -> None:
         """Say why the job fails."""
-        self.fields["FailureReason"] = reason[:MOST_REASON]
+        self.fields["FailureReason"] = redaction.masked(reason)[:MOST_REASON]
 
     def _write(self) -> None:
         draft = self.path.with_name(f".{self.path.name}.draft")
