@@ -162,7 +162,7 @@ ORDINARY_OVERRIDES = (
     "+env_vars.TOPIC=arn:aws:sns:us-east-1:123456789012:a-long-topic-name-that-has-35-characters",
     "container=123456789012.dkr.ecr.us-west-2.amazonaws.com/llmft:1@sha256:" + 32 * "a1",
     "+recipes.pre_script=['export HF_TOKEN=$(cat /run/token)', 'python -m train --max_tokens 8 --pad_token=<pad>']",
-    "+cluster.command=[torchrun, --nproc_per_node, 8, train.py]",
+    "+cluster.command=[torchrun, --tokenizer, llama, train.py]",
     "cluster.annotations={example.com/token-count: '12'}",
 )
 
