@@ -41,6 +41,18 @@ LEAKS = (
         "mysql -uroot -px1",
     ),
     *("echo x1 | docker login --password-stdin h", "huggingface-cli login --token x1"),
+    *(
+        'wget --header="X-Auth-Token: x1" h',
+        'git -c http.extraHeader="Authorization: Basic x1" clone h',
+        "java -Dpass=x1",
+    ),
+    *("aws configure set aws_secret_access_key x1y2z3", "setx DB_PASS x1y2z3", "read DB_PASS <<< x1y2z3"),
+    *(
+        "echo machine h login me password x1y2z3 > ~/.netrc",
+        "echo x1 > ~/.cache/huggingface/token",
+        "redis-cli -a x1 ping",
+    ),
+    *("printf x1 | gh auth login --with-token", "kubectl create secret generic s --from-literal=k=x1"),
 )
 TOKENS = (
     *("hf_" + 34 * "a", "AKIA" + 4 * "ABCD", "sk_live_" + 12 * "a1", "SG." + 11 * "a1" + "." + 14 * "b2c" + "d"),

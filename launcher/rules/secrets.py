@@ -90,6 +90,9 @@ def _named_secrets(tree: Mapping[str, Any], path: str) -> Iterator[str]:
         elif isinstance(value, Mapping) and not is_reference(value):
             yield from _named_secrets(value, f"{path}.{key}")
         elif isinstance(value, list):
+            words = [each for each in value if isinstance(each, str)]
+            if any(word.startswith("-") for word in words) and holds_secret(" ".join(words)):
+                yield f"{path}.{key}"
             for i, each in enumerate(value):
                 yield from _named_secrets(each, f"{path}.{key}.{i}") if isinstance(each, Mapping) else ()
 
