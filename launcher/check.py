@@ -35,6 +35,8 @@ _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of keys that were to choose a file."""
 MOST_SIZES = 5000
 """Sizes of one job. Each is a configuration that is typed, checked and written."""
+_NO_TEXT = re.compile(r"true|false|null|[-+.\de]{1,8}", re.I)
+"""A value that is no secret, whatever its name."""
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
@@ -361,10 +363,12 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
 
 
 def _origin(composition: Composition, problem: Problem) -> str | None:
-    """Return what set a faulty value; without an unknown key's value, since its name may be a secret's, misspelt."""
+    """Return what set a faulty value; without an unknown key's text, since its name may be a secret's, misspelt."""
     origin = composition.origin(problem.path)
-    is_override = problem.code == "E101" and origin in composition.explicit.values()
-    return f"{origin.partition('=')[0]}=…" if is_override else origin
+    if problem.code != "E101" or origin not in composition.explicit.values():
+        return origin
+    key, _, text = origin.partition("=")
+    return origin if _NO_TEXT.fullmatch(text) else f"{key}=…"
 
 
 def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:
