@@ -11,7 +11,7 @@ from launcher.rules import rule
 _TABLE = "launcher/instances.yaml"
 
 
-@rule("E230", "instance_type", source=_TABLE)
+@rule("E230", "instance_type", "recipes.instance_types", source=_TABLE)
 def instance_is_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An instance type that does not exist is refused before a cluster is asked for it."""
     if draft.backend != "local" and draft.instance is None:
