@@ -256,7 +256,9 @@ def _faults(override: Override) -> Iterator[Problem]:
     text = shown(override.input_line)
     if problem := override_text.respelled(override):
         yield problem
-    if override.key_or_group in GROUPS and not isinstance(override.value(), str):
+    if override.key_or_group in GROUPS and override.is_delete():
+        yield Problem("E005", override.key_or_group, "cannot be removed: a launch has one", where=text)
+    elif override.key_or_group in GROUPS and not isinstance(override.value(), str):
         yield Problem("E005", override.key_or_group, "must name one", where=text)
     if override.is_hydra_override() and (problem := override_text.hydra_fault(override)):
         yield problem
