@@ -227,7 +227,7 @@ def _telling(lines: Iterator[str]) -> Iterator[str]:
 
 def _connection(bundle: Bundle) -> Connection:
     """Return the connection that a bundle's configuration names."""
-    return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"]["kube_context"])
+    return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"].get("kube_context"))
 
 
 def _handle(bundle: Bundle, connection: Connection) -> JobHandle:
