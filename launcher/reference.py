@@ -1,4 +1,4 @@
-"""The pages of docs/ that are made from the code: recipes, keys, codes, commands."""
+"""The pages of docs/ that are made from the code: recipes, keys, codes, commands, and the README's picture."""
 
 import itertools
 import os
@@ -12,6 +12,7 @@ from launcher.codes import Code, all_codes
 from launcher.layout import clipped, value_text
 from launcher.paths import CHECKOUT, COLLECTION
 from launcher.render import render_template
+from launcher.terminal_picture import plan_picture
 
 DOCS = Path("docs")
 _ROOT = CHECKOUT or Path()
@@ -28,6 +29,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference/keys.md": _keys(),
         DOCS / "reference/rules.md": _rules(),
         DOCS / "reference/commands.md": _commands(),
+        DOCS / "pictures/plan.svg": plan_picture(),
     }
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
 

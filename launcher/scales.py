@@ -14,6 +14,8 @@ from launcher.problems import Notice
 
 AUTO = "auto"
 """What `scale_config` says where its sizes are planned."""
+SCALES = "recipes.scale_config"
+"""Where single sizes are written."""
 ABSENT = object()
 """Stands for the value of a key that is not there."""
 _SIZE = "trainer.num_nodes"
@@ -41,7 +43,7 @@ class ScaleTree:
 
 def size_of(key: str) -> int:
     """Return the number of nodes a key of `scale_config` names, 0 when it names none."""
-    return int(key) if re.fullmatch("[1-9][0-9]*", key) else 0
+    return int(key) if re.fullmatch("[1-9][0-9]{0,5}", key) else 0
 
 
 def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:
@@ -69,7 +71,7 @@ def scale_trees(
     for key in sorted(entries, key=size_of):
         own = entries[key] if isinstance(entries[key], Mapping) else {}
         tree = merged(static_tree(recipe, size_of(key)), own)
-        of_size = f"{_ROOT}scale_config.{key}."
+        of_size = f"{SCALES}.{key}."
         typed = {path.removeprefix(of_size): None for path in explicit if path.startswith(of_size)}.keys()
         for override in base_overrides:
             if not typed.isdisjoint(prefixes(override)):
@@ -114,9 +116,7 @@ def is_base(path: str) -> bool:
 
     `trainer.num_nodes` is the size a job starts with, and bounds and steps belong to the job as a whole.
     """
-    return path.startswith("recipes.") and not path.startswith(
-        ("recipes.scale_config", f"recipes.{_SIZE}", "recipes.elastic_policy")
-    )
+    return path.startswith("recipes.") and not path.startswith((SCALES, f"recipes.{_SIZE}", "recipes.elastic_policy"))
 
 
 def merged(tree: Any, other: Mapping[str, Any]) -> Any:
@@ -158,7 +158,7 @@ def _first_key(node: Any, path: str) -> tuple[str, str]:
     if rest and isinstance(node, Mapping) and head not in node:
         for key in node:
             if f"{path}.".startswith(f"{key}."):
-                return key, path[len(key) + 1 :]
+                return key, path[len(str(key)) + 1 :]
     return head, rest
 
 

@@ -507,6 +507,16 @@ def test_a_pipe_gets_plain_lines_and_all_news():
     assert result.stdout.splitlines() == ["hello", "step 9/20  a", "event  node 1 is lost", "step 6/20  c"]
 
 
+def test_a_pipe_gets_the_last_step_of_an_interrupted_job(capsys):
+    def lines():
+        yield from ("step 7/20  a", "step 8/20  b")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        terminal.follow(lines())
+    assert capsys.readouterr().out.splitlines() == ["step 7/20  a", "step 8/20  b"]
+
+
 def test_a_pipe_gets_the_step_before_an_event_too():
     lines = ["step 7/20  a", "step 8/20  b", "event  node 1 is lost", "step 9/20  c", "traceback", "step 20/20  d"]
     code = f"from launcher import terminal\nterminal.follow(iter({lines!r}))"

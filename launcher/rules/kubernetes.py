@@ -13,8 +13,9 @@ from launcher.check import Draft
 from launcher.problems import Problem
 from launcher.recipe import Model
 from launcher.rules import rule
-from launcher.rules.secrets import holds_credentials, names_secret
 from launcher.scales import leaves
+from launcher.secret_forms import holds_credentials
+from launcher.secret_names import names_secret
 from launcher.syntax import IMAGE, IMAGE_FORM
 
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
@@ -198,6 +199,7 @@ def _mounts(volumes: list[Model], claims: list[Model]) -> Iterator[tuple[str, st
     "cluster.service_account_name",
     "cluster.priority_class_name",
     "cluster.queue_name",
+    "cluster.workload_priority_class",
     "recipes.elastic_policy.preemption",
     source=_OBJECT_NAMES,
     backend="k8s",
