@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.backends.kubernetes import bounds
+from launcher.problems import ProblemsFound
 
 POLICY = "recipes.elastic_policy"
 CONTEXT = "cluster.security_context"
@@ -211,6 +212,14 @@ def test_many_variables_are_too_long_together(problems):
     many = [f"+env_vars.A{i}={'b' * 100_000}" for i in range(11)]
     (problem,) = problems(*LLAMA_K8S, *many)
     assert (problem.code, problem.path) == ("E324", "env_vars")
+
+
+def test_a_job_that_the_api_could_not_keep_is_refused(render):  # two parts have the variables twice
+    parts = f"++{POLICY}.preemption={{base_priority_class: a, elastic_priority_class: b}}"
+    many = [f"+env_vars.A{i}={'b' * 100_000}" for i in range(8)]
+    render(*LLAMA_K8S, ELASTIC, *many)
+    with pytest.raises(ProblemsFound, match="E325 cluster"):
+        render(*LLAMA_K8S, ELASTIC, *many, parts)
 
 
 def test_a_null_character_is_refused(recipes, tmp_path):

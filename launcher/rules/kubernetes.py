@@ -103,7 +103,8 @@ def labels_are_labels(draft: Draft, problem: Callable[..., Problem]) -> Iterator
 def _labels(draft: Draft) -> Iterator[tuple[str, str | None, list[str]]]:
     """Yield path, key and values of everything that is, or selects, a label or a taint."""
     settings = draft.settings
-    yield "instance_type", settings.instance_type_label, [canonical(draft.launch.instance_type)]
+    if draft.instance:  # an unknown one is a Problem of its own
+        yield "instance_type", settings.instance_type_label, [canonical(draft.launch.instance_type)]
     for i, each in enumerate(settings.tolerations or ()):
         yield f"cluster.tolerations.{i}.key", each.key or None, []
         yield f"cluster.tolerations.{i}.value", None, [each.value or ""]

@@ -14,6 +14,7 @@ from launcher.check import Draft
 from launcher.contract import CHECKPOINT_LOG
 from launcher.problems import Problem
 from launcher.rules import rule
+from launcher.rules.custom import is_script
 from launcher.rules.secrets import holds_credentials
 from launcher.scales import leaves
 
@@ -125,7 +126,7 @@ def _profile_faults(name: str, profile: Any, problem: Callable[..., Problem]) ->
 def repository_is_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A pod clones from a server, or from a folder that is mounted into it: it has no folder of this machine."""
     url = draft.launch.git.repo_url_or_path
-    if not url or holds_credentials(url) or _REMOTE.fullmatch(url):
+    if not url or holds_credentials(url) or _REMOTE.fullmatch(url) or is_script(draft):
         return
     mounts = [each.mountPath for key in _VOLUMES for each in getattr(draft.settings, key.partition(".")[2]) or []]
     if isabs(url) and any(f"{normpath(url)}/".startswith(f"{normpath(mount)}/") for mount in mounts):
