@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from launcher import console
+from launcher import console, os_errors
 from launcher.commands import (
     checkpoint,
     cluster,
@@ -143,11 +143,16 @@ def _run(words: Sequence[str]) -> int:
         return USER_ERROR
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
+            return PIPE_CLOSED
+        if (problem := os_errors.environmental(error)) is None:
+            raise
+        console.show_problems((problem,), "nothing was done")
+        return USER_ERROR
     except SystemExit as stop:  # typer's own end where nobody reads on, and of completion
         return PIPE_CLOSED if isinstance(stop.__context__, BrokenPipeError) else stop.code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
-        return PIPE_CLOSED
 
 
 def _usage_problem(error: Any) -> Problem:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launcher import os_errors
 from launcher.backends.base import Backend
 from launcher.check import backends
 from launcher.contract import ADOPTED_FILE, JOB_FILE
@@ -113,13 +114,12 @@ def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
     if handle is None:
         yield
         return
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    job = replace(known, is_submitted=False) if known else JobRecord(handle, bundle.digest, now, user)
+    job = known or JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
     try:
         with _locked(bundle.directory):
             write(bundle.directory, replace(job, is_submitted=False))
     except OSError as error:
-        raise _unwritten(bundle.directory, f"nothing was submitted: {error}") from error
+        raise _unwritten(bundle.directory, "nothing was submitted", error) from error
     try:
         yield
     except (ProblemsFound, KeyboardInterrupt) as error:
@@ -163,7 +163,7 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
         with _locked(bundle.directory):
             write(bundle.directory, job)
     except OSError as error:
-        raise _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded: {error}") from error
+        raise _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded", error) from error
     return job
 
 
@@ -396,5 +396,6 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _unwritten(folder: Path, message: str) -> ProblemsFound:
-    return fail("E710", str(folder / JOB_FILE), message, remedy="make room, or take another base_results_dir")
+def _unwritten(folder: Path, message: str, error: OSError | None = None) -> ProblemsFound:
+    reason = f": {os_errors.described(error)[0]}" if error else ""
+    return fail("E710", str(folder / JOB_FILE), message + reason, remedy="choose another base_results_dir")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher import adopted, console, interrupts, jobs, pipeline, relaunch, terminal, tracking
+from launcher import adopted, console, interrupts, jobs, os_errors, pipeline, relaunch, terminal, tracking
 from launcher import bundle as bundles
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
@@ -71,6 +71,11 @@ def _main(overrides: Sequence[str]) -> int:
         if "debug=true" in (text.lstrip("+") for text in overrides):
             traceback.print_exception(error, chain=False)  # what it was raised from may repeat a secret
         console.show_problems(error.problems, outcome)
+        return USER_ERROR
+    except OSError as error:
+        if (problem := os_errors.environmental(error)) is None:
+            raise
+        console.show_problems((problem,), outcome)
         return USER_ERROR
 
 
@@ -229,7 +234,7 @@ def _close(bundle: Bundle, status: JobStatus) -> None:
     try:
         course = timeline.refresh(run_dir)
     except OSError as error:
-        console.say(f"no timeline: {error}", stderr=True)
+        console.say(f"no timeline: {os_errors.described(error, error.filename or run_dir)[0]}", stderr=True)
     _close_run(bundle, status.state, course)
     if course and (course.has_scaled or course.unfired):
         terminal.show_timeline(course, run_dir)
