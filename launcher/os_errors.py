@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 from launcher.problems import Problem, ProblemsFound
@@ -84,6 +85,15 @@ def written(folder: Path) -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def limited(path: Path) -> OSError | None:
+    """Return that a file, or one beside it whose name begins so, has come to the size that a process may write."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    sizes = [each.stat().st_size for each in path.parent.glob(f"{path.name}*")]
+    if limit == resource.RLIM_INFINITY or max(sizes, default=0) + _PROBE_BYTES < limit:
+        return None
+    return OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
 
 
 def _in_the_way(path: Path) -> str:

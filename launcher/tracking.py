@@ -232,12 +232,13 @@ def _problems(uri: str) -> Iterator[None]:
     try:
         yield
     except errors as error:
+        refusal = _refusal(uri, error)  # as long as what fills the disk is there
         if is_new and store_errors.code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
             for path in file.parent.glob(f"{file.name}*"):
                 path.unlink()
             with suppress(OSError):
                 file.parent.rmdir()  # unless something is in it
-        raise _refusal(uri, error) from error
+        raise refusal from error
 
 
 def _refusal(uri: str, error: Exception) -> ProblemsFound:
@@ -248,8 +249,10 @@ def _refusal(uri: str, error: Exception) -> ProblemsFound:
     if isinstance(error, OSError):
         return os_errors.refused("E502", key, error, error.filename or (file and file.parent))
     number = _NUMBERS.get(store_errors.code(error)) if file else None
-    if number is not None and (refusal := os_errors.written(file.parent) or (number and OSError(number, ""))):
-        return os_errors.refused("E502", key, refusal, file)
+    if number is not None:
+        refusal = os_errors.written(file.parent) or os_errors.limited(file) or (number and OSError(number, ""))
+        if refusal:
+            return os_errors.refused("E502", key, refusal, file)
     return fail("E502", key, store_errors.plain(error), value=uri)
 
 

