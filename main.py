@@ -10,14 +10,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 def main() -> int:
     try:
-        from launcher import run
+        from launcher import redaction, run
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed: make run, or pip install .", file=sys.stderr)
         return 2
-    if any(word.startswith("-") for word in sys.argv[1:]):  # --cfg, --help, --multirun: Hydra's own
-        from launcher import flags
+    redaction.install()
+    if any(word.startswith("-") for word in sys.argv[1:]):  # --name, --version; --cfg, --multirun: Hydra's
+        from launcher import own_flags
 
-        return flags.serve(run.main)
+        return own_flags.serve(sys.argv[1:], run.main)
     return run.main(sys.argv[1:])
 
 

@@ -319,10 +319,17 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
     own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
-    located = [p if p.where else dataclasses.replace(p, where=composition.origin(p.path)) for p in own]
+    located = [p if p.where else dataclasses.replace(p, where=_origin(composition, p)) for p in own]
     if any(p.code == "E101" for p in located):
         located = _with_places(composition, located)
     return tuple(located)
+
+
+def _origin(composition: Composition, problem: Problem) -> str | None:
+    """Return what set a faulty value; without an unknown key's value, since its name may be a secret's, misspelt."""
+    origin = composition.origin(problem.path)
+    is_override = problem.code == "E101" and origin in composition.explicit.values()
+    return f"{origin.partition('=')[0]}=…" if is_override else origin
 
 
 def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:

@@ -4,12 +4,12 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from launcher import console
+from launcher import console, identity, redaction
 from launcher.commands import (
     checkpoint,
     cluster,
@@ -19,6 +19,7 @@ from launcher.commands import (
     governance,
     hardware,
     jobs,
+    listed,
     look,
     pods,
     project,
@@ -33,6 +34,9 @@ USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 Source: Bash manual, Exit Status: 128 and the signal's number.
 """
 
+_COMPLETE = "_RECIPES_COMPLETE"
+"""Environment variable by which a shell asks for completion."""
+
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Recipes": {"list": look.list_, "show": look.show, "explain": look.explain, "diff": look.diff},
     "From a recipe to a job": {
@@ -45,7 +49,8 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "new": compiling.new,
     },
     "Jobs": {
-        "jobs": followed.jobs,
+        "jobs": listed.jobs,
+        "jobs remove": listed.remove,
         "status": followed.status,
         "logs": jobs.logs,
         "events": followed.events,
@@ -93,7 +98,13 @@ class _Grouped(TyperGroup):
     """Commands under their headings, in our order."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:
-        return [name for commands in _COMMANDS.values() for name in commands]
+        return [name for commands in _COMMANDS.values() for name in commands if " " not in name]
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:
+        """Find a command of one word, or of two such as `jobs remove`."""
+        if (name := " ".join(args[:2])) in self.commands and len(args) > 1:
+            return name, self.commands[name], args[2:]
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:
         for heading, names in _COMMANDS.items():
@@ -104,12 +115,28 @@ class _Grouped(TyperGroup):
 
 app = typer.Typer(
     cls=_Grouped,
-    help="Compile training recipes into reviewable bundles, and launch them.",
     add_completion=True,
     rich_markup_mode=None,  # boxes cost 0.2 s and are in the way of a pipe
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        console.say(identity())
+        raise typer.Exit
+
+
+@app.callback()
+def _recipes(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Compile training recipes into reviewable bundles, and launch them."""
+
+
 for _commands in _COMMANDS.values():
     for _name, _function in _commands.items():
         app.command(_name, cls=_Command)(_function)
@@ -126,6 +153,7 @@ def main() -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run the words of a command line; return the exit code."""
+    redaction.install()
     with signals_as_interrupts() as signals:
         code = _run(words)
     # typer answers every KeyboardInterrupt with 130.
@@ -134,7 +162,7 @@ def run(words: Sequence[str]) -> int:
 
 def _run(words: Sequence[str]) -> int:
     try:
-        code = app(list(words), prog_name="recipes", standalone_mode=False)
+        code = _command(words)(list(words), prog_name="recipes", standalone_mode=False)
         sys.stdout.flush()
         return code or 0
     except ProblemsFound as error:
@@ -150,6 +178,16 @@ def _run(words: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
         return PIPE_CLOSED
+
+
+def _command(words: Sequence[str]) -> Any:
+    """Return the command, with our completion in place of typer's."""
+    command = typer.main.get_command(app)
+    if _COMPLETE in os.environ or any("completion" in word for word in words):
+        from launcher.commands import shells
+
+        shells.register()
+    return command
 
 
 def _usage_problem(error: Any) -> Problem:

@@ -29,6 +29,7 @@ _DISTRIBUTION = "docs/decisions.md, Model parallelism and MPI"
 _JOBS = "docs/decisions.md, Jobs and their records"
 _TRAINING_JOBS = "docs/decisions.md, Training jobs of SageMaker"
 _CONTRACT = "docs/sagemaker.md"
+_LOG = "docs/manifest.md, The image's log file"
 _SECURITY = "docs/manifest.md, What pods may do"
 
 
@@ -283,9 +284,16 @@ _ELSEWHERE = (
     Code("E711", "The record of a job is damaged, so that nobody can tell where it runs.", _JOBS),
     Code("E712", "The job was waited for as long as was asked, and has not ended.", _JOBS),
     Code("E713", "An adopted job has a record, and no bundle that could be launched, checked or compared.", _JOBS),
+    Code(
+        "E610",
+        "No file of a bundle may hold the value of a secret, wherever it came from.",
+        "docs/decisions.md, Secrets are references",
+    ),
     Code("E714", "A job is adopted into a folder of its own; nothing is overwritten.", _JOBS),
     Code("E715", "A job that has succeeded is not started again by accident.", _JOBS),
     Code("E716", "SageMaker keeps every training job, so a name is used once.", _TRAINING_JOBS),
+    Code("E717", "A job has at most one name, of which a results folder has no second.", _JOBS),
+    Code("E718", "Only bundles of the results folder whose jobs have ended are removed.", _JOBS),
     Code("E801", "A command lacks an argument that it cannot do without, or has one too many.", _COMMANDS),
     Code("E802", "A name on the command line is no recipe's, or that of several.", _COMMANDS),
     Code("E803", "NAME@N asks for a size that the recipe or the bundle does not have.", _COMMANDS),
@@ -300,6 +308,7 @@ _ELSEWHERE = (
         "The size of a checkpoint follows from the model's parameters, which only a known or given model has.",
         _CHECKPOINTING,
     ),
+    Code("E818", "Jobs are filtered by conditions that some job can meet.", _JOBS),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
     Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
     Code(
@@ -344,6 +353,12 @@ _ELSEWHERE = (
     Code("N115", "recipes.planner was given, and nothing is planned without scale_config: auto.", _PLANNER),
     Code("N116", "What a script takes in a step is its own affair until its recipe states it.", _SCRIPT),
     Code("N117", "Something of the pods is beyond the restricted Pod Security profile.", _SECURITY, "k8s"),
+    Code(
+        "N166",
+        "The published image's log file needs a mounted folder; otherwise it is lost with its pod.",
+        _LOG,
+        "k8s",
+    ),
     Code("N118", "A section of distribution that is not enabled does nothing, whatever else it says.", _DISTRIBUTION),
     Code("N127", "An entry of extra_keys that is no key of the recipe may be a typo, or a leftover.", _TYPES),
     Code("N128", "Accelerators that no process uses are paid for all the same.", _INSTANCES),
@@ -378,5 +393,5 @@ _ELSEWHERE = (
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
     Code("N165", "An override that a later one undoes, or that adds nothing, is probably a slip.", _PRECEDENCE),
-    Code("N166", "scale_config wins over the base value of a file that inherits it.", _PRECEDENCE),
+    Code("N170", "scale_config wins over the base value of a file that inherits it.", _PRECEDENCE),
 )

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import provenance, references, slips
+from launcher import provenance, redaction, references, slips
 from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.effects import idle
@@ -25,7 +25,7 @@ from launcher.nearest import did_you_mean
 from launcher.paths import COLLECTION
 from launcher.problems import Notice, Problem, ProblemsFound, fail, shown
 from launcher.provenance import Setting
-from launcher.scales import AUTO, SCALES, get, is_index, leaves
+from launcher.scales import AUTO, SCALES, get, is_index, leaves, replaced
 from launcher.sources import USER_RECIPE, UserRecipe, find, is_group, locate
 
 _SCRIPT_RECIPE = "training/custom/script"
@@ -51,6 +51,7 @@ class Composition:
         notices: What the user should know of his overrides.
         chosen: Group and package of every choice of a file, to the override that makes it.
         has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic, by the default.
+        name_paths: Dotted paths of run.name and, if it refers to training_cfg.run.name, of that one.
     """
 
     tree: Mapping[str, Any]
@@ -63,6 +64,7 @@ class Composition:
     chosen: Mapping[str, str] = field(kw_only=True, default_factory=dict)
     corrections: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
     has_default_policy: bool = field(kw_only=True, default=False)
+    name_paths: tuple[str, ...] = field(kw_only=True, default=(references.RUN_NAME,))
     _layers: tuple[tuple[str, str], ...] = field(repr=False, compare=False)
     _search: tuple[str, ...] = field(repr=False, compare=False)
 
@@ -118,7 +120,7 @@ class Composition:
         return tuple((i, setting.value) for i, setting in found if setting.path == path)
 
 
-def compose(overrides: Sequence[str], cwd: Path) -> Composition:
+def compose(overrides: Sequence[str], cwd: Path, suffix: str | None = None) -> Composition:
     """Compose `overrides` over the recipe collection.
 
     Hydra composes the files that the overrides choose; that result is kept while those files are unchanged.
@@ -127,6 +129,8 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     Args:
         overrides: Hydra overrides, as on the command line; `recipes=` may stand anywhere.
         cwd: Folder that relative recipe files are looked up in.
+        suffix: End of the job's name. If given, what refers to run.name gets the name of the job, so that paths made
+            of it are different for each job. run.name itself stays as it is stated.
 
     Raises:
         ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value
@@ -154,14 +158,18 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     )
     if files.references + sum(text.count("${") for text in overrides) > references.FEW:
         _refuse_faulty_references(config, composition)
+    stated = references.give_job_name(config, suffix) if suffix else {}
     tree = _resolve(config, composition)
+    for path, name in stated.items():
+        tree = replaced(tree, path, name)
     corrected = {}
     if has_corrections:
         corrected = tree["recipes"]["scale_config"]
         tree["recipes"]["scale_config"] = AUTO
     tree["training_config"] = tree.get("training_config") or composition.recipe
     notices = (*_idle_choices(parsed, composition), *effects.idle(values))
-    return dataclasses.replace(composition, tree=tree, corrections=corrected, notices=notices)
+    paths = tuple(stated) or composition.name_paths
+    return dataclasses.replace(composition, tree=tree, corrections=corrected, name_paths=paths, notices=notices)
 
 
 def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
@@ -187,6 +195,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
             problems.append(Problem("E001", shown(text), message, remedy=remedy))
             continue
         override.key_or_group = _placed(override.key_or_group)
+        redaction.learn(override.value() if override.value_type else None, override.key_or_group)
         problem = _hydra_problem(override) if override.is_hydra_override() else _key_problem(override)
         problems += [problem] if problem else []
         if override.is_sweep_override():

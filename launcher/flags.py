@@ -2,19 +2,21 @@
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from launcher import console, slips
+from launcher import console, redaction, slips
 from launcher.chosen import CONFIG
 from launcher.paths import COLLECTION
-from launcher.problems import Problem
+from launcher.problems import Problem, shown
+from launcher.secret_forms import holds_token
 from launcher.sources import USER_RECIPE, UserRecipe, register
 
 _SIGNALLED = 128
@@ -30,18 +32,21 @@ def serve(run: Callable[[Sequence[str]], int]) -> int:
     Returns:
         The exit code: the highest of the jobs', or 2 where Hydra itself refuses (it has said why).
     """
-    if problems := slips.of_flags(sys.argv[1:]):
-        console.show_problems(problems, "nothing was written or submitted")
+    if problems := (*_refused(sys.argv[1:]), *slips.of_flags(sys.argv[1:])):
+        console.show_problems(problems)
         return 2
     known, rest = get_args_parser().parse_known_args(sys.argv[1:])
     if problems := slips.joined(known.overrides)[1]:
-        console.show_problems(problems, "nothing was written or submitted")
+        console.show_problems(problems)
         return 2
     if unknown := [word for word in rest if word.startswith("-")]:
         problem = Problem("E801", unknown[0], "is no flag of Hydra's", remedy="python main.py --hydra-help")
         console.show_problems((problem,), "nothing was written or submitted")
         return 2
     register()
+    from launcher import hydra_sweeper  # after register(), by which Hydra imports its own sweeper again
+
+    hydra_sweeper.register()
     jobs: list[list[str]] = []
     user_recipes = [word for word in sys.argv[1:] if re.fullmatch(r"recipes=.*\.ya?ml", word)]
     sys.argv = [sys.argv[0], *_for_hydra(sys.argv[1:], user_recipes)]
@@ -63,6 +68,29 @@ def serve(run: Callable[[Sequence[str]], int]) -> int:
         if codes[-1] > _SIGNALLED:  # the user has ended all of them
             break
     return max(codes)
+
+
+def _refused(words: Sequence[str]) -> Iterator[Problem]:
+    """Yield what Hydra must not see: it prints its configuration, repeats it in errors and writes it to files."""
+    for word in words:
+        if not word.startswith("-") and _has_secret(word):
+            message = "a secret is named, never written: its value would end up in files and logs"
+            yield Problem("E601", shown(word), message, allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}")
+        elif word.lstrip("+").partition("=")[0] == "hydra.output_subdir":
+            message = "would write the configuration beside the bundle, unchecked"
+            yield Problem("E009", "hydra.output_subdir", message, remedy="leave it out")
+
+
+def _has_secret(word: str) -> bool:
+    """Return whether an override has a secret in it; one that cannot be parsed has, if it names one."""
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except (HydraException, RecursionError):
+        return shown(word) != word
+    value = override.value() if override.value_type else None
+    values = [getattr(each, "text", each) for each in getattr(value, "list", [value])]
+    names = re.split(r"[.@]", override.key_or_group + (f"@{override.package}" if override.package else ""))
+    return holds_token(word) or any(True for _ in redaction.secrets_of(values, ".".join(names)))
 
 
 def _for_hydra(words: Sequence[str], user_recipes: Sequence[str]) -> list[str]:

@@ -47,10 +47,11 @@ class Run(Model):
 
     name: str
     """Start of the job's name (its first 34 characters; a random ending follows), and the default MLflow experiment.
-    A DNS label: at most 63 lower-case letters, digits and -."""
+    A DNS label: at most 63 lower-case letters, digits and -. The container, and paths that refer to it as
+    ${recipes.run.name}, get the job's name."""
     results_dir: str
-    """Folder for results, as the container sees it; handed to it unchanged. The bundle's own folder follows
-    base_results_dir."""
+    """Folder for results, as the container sees it. The default ends with the job's name, so that two launches share
+    no folder. The bundle's own folder follows base_results_dir."""
     model_type: str
     """The family that trains it. It decides which keys a recipe may have and which program is started."""
     hf_access_token: SecretRef | None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher import adopted, console, interrupts, jobs, pipeline, relaunch, terminal, tracking
+from launcher import adopted, console, interrupts, job_names, jobs, pipeline, redaction, relaunch, terminal, tracking
 from launcher import bundle as bundles
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
@@ -17,7 +17,7 @@ from launcher.interrupts import Interrupted, deferred, exit_code, mute_lost_stre
 from launcher.jobs import JobRecord
 from launcher.problems import ProblemsFound
 from launcher.scales import get
-from launcher.specs import Bundle, JobHandle, JobState, JobStatus
+from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
 if TYPE_CHECKING:
     from launcher.timeline import Timeline
@@ -34,22 +34,27 @@ EXIT_CODES = {
 _LATE = "about to end; Ctrl-C once more leaves the rest undone"
 
 
-def main(overrides: Sequence[str]) -> int:
+def main(overrides: Sequence[str], name: str | None = None) -> int:
     """Compile `overrides`, write the bundle, launch it and follow it where that is asked for.
+
+    Args:
+        overrides: As typed by the user.
+        name: What the user calls the job, if anything.
 
     Returns:
         The exit code: 0, 2 when the input is at fault, 3 when the job failed, 128 and the signal's number when a
         signal ended it (130 at Ctrl-C, 143 at SIGTERM, 129 at SIGHUP).
     """
+    redaction.install()
     with signals_as_interrupts():
-        return _main(overrides)
+        return _main(overrides, name)
 
 
-def _main(overrides: Sequence[str]) -> int:
+def _main(overrides: Sequence[str], name: str | None) -> int:
     outcome = "nothing was written or submitted"
     try:
         context = LaunchContext.read()
-        job = pipeline.prepare(overrides, context)
+        job = _prepared(overrides, context, name)
         terminal.show_plan(job)
         if job.config["server_dry_run"]:
             pipeline.validate(job, context)
@@ -59,6 +64,8 @@ def _main(overrides: Sequence[str]) -> int:
         job = pipeline.track(job, context)
         bundle = pipeline.render(job, context)
         pipeline.write(bundle)
+        if name is not None:
+            job_names.give(bundle.directory, name)
         outcome = f"the bundle {bundle.directory.name} is written, nothing was submitted"
         if job.config["dry_run"] or job.config["server_dry_run"]:
             terminal.show_bundle(bundle, next_step=f"recipes launch {terminal.typed_path(bundle.directory)}")
@@ -74,6 +81,22 @@ def _main(overrides: Sequence[str]) -> int:
             traceback.print_exception(error, chain=False)  # what it was raised from may repeat a secret
         console.show_problems(error.problems, error.outcome or outcome)
         return USER_ERROR
+
+
+def _prepared(overrides: Sequence[str], context: LaunchContext, name: str | None) -> JobSpec:
+    """Return the planned job, unless it or its name is at fault.
+
+    Raises:
+        ProblemsFound: Every fault in what the user gave.
+    """
+    found = job_names.problems(name)
+    try:
+        job = pipeline.prepare(overrides, context)
+    except ProblemsFound as error:
+        raise ProblemsFound((*found, *error.problems)) from error
+    if found := found or job_names.problems(name, job.base_results_dir):
+        raise ProblemsFound(found)
+    return job
 
 
 def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:

@@ -1,9 +1,11 @@
 """One job, one MLflow run: reserved (or named) before the job is rendered, so that its id is in every configuration,
 and restored when the job is launched. The only module of the launcher that imports mlflow, where tracking is on."""
 
+import importlib.metadata
 import importlib.util
 import json
 import logging
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -211,6 +213,21 @@ def run_of(bundle: Bundle) -> Mlflow | None:
     """Return where a bundle is tracked, or None where it is not."""
     settings = Mlflow.model_validate(get(yamlio.load(bundle.files["recipe.yaml"]), _PATH))
     return settings if settings.run_id and settings.tracking_uri and settings.enabled is not False else None
+
+
+def ui_command(uri: str) -> str | None:
+    """Return the command that shows a store's runs in a browser; None for a server, which has an address itself.
+
+    Source: MLflow, Command-Line Interface, mlflow ui.
+    """
+    if not uri.startswith("sqlite:"):
+        return None
+    command = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+    try:
+        importlib.metadata.version("mlflow")
+    except importlib.metadata.PackageNotFoundError:  # mlflow-skinny has no pages to show
+        return f"{command}  # needs: pip install mlflow"
+    return command
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.nearest import did_you_mean
-from launcher.problems import Problem, is_secret
+from launcher.problems import Problem
 from launcher.scales import is_index
+from launcher.secret_names import is_secret
 
 _ALLOWED = {
     "bool_type": "true or false",

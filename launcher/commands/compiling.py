@@ -10,6 +10,7 @@ import typer
 
 from launcher.commands.names import (
     AsJson,
+    GivenName,
     Overrides,
     Picture,
     Recipe,
@@ -128,6 +129,7 @@ def render(
     recipe: Recipe,
     overrides: Overrides = None,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the manifests only; write no bundle.")] = False,
+    name: GivenName = None,
 ) -> None:
     """Write the bundle of a recipe. With --stdout, print its manifests for kubectl apply -f - instead."""
     from launcher import pipeline, run
@@ -135,7 +137,9 @@ def render(
 
     words = [choice(recipe, overrides or ()), *(overrides or ())]
     if not stdout:
-        raise typer.Exit(run.main([*words, "dry_run=true"]))
+        raise typer.Exit(run.main([*words, "dry_run=true"], name))
+    if name is not None:
+        raise fail("E801", "--name", "--stdout writes no bundle that could have a name", value=name)
     context = LaunchContext.read()
     job = pipeline.prepare(words, context)
     if job.backend != "local":  # a manifest is applied as it is printed, so its run must exist

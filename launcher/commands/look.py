@@ -23,7 +23,9 @@ from launcher.commands.names import (
     parted,
     say_unknown_instance,
 )
-from launcher.problems import ProblemsFound, fail, is_secret, masked
+from launcher.problems import ProblemsFound, fail
+from launcher.redaction import masked
+from launcher.secret_names import is_secret
 
 if TYPE_CHECKING:
     from launcher.catalogue import Entry
@@ -318,6 +320,7 @@ def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple[Any, Any]:
     is_sized = any(target.nodes is not None for target in targets)
     folders = [_bundle(target.name) for target in targets]
     cluster = next((f"cluster={diffs.cluster_of(folder)}" for folder in folders if folder), None)
+    suffix = next((diffs.suffix_of(folder) for folder in folders if folder), None)
     words = [*([cluster] if cluster else []), *overrides]
     sides, problems = [], []
     for name, target, folder in zip((old, new), targets, folders, strict=True):
@@ -326,7 +329,7 @@ def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple[Any, Any]:
                 sides.append(diffs.of_bundle(folder, target.nodes, is_sized=is_sized))
             else:
                 chosen = [choice(target.name, words), *words]
-                sides.append(diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized))
+                sides.append(diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized, suffix=suffix))
         except ProblemsFound as error:
             problems += [problem for problem in error.problems if problem not in problems]
     if problems:

@@ -13,8 +13,9 @@ from launcher.check import Draft
 from launcher.problems import Problem
 from launcher.recipe import Model
 from launcher.rules import rule
-from launcher.rules.secrets import holds_credentials, names_secret
 from launcher.scales import leaves
+from launcher.secret_forms import holds_credentials
+from launcher.secret_names import names_secret
 
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
 _LABELS = "Kubernetes, Labels and Selectors: Syntax and character set"
