@@ -26,7 +26,7 @@ def refuse_existing(directory: Path) -> None:
     Raises:
         ProblemsFound: `directory` exists, or its parent is no folder that can be written to.
     """
-    if directory.exists():
+    if os.path.lexists(directory):
         raise fail(
             "E701",
             "base_results_dir",
@@ -34,8 +34,8 @@ def refuse_existing(directory: Path) -> None:
             value=str(directory),
             remedy="launch again (the name's end is random), or remove the old one",
         )
-    parent = next(p for p in directory.parents if p.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
+    parent = next(p for p in directory.parents if os.path.exists(p))
+    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
         raise fail("E702", "base_results_dir", f"{parent} is no folder that can be written to", value=str(directory))
 
 
@@ -102,7 +102,7 @@ def locate_job(name: str) -> Path:
 
 def _found(name: str, file: str) -> Path | None:
     folders = (Path(name), Path(RESULTS, name), *_named(name))
-    return next((folder for folder in folders if (folder / file).is_file()), None)
+    return next((folder for folder in folders if os.path.isfile(folder / file)), None)
 
 
 def _named(name: str) -> Iterator[Path]:
@@ -162,7 +162,7 @@ def read(directory: Path) -> tuple[Bundle, str]:
     Raises:
         ProblemsFound: It is no bundle, or a file is missing or is not what was rendered.
     """
-    if (directory / ADOPTED_FILE).is_file() and not (directory / MANIFEST).exists():
+    if os.path.isfile(directory / ADOPTED_FILE) and not os.path.exists(directory / MANIFEST):
         raise _bundleless(directory)
     try:
         text = (directory / MANIFEST).read_text(encoding="utf-8")

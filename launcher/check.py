@@ -16,8 +16,8 @@ from launcher.compose import Composition
 from launcher.instances import Instance
 from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
-from launcher.recipe import Launch, RecipeBase, UnevenBatch
-from launcher.rules import related, rules_for
+from launcher.recipe import ElasticSettings, Launch, RecipeBase, UnevenBatch
+from launcher.rules import SIZES, related, rules_for
 from launcher.scales import AUTO, ScaleTree, get, leaves, prefixes, scale_trees, size_of, static_tree, without
 from launcher.typed import field_names, is_field, type_problems
 
@@ -33,6 +33,8 @@ _SPELLINGS = {"contract": "local cluster.contract=sagemaker"}
 """How a user chooses a backend that is no cluster of its own."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of keys that were to choose a file."""
+MOST_SIZES = 5000
+"""Sizes of one job. Each is a configuration that is typed, checked and written."""
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
@@ -120,7 +122,7 @@ class Draft:
             return self.scales
         return tuple(s for s in self.scales if s.nodes and policy.min_nodes <= s.nodes <= policy.max_nodes)
 
-    def instance_of(self, instance_type: str) -> Instance | None:
+    def instance_of(self, instance_type: object) -> Instance | None:
         """Return a type that the table has or the recipe describes; None for any other."""
         return instance_specs.find(instance_type, self.recipe.instance_specs)
 
@@ -181,17 +183,20 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
     if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})
     is_here = composition.backend == "local"
-    instance = None if is_here else instance_specs.find(str(launch.instance_type), recipe.instance_specs)
+    instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
     draft = Draft(composition, launch, settings, recipe, instance, (), ())
+    if problem := _too_many_sizes(recipe, found):
+        return draft, [*found, problem]
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, draft, found)
-    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided)
+    faulty = any(related(need, problem.path) for need in SIZES for problem in found)
+    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     return dataclasses.replace(draft, scales=scales, notices=notices), found
 
 
 def _devices(recipe: Any, instance: Instance | None, composition: Composition) -> int:
-    wanted = recipe.trainer.devices
+    wanted = recipe.trainer.devices or 1  # None in the stand-in for a faulty one
     if instance and instance.processes and "recipes.trainer.devices" not in composition.explicit:
         return min(wanted, instance.processes)
     return wanted
@@ -245,20 +250,50 @@ def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Pr
 
 
 def _scales(
-    family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], explicit: Mapping[str, str]
+    family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], explicit: Mapping[str, str], *, faulty: bool
 ) -> tuple[tuple[Scale, ...], list[Problem], tuple[Notice, ...]]:
-    """Type the recipe at every size. The sizes of a static job are one: its own."""
+    """Type the recipe at every size. The sizes of a static job are one: its own.
+
+    Args:
+        family: The recipe's model.
+        recipe: The typed base recipe.
+        tree: The same, as composed.
+        explicit: What set each leaf that the user's overrides set.
+        faulty: Whether a key that says which sizes there are has a fault.
+    """
     trees, notices = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
     is_elastic = policy is not None and policy.is_elastic is True
     scales, problems = _typed_scales(family, trees, get(tree, "scale_config"), {})
     if not is_elastic:
         return (_static(family, recipe, tree),), problems, ()
-    bounds = (policy.min_nodes, policy.max_nodes, policy.replica_increment_step)
-    if not trees and all(isinstance(bound, int) and bound > 0 for bound in bounds):
-        sizes = range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step)
-        return tuple(_static(family, recipe, tree, nodes) for nodes in sizes), problems, ()
+    if not trees and policy.replica_increment_step and not faulty:
+        return tuple(_static(family, recipe, tree, nodes) for nodes in _steps(policy)), problems, ()
     return scales, problems, notices
+
+
+def _steps(policy: ElasticSettings) -> range:
+    return range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step or 1)
+
+
+def _too_many_sizes(recipe: RecipeBase, found: list[Problem]) -> Problem | None:
+    """Return what is wrong where a policy leads to more sizes than a job may have. It makes none of them."""
+    policy = recipe.elastic_policy
+    is_counted = policy and policy.is_elastic is True and (recipe.scale_config == AUTO or not recipe.scale_config)
+    if not is_counted or any(related(need, problem.path) for need in SIZES for problem in found):
+        return None
+    count = len(_steps(policy))
+    if count <= MOST_SIZES:
+        return None
+    step = -(-(policy.max_nodes - policy.min_nodes) // MOST_SIZES)
+    return Problem(
+        "E218",
+        "recipes.elastic_policy.max_nodes",
+        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with a configuration of its own",
+        value=policy.max_nodes,
+        allowed=f"at most {MOST_SIZES} sizes",
+        remedy=f"recipes.elastic_policy.replica_increment_step={step} or more, or a smaller max_nodes",
+    )
 
 
 def _at_size(recipe: Any, entry: ScaleTree) -> Any:

@@ -1,6 +1,7 @@
 """The files that a launch chooses, composed by Hydra, and why they cannot be."""
 
 import itertools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Files:
 
     def is_current(self) -> bool:
         """Tell whether every file is as it was when it was read."""
-        return all(path.is_file() and path.stat().st_mtime_ns == mtime for path, mtime in self.read.items())
+        return all(os.path.isfile(path) and path.stat().st_mtime_ns == mtime for path, mtime in self.read.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,12 @@ def _compose_anew(choices: Choices) -> Files:
             skip_missing=False,
         )
         config = loader._compose_config_from_defaults_list(defaults=made_of.defaults, repo=repository)
-    except (HydraException, OmegaConfBaseException, ValueError, RecursionError) as error:
+    except (HydraException, OmegaConfBaseException, OSError, ValueError, RecursionError) as error:
         raise _refused(error, choices) from error
     del config["hydra"]
     chosen = made_of.overrides.known_choices
+    if chosen["cluster"] not in clusters():  # a folder of the user's, or of a part of a cluster, may have others
+        raise _unknown_choice("cluster", chosen["cluster"], choices)
     layers = tuple((d.config_path, d.package or "") for d in made_of.defaults if d.config_path)
     if problems := tuple(p for config, _ in layers for p in defaults.unplaced(config, choices.search)):
         raise ProblemsFound(problems)
@@ -133,7 +136,7 @@ def _refused(error: Exception, choices: Choices) -> ProblemsFound:
 
 def _unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
     names = (config.partition("/") for config in known_configs(choices.search))
-    known = [path for folder, _, path in names if folder == group]
+    known = clusters() if group == "cluster" else [path for folder, _, path in names if folder == group]
     near = nearest(name, known, cutoff=0.5) or known[:8]
     remedy = f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?"
     return fail(

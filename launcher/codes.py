@@ -98,6 +98,7 @@ _ELSEWHERE = (
     ),
     Code("E103", "A key without a default has to be given.", _TYPES),
     Code("E104", "run.model_type chooses the keys a recipe has and the program that trains it.", "launcher/families"),
+    Code("E218", "Every size is a configuration of its own, typed, checked and written.", _PLANNER),
     Code(
         "E311",
         "A pod needs a start command, and not every family's image has one of its own.",
@@ -393,5 +394,5 @@ _ELSEWHERE = (
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
     Code("N165", "An override that a later one undoes, or that adds nothing, is probably a slip.", _PRECEDENCE),
-    Code("N170", "scale_config wins over the base value of a file that inherits it.", _PRECEDENCE),
+    Code("N167", "scale_config wins over the base value of a file that inherits it.", _PRECEDENCE),
 )

@@ -43,7 +43,7 @@ class ScaleTree:
 
 def size_of(key: str) -> int:
     """Return the number of nodes a key of `scale_config` names, 0 when it names none."""
-    return int(key) if re.fullmatch("[1-9][0-9]*", key) else 0
+    return int(key) if re.fullmatch("[1-9][0-9]{0,5}", key) else 0
 
 
 def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:

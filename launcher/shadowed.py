@@ -53,4 +53,4 @@ def _notice(composition: Composition, path: str, sizes: list[int]) -> Notice:
     name, value = path.rpartition(".")[2], lookup(composition.tree["recipes"], path)
     text, place = clipped(value_text(value, path), _MOST_VALUE), composition.origin(f"recipes.{path}")
     what = f"{name}={text} of {place} has no effect at {spans(sizes)} nodes, where scale_config has other values"
-    return Notice("N170", f"{what}: set it there, or by the override recipes.{path}=… at every size")
+    return Notice("N167", f"{what}: set it there, or by the override recipes.{path}=… at every size")

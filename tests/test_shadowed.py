@@ -22,7 +22,7 @@ def write(path: Path, text: str, *inherited: str) -> Path:
     return path
 
 
-def notices(job, code: str = "N170") -> list[str]:
+def notices(job, code: str = "N167") -> list[str]:
     return [notice.message for notice in job.notices if notice.code == code]
 
 
@@ -96,4 +96,4 @@ def test_a_value_of_a_file_in_config_dir_is_noticed(tmp_path):
         [sys.executable, ROOT / "main.py", *words], cwd=tmp_path, capture_output=True, text=True, timeout=200
     )
     assert result.returncode == 0, result.stderr
-    assert "N170 learning_rate=0.123" in result.stdout
+    assert "N167 learning_rate=0.123" in result.stdout

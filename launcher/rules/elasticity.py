@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from launcher.check import Draft
+from launcher.planner import spans
 from launcher.problems import Problem
 from launcher.rules import SIZES, rule
 from launcher.scales import AUTO, get, leaves, size_of
@@ -137,7 +138,7 @@ def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
             "recipes.trainer.num_nodes",
             f"the job cannot start on {start} nodes",
             value=start,
-            allowed=", ".join(map(str, sizes)),
+            allowed=spans(sizes),
         )
 
 

@@ -203,6 +203,7 @@ def _mounts(volumes: list[Model], claims: list[Model]) -> Iterator[tuple[str, st
     "cluster.service_account_name",
     "cluster.priority_class_name",
     "cluster.queue_name",
+    "cluster.workload_priority_class",
     "recipes.elastic_policy.preemption",
     source=_OBJECT_NAMES,
     backend="k8s",
