@@ -390,6 +390,15 @@ _ELSEWHERE = (
     Code("N134", "Pods without a service account of their own have their node's rights.", _CHECKPOINTING, "k8s"),
     Code("N135", "A save that is under way when the next one is due holds training up.", _CHECKPOINTING),
     Code("N136", "What AWS does around a job is played here as far as programs see it, and no further.", _CONTRACT),
+    Code(
+        "N160", "Spot capacity is taken back at any time, and without checkpoints all work is lost.", _TRAINING_JOBS
+    ),
+    Code(
+        "N161", "The toolkit names channels and hyperparameters in capitals, where some become one.", _TRAINING_JOBS
+    ),
+    Code(
+        "N162", "A serverless job runs on instances of AWS's choice, which no plan knows.", _TRAINING_JOBS, "sm_jobs"
+    ),
     Code("N138", "A job that fails before it can save and restart never ends.", _CHECKPOINTING),
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),

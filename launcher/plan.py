@@ -68,7 +68,8 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
     job = _as_its_backend_starts_it(draft, job)
-    own = filter(None, (backend_module(draft.backend, part) for part in ("security", "stopping", "unplayed")))
+    parts = ("security", "stopping", "unplayed", "notices")
+    own = filter(None, (backend_module(draft.backend, part) for part in parts))
     return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
 
 

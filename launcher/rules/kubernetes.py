@@ -16,17 +16,13 @@ from launcher.rules import rule
 from launcher.scales import leaves
 from launcher.secret_forms import holds_credentials
 from launcher.secret_names import names_secret
+from launcher.syntax import IMAGE, IMAGE_FORM
 
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
 _LABELS = "Kubernetes, Labels and Selectors: Syntax and character set"
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_IMAGE = re.compile(
-    r"(?:(?:[a-zA-Z0-9](?:[-a-zA-Z0-9.]*[a-zA-Z0-9])?)(?::\d{1,5})?/)?"
-    r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[a-z0-9+._-]+:[0-9a-fA-F]{32,})?"
-)
 _QUANTITY = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|m|k|M|G|T|P|E)?")
 _ANNOTATIONS_LIMIT = 256 << 10
 """Bytes of an object's annotations, keys and values. Source: Kubernetes, ValidateAnnotations."""
@@ -150,9 +146,9 @@ def image_is_a_reference(draft: Draft, problem: Callable[..., Problem]) -> Itera
     image = draft.launch.container
     if not image:
         yield problem("container", "the recipe has no image of its own", remedy="container=<registry>/<name>:<tag>")
-    elif not _IMAGE.fullmatch(image):
+    elif not IMAGE.fullmatch(image):
         shown = {"where": "container"} if holds_credentials(image) else {"value": image}
-        yield problem("container", "is no image reference", allowed="[registry[:port]/]name[:tag][@digest]", **shown)
+        yield problem("container", "is no image reference", allowed=IMAGE_FORM, **shown)
 
 
 @rule("E306", "cluster.volumes", "cluster.persistent_volume_claims", source="Kubernetes, Volumes", backend="k8s")

@@ -41,6 +41,9 @@ STOP_S = 110
 Source: Amazon SageMaker API, StopTrainingJob; torch.distributed.run: --shutdown-timeout.
 """
 
+CHECKPOINTS, TENSORBOARD = "/opt/ml/checkpoints", "/opt/ml/output/tensorboard"
+"""Folders of the container that are kept in S3. Source: CheckpointConfig, TensorBoardOutputConfig: LocalPath."""
+
 LLMFT, SCRIPT = "llm_finetuning_aws", "custom"
 _FSX = "FSxLustre"
 _HASH_LENGTH = 12
@@ -116,9 +119,14 @@ def has_toolkit(plan: Plan) -> bool:
     jobs = plan.jobs
     if jobs.toolkit is not None:
         return jobs.toolkit
-    if jobs.container_entrypoint or jobs.algorithm_name:
+    if jobs.container_entrypoint or jobs.algorithm_name or is_serverless(jobs):
         return False
     return plan.model_type in (LLMFT, SCRIPT)
+
+
+def is_serverless(jobs: "SmJobs") -> bool:
+    """Return whether AWS runs a recipe of its own, on instances of its choice."""
+    return any(value is not None for value in jobs.serverless.model_dump().values())
 
 
 def groups(jobs: "SmJobs") -> "list[InstanceGroup]":
@@ -143,15 +151,28 @@ def channels(jobs: "SmJobs") -> list[ChannelPlan]:
     if inputs.file_system:
         found.append(ChannelPlan(DEFAULT_CHANNEL, f"{path}.file_system", "File", _files(inputs.file_system)))
     for name, channel in (inputs.channels or {}).items():
-        if channel.s3:
-            source = _s3(channel.s3, channel.s3_data_type, channel.distribution)
-            lists = {"AttributeNames": channel.attribute_names, "InstanceGroupNames": channel.instance_groups}
-            source["S3DataSource"] |= {key: list(value) for key, value in lists.items() if value}
-        else:
-            source = _files(channel.file_system) if channel.file_system else {}
+        source = _source(channel)
         mode = channel.mode or ("File" if channel.file_system else None)
         found.append(ChannelPlan(name, f"{path}.channels.{name}", mode, source, _more(channel)))
     return found
+
+
+def _source(channel: "Channel") -> dict[str, Any]:
+    """Return a channel's DataSource; {} where it has none."""
+    if channel.file_system and not channel.s3:
+        return _files(channel.file_system)
+    if channel.dataset_arn and not channel.s3:
+        return {"DatasetSource": {"DatasetArn": channel.dataset_arn}}
+    if not channel.s3:
+        return {}
+    source = _s3(channel.s3, channel.s3_data_type, channel.distribution)
+    lists = {"AttributeNames": channel.attribute_names, "InstanceGroupNames": channel.instance_groups}
+    source["S3DataSource"] |= {key: list(value) for key, value in lists.items() if value}
+    if channel.accept_eula is not None:
+        source["S3DataSource"]["ModelAccessConfig"] = {"AcceptEula": channel.accept_eula}
+    if channel.hub_content_arn:
+        source["S3DataSource"]["HubAccessConfig"] = {"HubContentArn": channel.hub_content_arn}
+    return source
 
 
 def _more(channel: "Channel") -> dict[str, Any]:
