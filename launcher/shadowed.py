@@ -17,7 +17,7 @@ _MOST_VALUE = 60
 
 
 def notices(draft: Draft) -> Iterator[Notice]:
-    """Yield a notice for each value of a user's file that a size replaces, and each file that loses to its defaults."""
+    """Yield a notice for each user's file that loses to its defaults, and each value that a size replaces."""
     yield from _below_defaults(draft.composition)
     yield from _below_sizes(draft)
 
