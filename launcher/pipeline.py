@@ -3,6 +3,7 @@
 overrides ─compose→ Composition ─check→ Draft ─plan→ JobSpec ─render→ Bundle ─write, submit→ JobRecord
 """
 
+import contextlib
 from collections.abc import Sequence
 
 from launcher import bundle as bundles
@@ -15,7 +16,7 @@ from launcher.jobs import JobRecord
 from launcher.plan import plan
 from launcher.problems import Problem, ProblemsFound
 from launcher.render import render_bundle
-from launcher.specs import Bundle, JobSpec
+from launcher.specs import Bundle, JobHandle, JobSpec, JobState
 
 
 def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
@@ -24,7 +25,7 @@ def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
     Raises:
         ProblemsFound: Every fault in what the user gave.
     """
-    job = plan(check(compose(overrides, context.cwd)), context)
+    job = plan(check(compose(overrides, context.cwd, context.suffix)), context)
     if problems := load_backend(job.backend).check(job):
         raise ProblemsFound(problems)
     return job
@@ -63,26 +64,30 @@ def validate(job: JobSpec, context: LaunchContext) -> None:
         raise ProblemsFound(problems)
 
 
-def track(job: JobSpec, context: LaunchContext) -> JobSpec:
-    """Open the job's MLflow run, after everything that can fail without it has been tried.
+def track(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> JobSpec:
+    """Reserve the job's MLflow run, after everything that can fail without it has been tried.
+
+    Args:
+        job: The planned job.
+        context: The launch's.
+        is_visible: Whether the run is visible before the job is launched.
 
     Raises:
         ProblemsFound: The bundle cannot be written where it should, or tracking refuses.
     """
     if not tracking.is_tracked(job):
         return job
-    bundles.refuse_existing(render(job, context).directory)
-    return tracking.open_run(job, context)
+    bundles.refuse_unwritable(render(job, context).directory)
+    return tracking.reserve_run(job, context, is_visible=is_visible)
 
 
 def write(bundle: Bundle) -> None:
-    """Write a bundle to disk and log it to its run.
+    """Write a bundle to disk.
 
     Raises:
-        ProblemsFound: Something of that name exists, or the disk or the tracking store refuses.
+        ProblemsFound: Something of that name exists, or the disk refuses.
     """
     bundles.write(bundle)
-    tracking.record(bundle)
 
 
 def submit(bundle: Bundle, backend: Backend) -> JobRecord:
@@ -93,14 +98,25 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
     """
     jobs.refuse_unwritable(bundle.directory)
     tracking.start(bundle)
+    handle = None
     try:
         with jobs.submitting(bundle, backend, current_user()):
             handle = backend.submit(bundle)
-    except (ProblemsFound, KeyboardInterrupt):
-        if (state := jobs.refused(bundle.directory, backend)).is_final:
-            tracking.finish(bundle, state)
+        return jobs.record(bundle, handle, current_user())
+    except (ProblemsFound, KeyboardInterrupt) as error:
+        is_undone = handle is None and getattr(error, "outcome", None) is None
+        if is_undone or backend.ends_with_launcher:
+            _end_refused(bundle, backend, handle, is_interrupted=isinstance(error, KeyboardInterrupt))
         raise
-    return jobs.record(bundle, handle, current_user())
+
+
+def _end_refused(bundle: Bundle, backend: Backend, handle: JobHandle | None, *, is_interrupted: bool) -> None:
+    """End a job that this process cannot follow, and mark its run by how it ended; the first refusal says more."""
+    with contextlib.suppress(ProblemsFound):
+        if handle:
+            backend.cancel(handle)
+        if (state := jobs.refused(bundle.directory, backend)).is_final:
+            tracking.finish(bundle, JobState.CANCELLED if is_interrupted and state is JobState.FAILED else state)
 
 
 def load_backend(cluster: str) -> Backend:

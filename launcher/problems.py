@@ -87,11 +87,13 @@ class ProblemsFound(Exception):
 
     Args:
         problems: Every fault found, in the order they should be shown.
+        outcome: What exists in spite of them, such as a submitted job; None where nothing was done.
     """
 
-    def __init__(self, problems: tuple[Problem, ...]):
+    def __init__(self, problems: tuple[Problem, ...], outcome: str | None = None):
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+        self.outcome = outcome
 
 
 def fail(code: str, path: str, message: str, **details: Any) -> "ProblemsFound":

@@ -22,6 +22,8 @@ STATE_FILE = "state.json"
 LOCK_FILE = "operator.lock"
 OPERATOR_LOG = "operator.log"
 
+_AGAIN = "recipes launch <bundle> runs the job again"
+
 LOCK_TIMEOUT_S = 2.0
 """How long the operator tries for the lock, which others hold for an instant to look at it."""
 
@@ -93,7 +95,7 @@ def read_snapshot(run_dir: Path) -> Snapshot | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise fail("E414", str(path), "is damaged", remedy="recipes launch the bundle again") from error
+        raise fail("E414", str(path), "is damaged: the state of its job cannot be read", remedy=_AGAIN) from error
 
 
 def is_alive(run_dir: Path) -> bool:
