@@ -2,13 +2,18 @@
 
 import gc
 import sys
-from pathlib import Path
 
 gc.set_threshold(100_000)  # start-up makes many objects and no garbage: collecting costs a tenth of a dry run
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, __file__.rpartition("/")[0] or ".")
+
+from launcher import process  # noqa: E402
 
 
 def main() -> int:
+    return process.ended(_launched)
+
+
+def _launched() -> int:
     try:
         from launcher import redaction, run
     except ModuleNotFoundError as error:
@@ -23,6 +28,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    process.begin()
     code = main()
     gc.freeze()  # nothing left to collect on the way out either
-    sys.exit(code)
+    process.leave(code)

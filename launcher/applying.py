@@ -10,7 +10,12 @@ from omegaconf.errors import OmegaConfBaseException
 from launcher.chosen import first_line
 from launcher.effects import Effects
 from launcher.problems import Problem, ProblemsFound, shown
+from launcher.recipe import RecipeBase
 from launcher.scales import AUTO, SCALES, is_index, leaves
+from launcher.typed import field_names
+
+_MOST_PLACES = 3
+"""Keys that a Problem suggests."""
 
 
 def apply(config: DictConfig, values: Sequence[Override]) -> tuple[Effects, bool]:
@@ -80,8 +85,8 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
             return problem
         if override.is_delete():
             return _remove(config, override)
-        if inside := _of_recipe(config, key):
-            return Problem("E101", key, "unknown key", remedy=f"did you mean {inside}?", where=where)
+        if key.partition(".")[0] in config and (place := _misplaced(config, key)):
+            return Problem("E101", key, "unknown key", remedy=f"did you mean {place}?", where=where)
         if isinstance(override.value(), dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
             remedy = f'"{key}=[{override.input_line.partition("=")[2]}]"' if where == override.input_line else None
             return Problem("E003", key, "is a list", remedy=remedy, where=where)
@@ -126,7 +131,9 @@ def _remove(config: DictConfig, override: Override) -> Problem | None:
         remedy = f"give the items that stay: {parent}=[…]"
         return Problem("E008", key, "an item is not removed by itself", remedy=remedy, where=where)
     if not OmegaConf.is_dict(node) or name not in node:
-        return Problem("E008", key, "cannot be removed: there is no such key", where=where)
+        place = _misplaced(config, key)
+        remedy = f"did you mean ~{place}?" if place else None
+        return Problem("E008", key, "cannot be removed: there is no such key", remedy=remedy, where=where)
     if override.value() not in (None, "") and OmegaConf.select(config, key) != override.value():
         remedy = f"~{key} removes it, whatever its value"
         return Problem("E008", key, "cannot be removed: it has another value", remedy=remedy, where=where)
@@ -134,11 +141,19 @@ def _remove(config: DictConfig, override: Override) -> Problem | None:
     return None
 
 
-def _of_recipe(config: DictConfig, key: str) -> str | None:
-    """Return where a key stands that was given without `recipes.`, below a key of the launch that holds no others."""
+def _misplaced(config: DictConfig, key: str) -> str | None:
+    """Return where a key is that was given without the words before it, None if it is in place or not known."""
     head, _, rest = key.partition(".")
-    is_leaf = head in config and not OmegaConf.is_dict(config[head])
-    return f"recipes.{key}" if rest and is_leaf and OmegaConf.is_dict(config.recipes.get(head)) else None
+    if head in config and (not rest or OmegaConf.is_dict(config[head])):
+        return None
+    tree = OmegaConf.to_container(config, resolve=False)
+    found = [path for path, _ in leaves(tree) if path.endswith(f".{key}") and not path.startswith(SCALES)]
+    if found:
+        return " or ".join(found[:_MOST_PLACES])
+    of_parts = {name: names for name in ("recipes", "cluster") if (names := tree.get(name)) and head in names}
+    if not of_parts and head in field_names(RecipeBase):
+        of_parts = {"recipes": None}
+    return next((f"{name}.{key}" for name in of_parts), None)
 
 
 def _is_planned(config: DictConfig, values: Sequence[Override]) -> bool:

@@ -1,15 +1,13 @@
 """The `recipes` command: its commands in order, and how it ends. What each does is in `launcher.commands`."""
 
-import gc
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from launcher import console, identity, redaction
+from launcher import console, identity, process, redaction
 from launcher.commands import (
     checkpoint,
     cluster,
@@ -25,14 +23,8 @@ from launcher.commands import (
     project,
     ranks,
 )
-from launcher.interrupts import exit_code, signals_as_interrupts
+from launcher.interrupts import signals_as_interrupts
 from launcher.problems import Problem, ProblemsFound
-
-USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
-"""Exit codes beside 0, 1 (our own fault, with a traceback) and 3 (the job failed).
-
-Source: Bash manual, Exit Status: 128 and the signal's number.
-"""
 
 _COMPLETE = "_RECIPES_COMPLETE"
 """Environment variable by which a shell asks for completion."""
@@ -145,39 +137,28 @@ _UsageError: Any = typer.BadParameter.__base__
 """What typer raises for a command line it does not understand."""
 
 
-def main() -> None:
-    """Run the command; a user's mistake is Problems and exit code 2."""
-    gc.set_threshold(100_000)  # start-up makes many objects and no garbage
-    sys.exit(run(sys.argv[1:] or ["--help"]))
-
-
 def run(words: Sequence[str]) -> int:
-    """Run the words of a command line; return the exit code."""
+    """Run the words of a command line; return the exit code. A user's mistake is Problems and exit code 2."""
     redaction.install()
     with signals_as_interrupts() as signals:
-        code = _run(words)
+        code = process.ended(lambda: _run(words))
     # typer answers every KeyboardInterrupt with 130.
-    return 128 + signals[0] if signals and code == INTERRUPTED else code
+    return 128 + signals[0] if signals and code == process.INTERRUPTED else code
 
 
 def _run(words: Sequence[str]) -> int:
     try:
-        code = _command(words)(list(words), prog_name="recipes", standalone_mode=False)
-        sys.stdout.flush()
-        return code or 0
+        return _command(words)(list(words), prog_name="recipes", standalone_mode=False) or 0
     except ProblemsFound as error:
         console.show_problems(error.problems, error.outcome or "nothing was done")
-        return USER_ERROR
+        return process.USER_ERROR
     except _UsageError as error:
         console.show_problems((_usage_problem(error),), "nothing was done")
-        return USER_ERROR
-    except KeyboardInterrupt as interrupt:
-        return exit_code(interrupt)
+        return process.USER_ERROR
     except SystemExit as stop:  # typer's own end where nobody reads on, and of completion
-        return PIPE_CLOSED if isinstance(stop.__context__, BrokenPipeError) else stop.code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
-        return PIPE_CLOSED
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        return stop.code
 
 
 def _command(words: Sequence[str]) -> Any:
@@ -192,12 +173,14 @@ def _command(words: Sequence[str]) -> Any:
 
 def _usage_problem(error: Any) -> Problem:
     """Return what typer says of a command line as a Problem."""
+    from launcher import slips
     from launcher.nearest import nearest
 
     where = error.ctx.command_path if error.ctx else "recipes"
     is_unknown = hasattr(error, "possibilities") and error.ctx
     known = [name for each in error.ctx.command.params for name in each.opts] if is_unknown else []
     near = nearest(error.option_name, known) if is_unknown else []
+    near = near or ([p.remedy for p in slips.of_flags([error.option_name])] if is_unknown else [])
     message = error.message if is_unknown else error.format_message()
     return Problem(
         "E801",

@@ -98,6 +98,7 @@ _ELSEWHERE = (
     ),
     Code("E103", "A key without a default has to be given.", _TYPES),
     Code("E104", "run.model_type chooses the keys a recipe has and the program that trains it.", "launcher/families"),
+    Code("E218", "Every size is a configuration of its own, typed, checked and written.", _PLANNER),
     Code(
         "E311",
         "A pod needs a start command, and not every family's image has one of its own.",
@@ -110,6 +111,7 @@ _ELSEWHERE = (
         "Kubernetes, ConfigMaps, Motivation",
         "k8s",
     ),
+    Code("E325", "The API server's store takes at most 1.5 MiB of an object.", "etcd, System limits", "k8s"),
     Code("E340", "Talking to a cluster takes the official client, which is an extra.", "pyproject.toml", "k8s"),
     Code(
         "E341",
@@ -294,6 +296,11 @@ _ELSEWHERE = (
     Code("E716", "SageMaker keeps every training job, so a name is used once.", _TRAINING_JOBS),
     Code("E717", "A job has at most one name, of which a results folder has no second.", _JOBS),
     Code("E718", "Only bundles of the results folder whose jobs have ended are removed.", _JOBS),
+    Code(
+        "E719",
+        "The operating system refuses: a full disk, a limit on files or processes, a device that fails.",
+        "errno(3)",
+    ),
     Code("E801", "A command lacks an argument that it cannot do without, or has one too many.", _COMMANDS),
     Code("E802", "A name on the command line is no recipe's, or that of several.", _COMMANDS),
     Code("E803", "NAME@N asks for a size that the recipe or the bundle does not have.", _COMMANDS),
@@ -389,8 +396,18 @@ _ELSEWHERE = (
     Code("N134", "Pods without a service account of their own have their node's rights.", _CHECKPOINTING, "k8s"),
     Code("N135", "A save that is under way when the next one is due holds training up.", _CHECKPOINTING),
     Code("N136", "What AWS does around a job is played here as far as programs see it, and no further.", _CONTRACT),
+    Code(
+        "N160", "Spot capacity is taken back at any time, and without checkpoints all work is lost.", _TRAINING_JOBS
+    ),
+    Code(
+        "N161", "The toolkit names channels and hyperparameters in capitals, where some become one.", _TRAINING_JOBS
+    ),
+    Code(
+        "N162", "A serverless job runs on instances of AWS's choice, which no plan knows.", _TRAINING_JOBS, "sm_jobs"
+    ),
     Code("N138", "A job that fails before it can save and restart never ends.", _CHECKPOINTING),
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
     Code("N165", "An override that a later one undoes, or that adds nothing, is probably a slip.", _PRECEDENCE),
+    Code("N167", "scale_config wins over the base value of a file that inherits it.", _PRECEDENCE),
 )

@@ -5,6 +5,7 @@ With `applying`, `effects`, `chosen`, `sources` and `flags`, all there is of Hyd
 
 import copy
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,11 +18,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import catalogue, provenance, redaction, references
+from launcher import override_text, provenance, recipe_files, redaction, references, slips
 from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.effects import idle
 from launcher.nearest import did_you_mean
+from launcher.paths import COLLECTION
 from launcher.problems import Notice, Problem, ProblemsFound, fail, shown
 from launcher.provenance import Setting
 from launcher.scales import AUTO, SCALES, get, is_index, leaves, replaced
@@ -96,6 +98,12 @@ class Composition:
         typed = tuple(override for override in _parse(self.overrides) if not _is_choice(override))
         return tuple(locate(self._layers, self._search)), typed
 
+    @cached_property
+    def own_layers(self) -> frozenset[int]:
+        """Numbers of the layers, as `layers` counts them, whose files are the user's and not of the collection."""
+        files = enumerate(file for file, _ in self._places[0])
+        return frozenset(number for number, file in files if not file.is_relative_to(COLLECTION))
+
     def has_file_in(self, folder: Path) -> bool:
         """Return whether a file of the configuration is in a folder, or in one below it."""
         return "://" in str(folder) or any(file.is_relative_to(folder) for file, _ in self._places[0])
@@ -108,7 +116,7 @@ class Composition:
 
     def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
         """Return number and value of each layer of files that sets `path`, lowest precedence first."""
-        numbered = enumerate(locate(self._layers, self._search))
+        numbered = enumerate(self._places[0])
         found = ((i, setting) for i, layer in numbered for setting in provenance.settings([layer], path))
         return tuple((i, setting.value) for i, setting in found if setting.path == path)
 
@@ -129,6 +137,7 @@ def compose(overrides: Sequence[str], cwd: Path, suffix: str | None = None) -> C
         ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value
             that refers to nothing. Every fault that can be told apart is reported.
     """
+    overrides = recipe_files.spelled(overrides, cwd)
     parsed = _parse(overrides)
     choices = _choices(parsed, cwd)
     files = compose_files(choices)
@@ -177,32 +186,45 @@ def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    parser, parsed, problems = OverridesParser.create(), [], []
-    for text in overrides:
+    parser, parsed = OverridesParser.create(), []
+    words, problems = slips.joined(overrides)
+    for text in words:
         try:
-            override = parser.parse_override(text)
-        except (HydraException, RecursionError) as error:
-            message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
-            remedy = f"recipes={text}" if text in catalogue.names() else REMEDY_SYNTAX
-            problems.append(Problem("E001", shown(text), message, remedy=remedy))
-            continue
-        override.key_or_group = _placed(override.key_or_group)
-        redaction.learn(override.value() if override.value_type else None, override.key_or_group)
-        problem = _hydra_problem(override) if override.is_hydra_override() else _key_problem(override)
-        problems += [problem] if problem else []
-        if override.is_sweep_override():
-            problems.append(
-                Problem(
-                    "E002",
-                    shown(text),
-                    "sweeps over several values",
-                    remedy="add --multirun, or quote the value",
-                )
-            )
-        parsed.append(override)
+            parsed.append(_read(parser, text))
+        except ProblemsFound as error:
+            problems += error.problems
+        else:
+            problems += _faults(parsed[-1])
     if problems:
         raise ProblemsFound(tuple(problems))
     return parsed
+
+
+def _read(parser: OverridesParser, text: str) -> Override:
+    if problem := override_text.unreadable(text):
+        raise ProblemsFound((problem,))
+    try:
+        override = parser.parse_override(text)
+    except (HydraException, RecursionError) as error:
+        message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
+        remedy = slips.remedy(text) or REMEDY_SYNTAX
+        raise fail("E001", shown(text), message, remedy=remedy) from error
+    except ValueError as error:  # of a number that Python does not convert
+        raise fail("E001", shown(text), override_text.TOO_LONG_A_NUMBER) from error
+    override.key_or_group = _placed(override.key_or_group)
+    redaction.learn(override.value() if override.value_type else None, override.key_or_group)
+    return override
+
+
+def _faults(override: Override) -> Iterator[Problem]:
+    """Yield what is wrong with an override by itself, and make the keys in its value texts."""
+    text = shown(override.input_line)
+    if problem := override_text.respelled(override):
+        yield problem
+    if problem := override_text.hydra_fault(override) if override.is_hydra_override() else _key_problem(override):
+        yield problem
+    if override.is_sweep_override():
+        yield Problem("E002", text, "sweeps over several values", remedy="add --multirun, or quote the value")
 
 
 def _placed(key: str) -> str:
@@ -215,25 +237,13 @@ def _key_problem(override: Override) -> Problem | None:
     key, where = override.key_or_group, shown(override.input_line)
     if not key:
         return Problem("E001", where, "names no key", remedy=REMEDY_SYNTAX)
-    if key in GROUPS and (override.is_delete() or not isinstance(override.value(), str)):
+    if key in GROUPS and override.is_delete():
+        return Problem("E005", key, "cannot be removed: a launch has one", where=where)
+    if key in GROUPS and not isinstance(override.value(), str):
         return Problem("E005", key, "must name one", where=where)
     if key in GROUPS and override.package is not None:
         return Problem("E005", key, "is chosen without a package: leave out the @", where=where)
     return None
-
-
-def _hydra_problem(override: Override) -> Problem | None:
-    """Return what is wrong with an override of Hydra's own settings, of which only the search path is ours."""
-    key, value, text = override.key_or_group, override.value(), shown(override.input_line)
-    if key != _SEARCH_PATH or override.package is not None:
-        return Problem("E009", key, "is a setting of Hydra that no launch reads", allowed=_SEARCH_PATH, where=text)
-    folders = value if isinstance(value, list) else [value]
-    if not isinstance(value, list) or not all(isinstance(folder, str) for folder in folders):
-        return Problem(
-            "E009", key, "is a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
-        )
-    absent = [f for f in folders if "://" not in f and not Path(f).is_dir()]
-    return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
 
 
 def _is_choice(override: Override) -> bool:
@@ -244,10 +254,11 @@ def _is_choice(override: Override) -> bool:
 def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     """Return what the overrides choose; `cluster_type` chooses where `cluster` does not, and a contract its keys."""
     words, chosen = [], {override.key_or_group: override.value() for override in parsed}
-    search = [str(path) for o in parsed if o.key_or_group == _SEARCH_PATH for path in o.value()]
+    search = [override_text.folder(f) for o in parsed if o.key_or_group == _SEARCH_PATH for f in o.value()]
+    folders = [str(COLLECTION), *search]
     files = _chosen(parsed)
     for override in files.values():
-        if override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd)):
+        if override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd, folders)):
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
             words.append(f"recipes={USER_RECIPE}")
         else:
@@ -275,7 +286,7 @@ def _idle_choices(parsed: Sequence[Override], composition: Composition) -> Itera
     used = list(map(id, _chosen(parsed).values()))
     for override in parsed:
         if override.key_or_group == _SEARCH_PATH:
-            if not any(composition.has_file_in(Path(folder)) for folder in override.value()):
+            if not any(composition.has_file_in(Path(override_text.folder(each))) for each in override.value()):
                 yield idle(override, "no file of this launch comes from there")
         elif _is_choice(override) and id(override) not in used:
             yield idle(override)
@@ -284,7 +295,9 @@ def _idle_choices(parsed: Sequence[Override], composition: Composition) -> Itera
 def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
     """Return what is wrong with an override whose key has slashes, as only those of groups of files have."""
     group, value, where = override.key_or_group, override.value(), shown(override.input_line)
-    if group not in GROUPS and not is_group(group, search):
+    if group in GROUPS:
+        return None
+    if not is_group(group, search):
         remedy = f"dots lead to a key: {group.replace('/', '.')}=…"
         return Problem("E005", group, "is not a group of files to choose from", remedy=remedy, where=where)
     names = value if isinstance(value, list) else [value]
@@ -300,18 +313,19 @@ def search_path(overrides: Sequence[str]) -> list[Path]:
         ProblemsFound: It is no list of folders, or one is not there.
     """
     parsed = _parse([text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")])
-    return [Path(folder) for override in parsed for folder in override.value() if "://" not in folder]
+    return [Path(override_text.folder(folder)) for override in parsed for folder in override.value()]
 
 
-def _recipe_file(override: Override, cwd: Path) -> Path | None:
-    """Return the file that `recipes=` names, or None when it names a recipe of the collection."""
+def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path | None:
+    """Return the file that `recipes=` names, or None when it names a recipe that Hydra finds."""
     name = str(override.value())
-    if not name.endswith((".yaml", ".yml")):
-        return None
-    path = (cwd / Path(name).expanduser()).resolve()
-    if path.exists() and not path.is_file():
+    if not name.endswith(recipe_files.ENDINGS):
+        return recipe_files.in_folders(name, search)
+    path = recipe_files.existing(name, cwd)
+    if path and not os.path.isfile(path):
         raise fail("E005", "recipes", "is no regular file", value=name, allowed="a YAML file")
-    if not path.is_file():
+    if path is None:
+        path = Path(cwd, os.path.expanduser(name))
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
         remedy = near or "a recipe of the collection is a path under recipes/ without .yaml"
         raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)

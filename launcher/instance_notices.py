@@ -1,4 +1,4 @@
-"""What a user should know of the instance type of a job that is otherwise right, and of one that no table has."""
+"""Notices about instance types: of a job that passes every check, and of a type that the table lacks."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ _COMPARED = {
 
 
 def notices(draft: "Draft") -> Iterator[Notice]:
-    """Yield what is to be said of a job's instance type."""
+    """Yield the notices about a checked job's instance type."""
     if draft.backend == "local":
         yield from unknown(draft.composition)
         return
@@ -70,7 +70,7 @@ def _described(draft: "Draft", instance: Instance) -> Iterator[Notice]:
 
 
 def _selected(draft: "Draft") -> Iterator[Notice]:
-    """Yield a notice for each type that a job's node selection names and nothing knows."""
+    """Yield a notice for each type of a job's node selection that neither the table nor the recipe has."""
     selector = getattr(draft.settings, "label_selector", None)
     for terms in (selector.required, selector.preferred) if selector else ():
         for label in _LABELS:

@@ -1,7 +1,6 @@
 """The flags of `main.py` that are not Hydra's: `--version` and `--name`."""
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -85,5 +84,4 @@ def serve(words: Sequence[str], run: Callable[..., int]) -> int:
         return run(own.words, own.name)
     from launcher import flags
 
-    sys.argv[1:] = own.words  # which Hydra reads
-    return flags.serve(functools.partial(run, name=own.name))
+    return flags.serve(functools.partial(run, name=own.name), own.words)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import batch, instance_notices
+from launcher import batch, instance_notices, shadowed
 from launcher.check import Draft, Scale, backend_module
 from launcher.checkpointing.section import compiled
 from launcher.compose import Composition
@@ -68,7 +68,8 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
     job = _as_its_backend_starts_it(draft, job)
-    own = filter(None, (backend_module(draft.backend, part) for part in ("security", "stopping", "unplayed")))
+    parts = ("security", "stopping", "unplayed", "notices")
+    own = filter(None, (backend_module(draft.backend, part) for part in parts))
     return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
 
 
@@ -222,6 +223,7 @@ def _resources(draft: Draft) -> Resources:
 def _all_notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> Iterator[Notice]:
     yield from draft.composition.notices
     yield from _of_other_sizes(draft)
+    yield from shadowed.notices(draft)
     yield from draft.notices
     yield from instance_notices.notices(draft)
     yield from _notices(draft, sizes)

@@ -8,7 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher import adopted, console, interrupts, job_names, jobs, pipeline, redaction, relaunch, terminal, tracking
+from launcher import (
+    adopted,
+    console,
+    interrupts,
+    job_names,
+    jobs,
+    pipeline,
+    process,
+    redaction,
+    relaunch,
+    terminal,
+    tracking,
+)
 from launcher import bundle as bundles
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
@@ -59,6 +71,7 @@ def _main(overrides: Sequence[str], name: str | None) -> int:
         if job.config["server_dry_run"]:
             pipeline.validate(job, context)
             console.say("the cluster would take this job; nothing was created there")
+        process.allow_clean_up()
         if tracking.is_tracked(job):
             console.say("reserving the MLflow run …", "dim", stderr=True)
         job = pipeline.track(job, context)

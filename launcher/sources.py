@@ -3,6 +3,7 @@
 With `compose`, `chosen` and `flags`, all there is of Hydra.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -88,7 +89,7 @@ class UserRecipe(RecipeFiles):
         return f"recipes/{USER_RECIPE}".startswith(f"{config_path}/") or not config_path
 
     def is_config(self, config_path: str) -> bool:
-        return config_path.startswith(f"{_NEIGHBOURS}/") and self.file(config_path).is_file()
+        return config_path.startswith(f"{_NEIGHBOURS}/") and os.path.isfile(self.file(config_path))
 
 
 @lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -187,7 +188,7 @@ def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) ->
 
 def _refuse_removed_store(uri: str) -> None:
     """Raise a Problem where a store's file is gone: MLflow would write a traceback, or make an empty store."""
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+    if uri.startswith("sqlite:///") and not os.path.exists(uri.removeprefix("sqlite:///")):
         raise fail("E502", f"{_PATH}.tracking_uri", "the tracking store no longer exists", value=uri)
 
 

@@ -23,6 +23,8 @@ ROWS = [dict(zip(HEAD, line.split(",", len(HEAD) - 1), strict=True)) for line in
 FACTS = "shared/facts/instances/instances.json"
 """Collected facts that the table was made from, in a folder beside the repository where there is one."""
 
+CONTRACT = ("cluster=local", "cluster.contract=sagemaker")
+
 
 def facts():
     path = next((parent / FACTS for parent in ROOT.parents if (parent / FACTS).is_file()), None)
@@ -127,13 +129,14 @@ def test_a_described_type_is_planned_and_rendered(prepare, render):
 @pytest.mark.parametrize(
     ("spec", "code", "path", "says"),
     [
-        ("{name: p9.48xlarge}", "E234", "recipes.instance_specs.0", "needs accelerators, vcpus, memory_gib"),
+        ("{name: p9.48xlarge}", "E234", "recipes.instance_specs.0", "lacks accelerators, vcpus, memory_gib"),
         (
             "{name: p9.48xlarge, accelerators: 8, vcpus: 1, memory_gib: 1}",
             "E234",
             "recipes.instance_specs.0",
-            "needs accelerator",
+            "lacks accelerator",
         ),
+        ("{name: m5.large, accelerators: 2}", "E234", "recipes.instance_specs.0", "lacks accelerator"),
         (f"{P9}, {P9}", "E234", "recipes.instance_specs", "described 2 times"),
         ("{nam: p9.48xlarge}", "E101", "recipes.instance_specs.0.nam", "efa_devices"),
         ("{name: 'a b', accelerators: 8}", "E102", "recipes.instance_specs.0.name", "pattern"),
@@ -142,9 +145,15 @@ def test_a_described_type_is_planned_and_rendered(prepare, render):
     ],
 )
 def test_a_description_is_typed_and_complete(problems, spec, code, path, says):
-    found = {problem.path: problem for problem in problems(*LLAMA_P9, described(spec))}
+    chosen = f"instance_type={'m5.large' if 'm5' in spec else 'p9.48xlarge'}"
+    found = {problem.path: problem for problem in problems(*LLAMA_K8S, chosen, described(spec))}
     assert found[path].code == code and says in str(found[path])
     assert "E230" not in {problem.code for problem in found.values()}
+
+
+def test_a_kind_of_accelerator_without_any_is_none(problems):
+    (problem,) = problems(*LLAMA_P9, described(P9.replace("accelerators: 16", "accelerators: 0")))
+    assert problem.code == "E235"
 
 
 def test_a_description_corrects_the_table(prepare):
@@ -278,3 +287,15 @@ def test_a_listed_price_has_its_date(recipes):
 def test_a_use_of_instances_is_one_of_two(recipes):
     code, _, err = recipes("instances", "--use", "x")
     assert code == 2 and "training or hyperpod" in err
+
+
+@pytest.mark.parametrize("value", ["[p5]", "{a: 1}", "3", "null", "''", "'a b'"])
+@pytest.mark.parametrize(
+    "cluster", [("cluster=k8s",), SM_JOBS, (*CONTRACT, SM_JOBS[-1])], ids=["k8s", "sm", "contract"]
+)
+def test_a_value_that_is_not_a_type_is_a_problem(problems, cluster, value):
+    for recipe in (LLAMA_K8S[:1], (*SCRIPT, "training_cfg.run.nodes=2")):
+        found = [
+            each for each in problems(*recipe, *cluster, f"instance_type={value}") if each.path == "instance_type"
+        ]
+        assert [each.code for each in found] == [found[0].code] and found[0].code in ("E102", "E230")

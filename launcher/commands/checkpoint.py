@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -158,7 +159,7 @@ def _beside_the_model(draft: "Draft") -> Path | None:
 
     model = get(draft.composition.tree, MODEL)
     path = Path(model, "config.json") if isinstance(model, str) and model else None
-    return path if path and path.is_file() else None
+    return path if path and os.path.isfile(path) else None
 
 
 def _read(path: Path) -> Mapping[str, Any]:

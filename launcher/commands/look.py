@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -297,7 +298,7 @@ def diff(
     if new is not None and "=" in new:  # an override: `recipes diff BUNDLE KEY=VALUE` has nothing to apply it to
         raise fail("E801", new, "two recipes or bundles are compared; overrides follow them")
     if new is None and _bundle(old) is None:
-        message = "is no bundle" if Path(old).is_dir() else "what shall it be compared with?"
+        message = "is no bundle" if os.path.isdir(old) else "what shall it be compared with?"
         raise fail("E801", old, message, remedy="recipes diff A B, or a bundle alone")
     sides = diffs.again(_bundle(old)) if new is None else _sides(old, new, overrides or ())
     lines = diffs.changes(*sides)

@@ -1,5 +1,6 @@
 """What users name on the command line: recipes, one size of a recipe, overrides; and what a shell completes."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from launcher.problems import fail
 if TYPE_CHECKING:
     from launcher.compose import Composition
 
-_PLAIN = re.compile(r"[\w./-]+")
-_SIZED = re.compile(r"(.+)@([1-9][0-9]*)")
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z][\w./-]*", re.ASCII | re.IGNORECASE)
+_SIZED = re.compile(r"(.+)@([1-9][0-9]{0,5})", re.S)
 _FILES = (".yaml", ".yml")
 
 
@@ -74,7 +75,9 @@ def choice(name: str, overrides: Sequence[str] = ()) -> str:
     full = full_name(name, overrides)
     if _PLAIN.fullmatch(full):
         return f"recipes={full}"
-    return "recipes='" + full.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    from launcher.override_text import quoted
+
+    return f"recipes={quoted(full)}"
 
 
 def folders(overrides: Sequence[str]) -> list[Path]:
@@ -119,8 +122,12 @@ def full_name(word: str, overrides: Sequence[str] = ()) -> str:
 
 def parted(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """Return names and overrides of a command line that holds both."""
-    names = [word for word in words or () if "=" not in word and not word.startswith("~")]
+    names = [word for word in words or () if _is_file(word) or ("=" not in word and not word.startswith("~"))]
     return names, [word for word in words or () if word not in names]
+
+
+def _is_file(word: str) -> bool:
+    return word.endswith(_FILES) and os.path.isfile(word)
 
 
 def composed(name: str, overrides: Sequence[str] | None) -> "Composition":

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from launcher.ranks import Placement
 
 _STRATEGIES = ("cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD")
+_MOST_RANKS = 1 << 16
+"""Ranks of a table: a line each, and as many numbers in the groups below."""
 _READ = (
     *("recipes.distribution", "recipes.trainer", "recipes.training_cfg", "recipes.run", "instance_type"),
     *("recipes.elastic_policy", "recipes.scale_config"),
@@ -81,11 +83,13 @@ def _of_numbers(
     if strategy not in _STRATEGIES:
         allowed = ", ".join(_STRATEGIES)
         raise fail("E801", "--strategy", "is no placement strategy", value=strategy, allowed=allowed)
-    world, parts = (hosts or 1) * processes, (partitions or 1) * (tensor or 1)
+    hosts = hosts or 1
+    _refuse_many(hosts * processes)
+    world, parts = hosts * processes, (partitions or 1) * (tensor or 1)
     if world % parts:
         message = f"{world} ranks are no multiple of {parts}: partitions × tensor parallel degree"
         raise fail("E243", "--partitions", message, value=partitions or 1)
-    return Placement(host_names(hosts or 1), processes, partitions or 1, tensor or 1, strategy)
+    return Placement(host_names(hosts), processes, partitions or 1, tensor or 1, strategy)
 
 
 def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
@@ -108,8 +112,15 @@ def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
         raise fail("E801", target.name, message, remedy="docs/model-parallelism.md has an example")
     split, tensor = distribution.degrees
     sizes = [scale.nodes for scale in draft.sizes]
-    hosts = host_names(target.among(sizes) or min(sizes))
-    return Placement(hosts, draft.devices, split, tensor, distribution.strategy)
+    num_hosts = target.among(sizes) or min(sizes)
+    _refuse_many(num_hosts * draft.devices)
+    return Placement(host_names(num_hosts), draft.devices, split, tensor, distribution.strategy)
+
+
+def _refuse_many(num_ranks: int) -> None:
+    if num_ranks > _MOST_RANKS:
+        allowed = f"at most {_MOST_RANKS}"
+        raise fail("E801", "recipes ranks", f"{num_ranks} ranks are more than it shows", allowed=allowed)
 
 
 def _is_about_ranks(problem: Problem) -> bool:

@@ -364,7 +364,7 @@ def test_a_second_wish_ends_a_job_whose_output_is_on_its_way(program, tmp_path, 
     program = f"open('/opt/ml/model/w', 'w').write('w')\n{program}"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"cluster.s3_endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
-        words = (f"{J}.output_path=s3://b/out", f"{J}.recipe_path='file://{tmp_path}/recipes'", endpoint)
+        words = (f"{J}.output_path=s3://data/out", f"{J}.recipe_path='file://{tmp_path}/recipes'", endpoint)
         job = start(tmp_path, program, *words)
         ask = job.backend._services(job.handle).call
         if "signal" in program:

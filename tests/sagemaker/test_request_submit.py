@@ -27,7 +27,7 @@ from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.commands.followed import log_json
 from launcher.problems import ProblemsFound
-from launcher.specs import JobState, LogSelection
+from launcher.specs import JobState, JobStatus, LogSelection
 
 pytest.importorskip("boto3", reason="pip install '.[sagemaker]'")
 
@@ -353,6 +353,30 @@ def test_states_follow_the_life_of_a_job(aws, one):
     assert ("Interrupted", True) in kinds and ("Training", False) in kinds
     del aws.jobs[one.job_name]
     assert backend.status(handle).state is JobState.GONE
+
+
+def test_a_serverless_job_has_no_recipe_to_upload_and_no_instances(aws, tmp_path):
+    hub = "arn:aws:sagemaker:eu-west-1:aws:hub-content/SageMakerPublicHub"
+    jobs = "cluster.sm_jobs_config"
+    words = (
+        "recipes=training/custom/script",
+        *BASE[1:3],
+        *(word for word in BASE if word.startswith(jobs)),
+        "recipes.training_config.mlflow.enabled=false",
+        "training_cfg.run.ntasks_per_node=1",
+        f"{jobs}.serverless.base_model_arn={hub}/Model/llama/1.0.0",
+        f"{jobs}.serverless.job_type=FineTuning",
+    )
+    context = frozen_context(tmp_path)
+    bundle = pipeline.render(pipeline.prepare(words, context), context)
+    pipeline.write(bundle)
+    backend = SageMakerBackend()
+    handle = backend.submit(bundle)
+    HELD.add(bundle.job_name)
+    assert aws.objects == {}
+    aws.jobs[bundle.job_name].move("InProgress", "Training", "in progress")
+    assert backend.status(handle) == JobStatus(JobState.RUNNING, 0)
+    assert not backend.submit(bundle).is_new
 
 
 def test_a_message_that_grows_is_followed_as_it_grows(aws, one):

@@ -33,7 +33,7 @@ def read(job: Mapping[str, Any]) -> JobStatus:
     state = JobState.FAILED if secondary in _OUT_OF_TIME else _STATES[job["TrainingJobStatus"]]
     if state is JobState.RUNNING and secondary not in _TRAINING:
         state = JobState.PENDING
-    nodes = 0 if state is not JobState.RUNNING else num_instances(job["ResourceConfig"])
+    nodes = 0 if state is not JobState.RUNNING else num_instances(job.get("ResourceConfig") or {})
     return JobStatus(state, nodes, _words(job, state), restarts=_restarts(_transitions(job)))
 
 

@@ -146,12 +146,14 @@ def _place(request: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _upload(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
+    if not bucket:  # a serverless job has no channel for it
+        return
     for name, text in files.items():
         connection.call("s3", "put_object", Bucket=bucket, Key=prefix + name, Body=text.encode())
 
 
 def _take_back(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
     """Remove a recipe whose job was not made. Where that is refused too, the first refusal says more."""
-    for name in files:
+    for name in files if bucket else ():
         with contextlib.suppress(Refused, ProblemsFound):
             connection.call("s3", "delete_object", Bucket=bucket, Key=prefix + name)
