@@ -111,6 +111,7 @@ _ELSEWHERE = (
         "Kubernetes, ConfigMaps, Motivation",
         "k8s",
     ),
+    Code("E325", "The API server's store takes at most 1.5 MiB of an object.", "etcd, System limits", "k8s"),
     Code("E340", "Talking to a cluster takes the official client, which is an extra.", "pyproject.toml", "k8s"),
     Code(
         "E341",

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from launcher.fields import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt
 from launcher.problems import Notice
-from launcher.recipe import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt
 from launcher.smp import PARAMETERS
 
 

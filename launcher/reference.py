@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher import catalogue, families, parts, schema
 from launcher.codes import Code, all_codes
+from launcher.fields import INT64
 from launcher.layout import clipped, value_text
 from launcher.paths import CHECKOUT, COLLECTION
 from launcher.render import render_template
@@ -157,7 +158,10 @@ def _kind(node: Mapping[str, Any]) -> str:
 
 def _bounds(node: Mapping[str, Any]) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    return "".join(f", {sign} {node[key]:g}" for key, sign in signs.items() if key in node)
+    given = {sign: node[key] for key, sign in signs.items() if key in node and node[key] != INT64}
+    return "".join(
+        f", {sign} {bound if float(f'{bound:g}') != bound else f'{bound:g}'}" for sign, bound in given.items()
+    )
 
 
 def _default(node: Mapping[str, Any], name: str) -> str:
