@@ -25,7 +25,7 @@ def test_the_job_ends_well_and_says_where_everything_is(trained):
     bundle = bundle_of(folder)
     assert f"bundle results/{bundle.name}  11 files" in out
     assert "step 1/" in out and "finished at step" in out
-    assert out.splitlines()[-3] == "succeeded"
+    assert out.splitlines()[-4] == "succeeded"
     run_line, ui_line = out.splitlines()[-2:]
     assert run_line.startswith("mlflow run ") and ui_line.startswith("mlflow ui --backend-store-uri ")
     assert left_behind(folder) == []
