@@ -297,6 +297,19 @@ def test_the_library_is_the_runtime_and_no_more():
     assert runtime == {path for path in places if path.parts[0] == "runtime" and path.suffix == ".py"}
 
 
+def test_the_entrypoint_s_modules_are_all_in_the_library(tmp_path):
+    for name, text in container.files(BASE).items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    program = "import launcher.runtime.entrypoint as module; print(module.__file__)"
+    packages = str(Path(pytest.__file__).parent.parent)
+    environment = {"PYTHONPATH": f"{tmp_path / 'lib'}:{packages}", "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-S", "-c", program]  # without the .pth file of this checkout
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.stdout.strip() == str(tmp_path / "lib/launcher/runtime/entrypoint.py"), result.stderr
+
+
 @pytest.mark.parametrize(
     "base",
     ["torch", "torch:latest", "registry:5000/torch", "a:1\nRUN x", "a:1 b", "", "a@sha256:12", "a:"],

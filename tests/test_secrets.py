@@ -140,12 +140,11 @@ def test_no_flag_shows_or_writes_a_secret_of_a_file(flags, value, tmp_path):
     assert value not in printed + written
 
 
-def test_a_sweep_records_its_overrides_without_the_configuration(tmp_path):
+def test_a_sweep_writes_its_bundles_only(tmp_path):
     code, printed, _ = main("--multirun", *K8S, "dry_run=true", f"{ARGS}.learning_rate=0.1,0.2", cwd=tmp_path)
     assert code == 0, printed
-    (record,) = tmp_path.glob("results/.multirun/multirun.yaml")
-    assert "0.1,0.2" in record.read_text()
-    assert "training_config:" not in record.read_text()
+    assert len(list(tmp_path.glob("results/*/bundle.json"))) == 2
+    assert not list(tmp_path.rglob("multirun.yaml"))
 
 
 @pytest.mark.parametrize("key", ["recipes.run.results_dir", "+env_vars.PLAIN", "cluster.namespace"])
