@@ -1,10 +1,11 @@
 """Overrides to one resolved tree, with the origin of every value.
 
-With `chosen`, `sources` and `flags`, all there is of Hydra.
+With `applying`, `effects`, `chosen`, `sources` and `flags`, all there is of Hydra.
 """
 
 import copy
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,18 +18,21 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import catalogue, provenance, references
+from launcher import override_text, provenance, recipe_files, redaction, references, slips
+from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
+from launcher.effects import idle
 from launcher.nearest import did_you_mean
-from launcher.problems import Problem, ProblemsFound, fail, shown
+from launcher.paths import COLLECTION
+from launcher.problems import Notice, Problem, ProblemsFound, fail, shown
 from launcher.provenance import Setting
-from launcher.scales import AUTO, get, leaves, replaced
-from launcher.sources import USER_RECIPE, UserRecipe, find, locate
+from launcher.scales import AUTO, SCALES, get, is_index, leaves, replaced
+from launcher.sources import USER_RECIPE, UserRecipe, find, is_group, locate
 
 _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
-_SCALES = "recipes.scale_config"
 _CONTRACT = "cluster.contract"
+_SEARCH_PATH = "hydra.searchpath"
 _POLICY = ("base/elastic/policy", "recipes")
 """Layer of files that holds the default `elastic_policy`, and its package."""
 
@@ -43,7 +47,10 @@ class Composition:
         backend: The chosen cluster, or `contract` for the container contract on this machine.
         overrides: As typed.
         explicit: Dotted path of every leaf an override sets, to that override.
+        removed: Dotted path of every key an override removes, to that override.
         corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
+        notices: What the user should know of his overrides.
+        chosen: Group and package of every choice of a file, to the override that makes it.
         has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic, by the default.
         name_paths: Dotted paths of run.name and, if it refers to training_cfg.run.name, of that one.
     """
@@ -53,6 +60,9 @@ class Composition:
     backend: str
     overrides: tuple[str, ...]
     explicit: Mapping[str, str]
+    removed: Mapping[str, str] = field(kw_only=True, default_factory=dict)
+    notices: tuple[Notice, ...] = field(kw_only=True, default=())
+    chosen: Mapping[str, str] = field(kw_only=True, default_factory=dict)
     corrections: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
     has_default_policy: bool = field(kw_only=True, default=False)
     name_paths: tuple[str, ...] = field(kw_only=True, default=(references.RUN_NAME,))
@@ -69,14 +79,13 @@ class Composition:
     @cached_property
     def origins(self) -> dict[str, str]:
         """The origin of every leaf, dotted path to `file:line` or override."""
-        chosen = {text.partition("=")[0]: text for text in self.overrides if text.partition("=")[0] in GROUPS}
         files = provenance.leaf_origins(locate(self._layers, self._search))
-        return provenance.overridden(files, {**self.removed, **self.explicit}) | chosen
+        return provenance.overridden(files, self.decided) | self.chosen
 
     @property
-    def removed(self) -> dict[str, str]:
-        """Dotted path of every key that an override removes, to that override."""
-        return {_placed(text[1:].partition("=")[0]): shown(text) for text in self.overrides if text.startswith("~")}
+    def decided(self) -> dict[str, str]:
+        """Dotted path of every leaf that an override sets and of every key that one removes, to that override."""
+        return {**self.removed, **self.explicit}
 
     def settings(self, path: str) -> tuple[Setting, ...]:
         """Return every place that sets the leaf `path`, lowest precedence first: files, then overrides as typed."""
@@ -89,6 +98,16 @@ class Composition:
         typed = tuple(override for override in _parse(self.overrides) if not _is_choice(override))
         return tuple(locate(self._layers, self._search)), typed
 
+    @cached_property
+    def own_layers(self) -> frozenset[int]:
+        """Numbers of the layers, as `layers` counts them, whose files are the user's and not of the collection."""
+        files = enumerate(file for file, _ in self._places[0])
+        return frozenset(number for number, file in files if not file.is_relative_to(COLLECTION))
+
+    def has_file_in(self, folder: Path) -> bool:
+        """Return whether a file of the configuration is in a folder, or in one below it."""
+        return "://" in str(folder) or any(file.is_relative_to(folder) for file, _ in self._places[0])
+
     def refers_to(self, *names: str) -> bool:
         """Tell whether a file may refer to a key of one of these names, as `${name}` does."""
         files = (file.read_text(encoding="utf-8") for file, _ in locate(self._layers, self._search))
@@ -97,7 +116,7 @@ class Composition:
 
     def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
         """Return number and value of each layer of files that sets `path`, lowest precedence first."""
-        numbered = enumerate(locate(self._layers, self._search))
+        numbered = enumerate(self._places[0])
         found = ((i, setting) for i, layer in numbered for setting in provenance.settings([layer], path))
         return tuple((i, setting.value) for i, setting in found if setting.path == path)
 
@@ -118,19 +137,23 @@ def compose(overrides: Sequence[str], cwd: Path, suffix: str | None = None) -> C
         ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value
             that refers to nothing. Every fault that can be told apart is reported.
     """
+    overrides = recipe_files.spelled(overrides, cwd)
     parsed = _parse(overrides)
     choices = _choices(parsed, cwd)
     files = compose_files(choices)
     config = copy.deepcopy(files.config)
     values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
-    has_corrections = _apply(config, values)
+    chosen = _chosen(parsed)
+    effects, has_corrections = apply(config, values)
     has_default_policy = _inherit_policy(config, files.config)
     composition = Composition(
         tree={},
-        recipe=next((str(o.value()) for o in parsed if o.key_or_group == "recipes"), files.recipe),
+        recipe=str(chosen["recipes"].value()) if "recipes" in chosen else files.recipe,
         backend="contract" if files.has_contract else files.cluster,
         overrides=tuple(overrides),
-        explicit=_explicit(values),
+        explicit=effects.explicit,
+        removed=effects.removed,
+        chosen={key.lstrip("+~"): shown(override.input_line) for key, override in chosen.items()},
         has_default_policy=has_default_policy,
         _layers=(_POLICY, *files.layers) if has_default_policy else files.layers,
         _search=choices.search,
@@ -146,51 +169,9 @@ def compose(overrides: Sequence[str], cwd: Path, suffix: str | None = None) -> C
         corrected = tree["recipes"]["scale_config"]
         tree["recipes"]["scale_config"] = AUTO
     tree["training_config"] = tree.get("training_config") or composition.recipe
+    notices = (*_idle_choices(parsed, composition), *effects.idle(values))
     paths = tuple(stated) or composition.name_paths
-    return dataclasses.replace(composition, tree=tree, corrections=corrected, name_paths=paths)
-
-
-def _apply(config: DictConfig, values: Sequence[Override]) -> bool:
-    """Set every value on `config`; tell whether some are of single sizes while the sizes are planned.
-
-    Raises:
-        ProblemsFound: What an override asks for cannot be done; every such override is told.
-    """
-    corrections = _corrections(config, values)
-    found = [_set(config, override) for override in values if override not in corrections]
-    if corrections:
-        OmegaConf.update(config, _SCALES, {}, merge=False, force_add=True)
-        found += [_correct(config, override) for override in corrections]
-    if problems := tuple(filter(None, found)):
-        raise ProblemsFound(problems)
-    return bool(corrections)
-
-
-def _set(config: DictConfig, override: Override) -> Problem | None:
-    """Apply one value override to `config`; return what is wrong with it, if anything."""
-    key = override.key_or_group
-    if override.package is not None:
-        return Problem("E003", key, "a value cannot be given a package with @", where=shown(override.input_line))
-    try:
-        if override.is_delete():
-            parent, _, name = key.rpartition(".")
-            node = OmegaConf.select(config, parent) if parent else config
-            if not OmegaConf.is_dict(node) or name not in node:
-                return Problem(
-                    "E008", key, "cannot be removed: there is no such key", where=shown(override.input_line)
-                )
-            del node[name]
-        elif inside := _of_recipe(config, key):
-            remedy = f"did you mean {inside}?"
-            return Problem("E101", key, "unknown key", remedy=remedy, where=shown(override.input_line))
-        else:
-            if isinstance(override.value(), dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
-                remedy = f'"{key}=[{override.input_line.partition("=")[2]}]"'
-                return Problem("E003", key, "is a list", remedy=remedy, where=shown(override.input_line))
-            OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
-    except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
-        return Problem("E003", key, first_line(error), where=shown(override.input_line))
-    return None
+    return dataclasses.replace(composition, tree=tree, corrections=corrected, name_paths=paths, notices=notices)
 
 
 def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
@@ -204,57 +185,46 @@ def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
     return True
 
 
-def _of_recipe(config: DictConfig, key: str) -> str | None:
-    """Return where a key stands that was given without `recipes.`, below a key of the launch that holds no others."""
-    head, _, rest = key.partition(".")
-    is_leaf = head in config and not OmegaConf.is_dict(config[head])
-    return f"recipes.{key}" if rest and is_leaf and OmegaConf.is_dict(config.recipes.get(head)) else None
-
-
-def _corrections(config: DictConfig, values: Sequence[Override]) -> list[Override]:
-    """Return the overrides of single sizes where the sizes are planned: they have no mapping to be set in."""
-    said = [o.value() for o in values if o.key_or_group == _SCALES and not o.is_delete()]
-    if (said[-1] if said else OmegaConf.select(config, _SCALES)) != AUTO:
-        return []
-    return [override for override in values if override.key_or_group.startswith(f"{_SCALES}.")]
-
-
-def _correct(config: DictConfig, override: Override) -> Problem | None:
-    """Apply an override of a single size; one that is removed is null."""
-    if override.is_delete() and override.key_or_group.count(".") == _SCALES.count(".") + 1:
-        OmegaConf.update(config, override.key_or_group, None, force_add=True)
-        return None
-    return _set(config, override)
-
-
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    parser, parsed, problems = OverridesParser.create(), [], []
-    for text in overrides:
+    parser, parsed = OverridesParser.create(), []
+    words, problems = slips.joined(overrides)
+    for text in words:
         try:
-            override = parser.parse_override(text)
-        except (HydraException, RecursionError) as error:
-            message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
-            remedy = f"recipes={text}" if text in catalogue.names() else REMEDY_SYNTAX
-            problems.append(Problem("E001", shown(text), message, remedy=remedy))
-            continue
-        override.key_or_group = _placed(override.key_or_group)
-        if override.key_or_group in GROUPS and not isinstance(override.value(), str):
-            problems.append(Problem("E005", override.key_or_group, "must name one", where=shown(text)))
-        if override.is_hydra_override() and (problem := _hydra_problem(override)):
-            problems.append(problem)
-        if override.is_sweep_override():
-            problems.append(
-                Problem(
-                    "E002",
-                    shown(text),
-                    "sweeps over several values",
-                    remedy="add --multirun, or quote the value",
-                )
-            )
-        parsed.append(override)
+            parsed.append(_read(parser, text))
+        except ProblemsFound as error:
+            problems += error.problems
+        else:
+            problems += _faults(parsed[-1])
     if problems:
         raise ProblemsFound(tuple(problems))
     return parsed
+
+
+def _read(parser: OverridesParser, text: str) -> Override:
+    if problem := override_text.unreadable(text):
+        raise ProblemsFound((problem,))
+    try:
+        override = parser.parse_override(text)
+    except (HydraException, RecursionError) as error:
+        message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
+        remedy = slips.remedy(text) or REMEDY_SYNTAX
+        raise fail("E001", shown(text), message, remedy=remedy) from error
+    except ValueError as error:  # of a number that Python does not convert
+        raise fail("E001", shown(text), override_text.TOO_LONG_A_NUMBER) from error
+    override.key_or_group = _placed(override.key_or_group)
+    redaction.learn(override.value() if override.value_type else None, override.key_or_group)
+    return override
+
+
+def _faults(override: Override) -> Iterator[Problem]:
+    """Yield what is wrong with an override by itself, and make the keys in its value texts."""
+    text = shown(override.input_line)
+    if problem := override_text.respelled(override):
+        yield problem
+    if problem := override_text.hydra_fault(override) if override.is_hydra_override() else _key_problem(override):
+        yield problem
+    if override.is_sweep_override():
+        yield Problem("E002", text, "sweeps over several values", remedy="add --multirun, or quote the value")
 
 
 def _placed(key: str) -> str:
@@ -262,20 +232,18 @@ def _placed(key: str) -> str:
     return f"recipes.{key}" if key.partition(".")[0] == "training_cfg" else key
 
 
-def _hydra_problem(override: Override) -> Problem | None:
-    """Return what is wrong with an override of Hydra's own settings, of which only the search path is ours."""
-    key, value, text = override.key_or_group, override.value(), shown(override.input_line)
-    if key != "hydra.searchpath":
-        return Problem(
-            "E009", key, "is a setting of Hydra that no launch reads", allowed="hydra.searchpath", where=text
-        )
-    folders = value if isinstance(value, list) else [value]
-    if not isinstance(value, list) or not all(isinstance(folder, str) for folder in folders):
-        return Problem(
-            "E009", key, "is a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
-        )
-    absent = [f for f in folders if "://" not in f and not Path(f).is_dir()]
-    return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
+def _key_problem(override: Override) -> Problem | None:
+    """Return what is wrong with the key of an override, or with the choice it makes, before any file is read."""
+    key, where = override.key_or_group, shown(override.input_line)
+    if not key:
+        return Problem("E001", where, "names no key", remedy=REMEDY_SYNTAX)
+    if key in GROUPS and override.is_delete():
+        return Problem("E005", key, "cannot be removed: a launch has one", where=where)
+    if key in GROUPS and not isinstance(override.value(), str):
+        return Problem("E005", key, "must name one", where=where)
+    if key in GROUPS and override.package is not None:
+        return Problem("E005", key, "is chosen without a package: leave out the @", where=where)
+    return None
 
 
 def _is_choice(override: Override) -> bool:
@@ -285,15 +253,18 @@ def _is_choice(override: Override) -> bool:
 
 def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     """Return what the overrides choose; `cluster_type` chooses where `cluster` does not, and a contract its keys."""
-    words, search, chosen = [], [], {o.key_or_group: o.value() for o in parsed}
-    for override in parsed:
-        if override.key_or_group == "hydra.searchpath":
-            search += [str(path) for path in override.value()]
-        elif override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd)):
+    words, chosen = [], {override.key_or_group: override.value() for override in parsed}
+    search = [override_text.folder(f) for o in parsed if o.key_or_group == _SEARCH_PATH for f in o.value()]
+    folders = [str(COLLECTION), *search]
+    files = _chosen(parsed)
+    for override in files.values():
+        if override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd, folders)):
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
             words.append(f"recipes={USER_RECIPE}")
-        elif _is_choice(override) and not override.is_hydra_override():
+        else:
             words.append(override.input_line)
+    if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
+        raise ProblemsFound(problems)
     if isinstance(chosen.get("cluster_type"), str) and "cluster" not in chosen:
         words.append(f"cluster={chosen['cluster_type']}")
     is_local = chosen.get("cluster", chosen.get("cluster_type")) in (None, "local")
@@ -304,6 +275,37 @@ def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     return Choices(tuple(words), tuple(search))
 
 
+def _chosen(parsed: Sequence[Override]) -> dict[str, Override]:
+    """Return the overrides that choose files, by group and package; of several choices of one group the last."""
+    choices = [override for override in parsed if _is_choice(override) and not override.is_hydra_override()]
+    return {override.input_line.partition("=")[0]: override for override in choices}
+
+
+def _idle_choices(parsed: Sequence[Override], composition: Composition) -> Iterator[Notice]:
+    """Yield a notice for each choice that a later one replaces, and each search path that has none of the files."""
+    used = list(map(id, _chosen(parsed).values()))
+    for override in parsed:
+        if override.key_or_group == _SEARCH_PATH:
+            if not any(composition.has_file_in(Path(override_text.folder(each))) for each in override.value()):
+                yield idle(override, "no file of this launch comes from there")
+        elif _is_choice(override) and id(override) not in used:
+            yield idle(override)
+
+
+def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
+    """Return what is wrong with an override whose key has slashes, as only those of groups of files have."""
+    group, value, where = override.key_or_group, override.value(), shown(override.input_line)
+    if group in GROUPS:
+        return None
+    if not is_group(group, search):
+        remedy = f"dots lead to a key: {group.replace('/', '.')}=…"
+        return Problem("E005", group, "is not a group of files to choose from", remedy=remedy, where=where)
+    names = value if isinstance(value, list) else [value]
+    if not override.is_delete() and not (names and all(isinstance(name, str) and name for name in names)):
+        return Problem("E005", group, "must name a file of this group", where=where)
+    return None
+
+
 def search_path(overrides: Sequence[str]) -> list[Path]:
     """Return the folders that `hydra.searchpath` adds among overrides.
 
@@ -311,18 +313,19 @@ def search_path(overrides: Sequence[str]) -> list[Path]:
         ProblemsFound: It is no list of folders, or one is not there.
     """
     parsed = _parse([text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")])
-    return [Path(folder) for override in parsed for folder in override.value() if "://" not in folder]
+    return [Path(override_text.folder(folder)) for override in parsed for folder in override.value()]
 
 
-def _recipe_file(override: Override, cwd: Path) -> Path | None:
-    """Return the file that `recipes=` names, or None when it names a recipe of the collection."""
+def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path | None:
+    """Return the file that `recipes=` names, or None when it names a recipe that Hydra finds."""
     name = str(override.value())
-    if not name.endswith((".yaml", ".yml")):
-        return None
-    path = (cwd / Path(name).expanduser()).resolve()
-    if path.exists() and not path.is_file():
+    if not name.endswith(recipe_files.ENDINGS):
+        return recipe_files.in_folders(name, search)
+    path = recipe_files.existing(name, cwd)
+    if path and not os.path.isfile(path):
         raise fail("E005", "recipes", "is no regular file", value=name, allowed="a YAML file")
-    if not path.is_file():
+    if path is None:
+        path = Path(cwd, os.path.expanduser(name))
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
         remedy = near or "a recipe of the collection is a path under recipes/ without .yaml"
         raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)
@@ -373,21 +376,13 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             yield problem
 
 
-def _explicit(values: Sequence[Override]) -> dict[str, str]:
-    explicit: dict[str, str] = {}
-    for override in values:
-        if not override.is_delete() and override.value() != {}:
-            for path, _ in leaves(override.value(), override.key_or_group):
-                explicit.pop(path, None)
-                explicit[path] = shown(override.input_line)
-    return explicit
-
-
 def _setting(override: Override, path: str) -> Setting | None:
     """Return what an override sets or removes at a leaf, None when it is about other keys."""
     key, origin = override.key_or_group, shown(override.input_line)
     if path != key and not path.startswith(f"{key}."):
-        return None
+        index = key.removeprefix(f"{path}.").partition(".")[0]
+        is_item = key.startswith(f"{path}.") and is_index(index) and path != SCALES and not override.is_delete()
+        return Setting(key, override.value(), origin, is_override=True) if is_item else None
     if override.is_delete():
         return Setting(key, None, origin, is_override=True)
     if not isinstance(override.value(), dict):

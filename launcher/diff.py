@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from launcher import bundle as bundles
-from launcher import yamlio
+from launcher import instance_notices, yamlio
 from launcher.compose import compose
 from launcher.context import job_name
 from launcher.contract import BASE_CONFIG, CONFIG_DIR, config_name
 from launcher.explain import Sizes
 from launcher.layout import value_text
 from launcher.plan import LAUNCHER_KEYS, named
-from launcher.problems import fail
+from launcher.problems import Notice, fail
 from launcher.render import MANIFEST
-from launcher.scales import leaves, static_tree
+from launcher.scales import is_index, leaves, static_tree
 
 _HOW = ("dry_run", "server_dry_run", "wait")
 """Keys that say what a launch does, not what the job is."""
@@ -37,10 +37,12 @@ class Side:
     Args:
         title: What it is, in a word or two.
         leaves: Dotted path to value.
+        notices: What the user should know of it.
     """
 
     title: str
     leaves: Mapping[str, Any]
+    notices: tuple[Notice, ...] = ()
 
 
 def of_recipe(
@@ -59,13 +61,14 @@ def of_recipe(
         ProblemsFound: It does not compose, or has no such size.
     """
     sizes = Sizes(compose(words, Path.cwd(), suffix))
+    notices = tuple(instance_notices.unknown(sizes.composition))
     if not is_sized:
-        return Side(title, {path: value for path, value in sizes.base.items() if path != _TITLE})
+        return Side(title, {path: value for path, value in sizes.base.items() if path != _TITLE}, notices)
     recipe = sizes.composition.tree["recipes"]
     tree = static_tree(recipe, recipe["trainer"]["num_nodes"]) if nodes is None else sizes.at(nodes)
     if suffix:
         tree = named(tree, sizes.composition, job_name(tree["run"]["name"], suffix))
-    return Side(title, dict(leaves({key: value for key, value in tree.items() if key not in _UNSIZED})))
+    return Side(title, dict(leaves({key: value for key, value in tree.items() if key not in _UNSIZED})), notices)
 
 
 def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
@@ -119,7 +122,7 @@ def again(folder: Path) -> tuple[Side, Side]:
 def without_launch(side: Side) -> Side:
     """Return a side without the keys that only a launch fills in."""
     kept = {path: value for path, value in side.leaves.items() if path not in (*_AT_LAUNCH, *_HOW)}
-    return Side(side.title, kept)
+    return Side(side.title, kept, side.notices)
 
 
 def changes(old: Side, new: Side) -> list[str]:
@@ -137,4 +140,4 @@ def changes(old: Side, new: Side) -> list[str]:
 
 def _in_order(path: str) -> list[tuple[int, str]]:
     """Return what sorts paths by their words, sizes by their number."""
-    return [(int(word), "") if word.isdigit() else (-1, word) for word in path.split(".")]
+    return [(int(word), "") if is_index(word) else (-1, word) for word in path.split(".")]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import batch
+from launcher import batch, instance_notices, shadowed
 from launcher.check import Draft, Scale, backend_module
 from launcher.checkpointing.section import compiled
 from launcher.compose import Composition
@@ -18,7 +18,7 @@ from launcher.rules.batches import is_uneven
 from launcher.rules.custom import is_script, is_unstated
 from launcher.rules.elasticity import bounds_moved
 from launcher.rules.models import MODEL
-from launcher.scales import get, replaced
+from launcher.scales import ABSENT, SCALES, get, lookup, replaced
 from launcher.specs import (
     DEFAULT_SAVE_TIMEOUT_S,
     BatchSplit,
@@ -27,10 +27,12 @@ from launcher.specs import (
     Preemption,
     Resources,
     ScalePoint,
+    start_size,
 )
 
 _ARGS = "training_config.training_args"
-LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "elastic_policy")
+_NUM_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
+LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
 """Keys of a recipe that only the launcher reads, as they are written. The published configurations of a size have no
 elastic_policy either: the operator decides about sizes."""
 
@@ -61,12 +63,35 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         settings=draft.settings,
         config=_whole_config(draft),
         overrides=draft.composition.overrides,
-        notices=(*draft.notices, *_notices(draft, sizes), *draft.recipe.notices, *_about_checkpoints(draft)),
+        notices=tuple(_all_notices(draft, sizes)),
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
-    own = filter(None, (backend_module(draft.backend, part) for part in ("security", "stopping", "unplayed")))
+    job = _as_its_backend_starts_it(draft, job)
+    parts = ("security", "stopping", "unplayed", "notices")
+    own = filter(None, (backend_module(draft.backend, part) for part in parts))
     return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
+
+
+def _as_its_backend_starts_it(draft: Draft, job: JobSpec) -> JobSpec:
+    """Return the job with the size that it starts with, where its backend decides that and not its recipe."""
+    start = backend_module(draft.backend, "start")
+    nodes = start and start.initial_nodes(job)
+    if not nodes:
+        return job
+    notices = [notice for notice in job.notices if notice.code != "N102"]
+    wanted = draft.recipe.trainer.num_nodes
+    if nodes != wanted and any(map(draft.is_explicit, _NUM_NODES)):
+        message = f"the job starts on {nodes} nodes, which its scenario gives it; num_nodes={wanted} has no effect"
+        notices.append(Notice("N102", message))
+    return dataclasses.replace(job, initial_nodes=nodes, notices=tuple(notices))
+
+
+def _of_other_sizes(draft: Draft) -> Iterator[Notice]:
+    """Yield a notice for each override of a single size that a static job does not read."""
+    decided = {} if draft.is_elastic else draft.composition.decided
+    for text in dict.fromkeys(text for path, text in decided.items() if path.startswith(f"{SCALES}.")):
+        yield Notice("N165", f"{text} changes nothing: the job is static")
 
 
 def tracking(job: JobSpec) -> Mlflow:
@@ -112,9 +137,17 @@ def _scale_point(draft: Draft, scale: Scale, name: str, tiers: Mapping[str, Any]
         split=split,
         micro_batch_size=micro,
         grad_accumulation=steps,
-        learning_rate=args.learning_rate,
+        learning_rate=_learning_rate(draft, scale),
         config=_container_config(draft, scale.tree, name, tiers),
     )
+
+
+def _learning_rate(draft: Draft, scale: Scale) -> float | None:
+    """Return the learning rate of a size; None where the recipe of a script states none and a stand-in holds."""
+    path = f"{_ARGS}.learning_rate"
+    if is_script(draft) and get(scale.own, path) is None and is_unstated(draft, f"recipes.{path}"):
+        return None
+    return scale.args.learning_rate
 
 
 def _micro_of_uneven(draft: Draft, scale: Scale) -> int | None:
@@ -158,8 +191,7 @@ def _whole_config(draft: Draft) -> Mapping[str, Any]:
 
 
 def _initial_nodes(draft: Draft) -> int:
-    start, sizes = draft.recipe.trainer.num_nodes, [s.nodes for s in draft.sizes]
-    return start if start in sizes else min(sizes)
+    return start_size(draft.recipe.trainer.num_nodes, [s.nodes for s in draft.sizes])
 
 
 def _elastic(policy: Any, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
@@ -184,7 +216,19 @@ def _resources(draft: Draft) -> Resources:
         return Resources(None, 0, None, 0)
     per_device = max(1, instance.processes // max(1, instance.accelerators))
     accelerators = -(-draft.devices // per_device) if instance.accelerators else 0
-    return Resources(instance.name, accelerators, instance.accelerator_resource, instance.efa_of(accelerators))
+    efa = instance.efa_of(accelerators)
+    return Resources(instance.name, accelerators, instance.accelerator_resource, efa, instance)
+
+
+def _all_notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> Iterator[Notice]:
+    yield from draft.composition.notices
+    yield from _of_other_sizes(draft)
+    yield from shadowed.notices(draft)
+    yield from draft.notices
+    yield from instance_notices.notices(draft)
+    yield from _notices(draft, sizes)
+    yield from draft.recipe.notices
+    yield from _about_checkpoints(draft)
 
 
 def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
@@ -210,7 +254,7 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
         notices.append(Notice("N115", "recipes.planner has no effect: scale_config is not auto"))
     notices += _changed_by_elasticity(draft, sizes)
     if is_script(draft) and is_unstated(draft, f"recipes.{_ARGS}.train_batch_size"):
-        words = "the recipe states no batch of your script: one sample a rank and a learning rate of 1 stand for it"
+        words = "the recipe states no batch for your script, so the plan counts one sample per rank"
         notices.append(Notice("N116", words))
     if len({point.samples_per_step for point in sizes}) > 1:
         counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
@@ -244,9 +288,8 @@ def _likely_slips(draft: Draft) -> Iterator[Notice]:
 
 def _has(draft: Draft, key: str) -> bool:
     """Tell whether the recipe sets a key, at some size at least."""
-    parent, _, name = f"recipes.{key}".rpartition(".")
-    trees = (draft.composition.tree, *({"recipes": scale.tree} for scale in draft.scales))
-    return any(name in (get(tree, parent) or ()) for tree in trees)
+    trees = (draft.composition.tree["recipes"], *(scale.tree for scale in draft.scales))
+    return any(lookup(tree, key) is not ABSENT for tree in trees)
 
 
 def _idle(draft: Draft) -> int:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from launcher.checkpointing.section import Checkpointing
-from launcher.fields import Listed, Model, NodeCount, NonNegative32, NonNegativeInt, PositiveInt
+from launcher.fields import (
+    BatchSize,
+    DeviceCount,
+    Listed,
+    Model,
+    NodeCount,
+    NonNegative32,
+    PositiveInt,
+    ShareSize,
+)
+from launcher.instance_specs import InstanceSpec
 from launcher.problems import Notice
 
 if TYPE_CHECKING:
@@ -81,7 +91,7 @@ class Run(Model):
 class Trainer(Model):
     """Processes a node, and nodes the job starts with."""
 
-    devices: PositiveInt
+    devices: DeviceCount
     """Worker processes a node, one for each accelerator. On an instance with fewer it is lowered, with a notice,
     unless you set it yourself."""
     num_nodes: NodeCount
@@ -154,11 +164,11 @@ class UnevenBatch(Model):
     use_uneven_batch: bool
     """true deals the samples by the three numbers below, false evenly. launcher.runtime cuts the shares by
     micro_train_batch_size; the published recipes take each in one pass."""
-    num_dp_groups_with_small_batch_size: NonNegativeInt | None = None
+    num_dp_groups_with_small_batch_size: ShareSize | None = None
     """How many data-parallel ranks take the small share; all others take the large one."""
-    small_local_batch_size: NonNegativeInt | None = None
+    small_local_batch_size: ShareSize | None = None
     """Samples per optimizer step of each rank with the small share; at least 1."""
-    large_local_batch_size: NonNegativeInt | None = None
+    large_local_batch_size: ShareSize | None = None
     """Samples per optimizer step of each other rank, and without a micro batch the most a device holds at once.
     small · num_small + large · (ranks − num_small) must be train_batch_size."""
 
@@ -166,15 +176,15 @@ class UnevenBatch(Model):
 class BatchArgs(Model):
     """The part of `training_args` that the planner reads; a family's own arguments extend it."""
 
-    train_batch_size: PositiveInt
+    train_batch_size: BatchSize
     """Samples per optimizer step over all ranks. Part of the training's outcome: keep it the same at every size, and
     scale the learning rate when you change it."""
-    micro_train_batch_size: PositiveInt
+    micro_train_batch_size: BatchSize
     """Samples per forward pass on one rank. Larger is faster and needs more device memory; the outcome stays the
     same, as accumulation makes up the difference."""
     learning_rate: Annotated[float, Field(gt=0)]
     """Peak learning rate, after warm-up. An override of this key holds at every size."""
-    ring_attn_size: PositiveInt
+    ring_attn_size: BatchSize
     """Ranks that share the sequence of one sample; a divisor of the ranks at every size. Raise it when one sample
     does not fit in a device's memory: it leaves fewer ranks to deal samples to."""
     training_dir: str
@@ -220,7 +230,7 @@ class RecipeResources(Model):
 class Planner(Model):
     """How `scale_config: auto` plans. Without it, sizes are planned by the defaults."""
 
-    max_micro_batch_size: PositiveInt | None = None
+    max_micro_batch_size: BatchSize | None = None
     """Most samples that one device's memory holds in a forward pass. Left out: the largest that the recipe's own
     sizes use."""
     learning_rate: Literal["keep", "sqrt", "linear"] | None = None
@@ -236,9 +246,9 @@ class CustomRun(Model):
 
     name: str
     """Start of the job's name: a DNS label."""
-    nodes: PositiveInt
+    nodes: NodeCount
     """Nodes the job starts with."""
-    ntasks_per_node: PositiveInt
+    ntasks_per_node: DeviceCount
     """Worker processes a node; one for each accelerator uses them all."""
 
 
@@ -271,6 +281,10 @@ class RecipeBase(Model):
     instance_types: list[str]
     """Instance types it was tried on and fits the memory of; another one is refused unless you add it. An empty list
     allows any."""
+    instance_specs: Listed[InstanceSpec] | None = None
+    """Instance types that the launcher's table lacks, described: [{name: p9.48xlarge, accelerators: 8,
+    accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}]. For a type of the table, the values replace
+    the table's."""
     run: Run
     """What the job is called and which family trains it."""
     trainer: Trainer

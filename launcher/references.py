@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launcher.chosen import first_line
 from launcher.context import job_name
 from launcher.problems import Problem
+from launcher.scales import ABSENT, child
 
 FEW = 16
 """References that need no look: however they refer to each other, they repeat a value some 250 times at most."""
@@ -56,8 +57,8 @@ def _size(value: Any, path: tuple[str, ...], tree: Any, known: dict[tuple[str, .
         return found
     known[path] = None
     total = 1 + (len(value) // 100 if isinstance(value, str) else 0)
-    for child, below in _inside(value, path, tree):
-        total += _size(child, below, tree, known)
+    for inner, below in _inside(value, path, tree):
+        total += _size(inner, below, tree, known)
         if total > _MOST:
             message = "refers to values that repeat each other"
             allowed = f"{_MOST} values in all, each written out wherever it is referred to"
@@ -88,11 +89,10 @@ def absent(text: str, path: tuple[str, ...], tree: Mapping[str, Any]) -> str | N
     for target in targets(text, path):
         node: Any = tree
         for key in target:
-            if isinstance(node, str) or (isinstance(node, list) and key.isdigit() and int(key) < len(node)):
-                break  # it leads on through another reference, or an item
-            if not isinstance(node, Mapping) or key not in node:
+            if isinstance(node, str):
+                break  # it leads on through another reference
+            if (node := child(node, key)) is ABSENT:
                 return ".".join(target)
-            node = node[key]
     return None
 
 
@@ -115,12 +115,9 @@ def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:
     """Return the value at a path, or what stands on the way to it; and where that is."""
     value = tree
     for i, key in enumerate(path):
-        if isinstance(value, Mapping) and key in value:
-            value = value[key]
-        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
-            value = value[int(key)]
-        else:
-            return value if isinstance(value, str) else None, path[:i] if isinstance(value, str) else path
+        if (inside := child(value, key)) is ABSENT:
+            return (value, path[:i]) if isinstance(value, str) else (None, path)
+        value = inside
     return value, path
 
 

@@ -8,7 +8,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.nearest import did_you_mean
-from launcher.problems import Problem, is_secret
+from launcher.problems import Problem
+from launcher.scales import is_index
+from launcher.secret_names import is_secret
 
 _ALLOWED = {
     "bool_type": "true or false",
@@ -109,7 +111,7 @@ def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     for part in loc:
         if current is None:
             return []
-        if isinstance(part, str):
+        if isinstance(part, str) and not is_index(part):
             current = submodel(current, part)
     return field_names(current) if current else []
 

@@ -26,7 +26,8 @@ def test_the_job_ends_well_and_says_where_everything_is(trained):
     assert f"bundle results/{bundle.name}  11 files" in out
     assert "step 1/" in out and "finished at step" in out
     assert out.splitlines()[-3] == "succeeded"
-    assert out.splitlines()[-1].startswith("mlflow run ")
+    run_line, ui_line = out.splitlines()[-2:]
+    assert run_line.startswith("mlflow run ") and ui_line.startswith("mlflow ui --backend-store-uri ")
     assert left_behind(folder) == []
 
 

@@ -10,8 +10,8 @@ from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT
 
 from launcher import catalogue, yamlio
 from launcher.compose import compose
-from launcher.explain import ABSENT, Sizes, explain
-from launcher.scales import leaves
+from launcher.explain import Sizes, explain
+from launcher.scales import ABSENT, leaves
 
 MICRO = "recipes.training_config.training_args.micro_train_batch_size"
 AUTO = "++recipes.scale_config=auto"
@@ -312,7 +312,7 @@ def test_recipes_of_another_folder_are_listed(recipes, own_folder):
     ("words", "says"),
     [
         pytest.param(["show", "llama3_1_8b"], "llmft_llama3_1_8b", id="part of a name"),
-        pytest.param(["show", "fine-tuning/llama"], "recipes=fine-tuning/llama/", id="folder"),
+        pytest.param(["show", "fine-tuning/llama"], "recipes list fine-tuning/llama", id="folder"),
         pytest.param(
             ["explain", SHORT, "lr"], "did you mean training_config.training_args.learning_rate", id="initials"
         ),

@@ -139,7 +139,7 @@ LOG = "/data/training.log"
 )
 def test_the_image_s_log_file_is_written_where_it_outlives_the_pod(render, prepare, mounts, is_kept):
     script = start_script(render(*LLAMA_K8S, *mounts))
-    noticed = [notice.message for notice in prepare(*LLAMA_K8S, *mounts).notices if notice.code == "N160"]
+    noticed = [notice.message for notice in prepare(*LLAMA_K8S, *mounts).notices if notice.code == "N166"]
     assert (LOG in script) is is_kept
     assert [LOG in text and "mountPath: /data" in text for text in noticed] == ([] if is_kept else [True])
 
@@ -147,7 +147,7 @@ def test_the_image_s_log_file_is_written_where_it_outlives_the_pod(render, prepa
 @pytest.mark.parametrize("own", ["cluster.command=[train]", "cluster.runtime=launcher"])
 def test_a_command_without_the_image_s_log_file_gets_no_notice_of_it(prepare, own):
     codes = {notice.code for notice in prepare(*LLAMA_K8S, "container=me/image:1", own).notices}
-    assert "N160" not in codes
+    assert "N166" not in codes
 
 
 def test_a_pod_without_the_log_s_folder_trains_and_prints_all_lines(render, image, tmp_path):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.names import AsJson, AsLines, BundleName, JobName
+from launcher.commands.names import AsJson, AsLines, BundleName, GivenName, JobName
 from launcher.problems import fail
 
 
@@ -15,14 +15,20 @@ def launch(
     wait: Annotated[
         bool, typer.Option("--wait", help="Follow it to its end. On this machine that is always done.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also where its job has ended; one that succeeded is refused without it.")
+    ] = False,
+    name: GivenName = None,
 ) -> None:
-    """Launch a bundle that was rendered earlier and follow the job."""
+    """Launch a bundle that was rendered earlier and follow the job. One that failed resumes from its checkpoint."""
     from launcher import bundle as bundles
-    from launcher import run
+    from launcher import job_names, run
     from launcher.interrupts import exit_code
 
     try:
-        code = run.launch(*bundles.read(bundles.locate(bundle)), wait=wait)
+        found = bundles.read(bundles.locate(bundle))
+        with job_names.given(found[0].directory, name):
+            code = run.launch(*found, wait=wait, is_again=again)
     except KeyboardInterrupt as interrupt:
         code = exit_code(interrupt)
     raise typer.Exit(code)

@@ -13,7 +13,6 @@ from launcher.backends.kubernetes.bounds import (
     DNS_SUBDOMAIN,
     OWN_ANNOTATIONS,
     is_annotation_key,
-    is_image,
     is_label_key,
     is_label_value,
 )
@@ -22,7 +21,9 @@ from launcher.check import Draft
 from launcher.instances import canonical
 from launcher.problems import Problem
 from launcher.rules import rule
-from launcher.rules.secrets import holds_credentials, names_secret
+from launcher.secret_forms import holds_credentials
+from launcher.secret_names import names_secret
+from launcher.syntax import IMAGE_FORM, is_image
 
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
 _LABELS = "Kubernetes, Labels and Selectors: Syntax and character set"
@@ -152,9 +153,7 @@ def image_is_a_reference(draft: Draft, problem: Callable[..., Problem]) -> Itera
         yield problem("container", "the recipe has no image of its own", remedy="container=<registry>/<name>:<tag>")
     elif not is_image(image):
         shown = {"where": "container"} if holds_credentials(image) else {"value": image}
-        yield problem(
-            "container", "is no image reference", allowed="[registry[:port]/]name[:tag][@sha256:digest]", **shown
-        )
+        yield problem("container", "is no image reference", allowed=IMAGE_FORM, **shown)
 
 
 @rule(
@@ -162,6 +161,7 @@ def image_is_a_reference(draft: Draft, problem: Callable[..., Problem]) -> Itera
     "cluster.service_account_name",
     "cluster.priority_class_name",
     "cluster.queue_name",
+    "cluster.workload_priority_class",
     "recipes.elastic_policy.preemption",
     source=_OBJECT_NAMES,
     backend="k8s",

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from launcher.check import Draft
+from launcher.fields import Model
 from launcher.problems import Problem
-from launcher.recipe import Model
 from launcher.rules import SIZES, rule
 from launcher.rules.batches import is_uneven, planned
 from launcher.rules.custom import is_unstated, states_no_processes

@@ -169,6 +169,12 @@ class KubernetesBackend:
         others = () if is_adopted else objects.manifests(_bundle(handle))[:-1]
         control.cancel(*_opened(handle), others)
 
+    def clear(self, handle: JobHandle) -> None:
+        """Remove a job that has ended and its other objects; return when none of them exists."""
+        from launcher.backends.kubernetes import control
+
+        control.clear(*_opened(handle), objects.manifests(_bundle(handle)))
+
     def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
         """Return the job's pods as they are now, in the order of their ranks."""
         from launcher.backends.kubernetes import pods
@@ -229,7 +235,7 @@ def _telling(lines: Iterator[str]) -> Iterator[str]:
 
 def _connection(bundle: Bundle) -> Connection:
     """Return the connection that a bundle's configuration names."""
-    return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"]["kube_context"])
+    return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"].get("kube_context"))
 
 
 def _handle(bundle: Bundle, connection: Connection) -> JobHandle:

@@ -16,16 +16,6 @@ DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-
 """Source: Kubernetes, Object Names and IDs: DNS subdomain names."""
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """Source: Kubernetes, Labels and Selectors: Syntax and character set."""
-_HOST = r"[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?"
-_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_IMAGE = re.compile(
-    rf"(?P<name>(?:(?:{_HOST}(?:\.{_HOST})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?/)?{_PART}(?:/{_PART})*)"
-    r"(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]+))?"
-)
-_DIGESTS = {"sha256": 64, "sha384": 96, "sha512": 128}
-_LONGEST_IMAGE = 255
-_IMAGE_ID = re.compile(r"[0-9a-f]{64}")
-"""Source: Distribution, reference grammar, NameTotalLengthMax; OCI Image Specification, Digests."""
 
 ANNOTATIONS_LIMIT = 256 << 10
 """Bytes of an object's annotations, keys and values. Source: Kubernetes, ValidateAnnotations."""
@@ -74,15 +64,6 @@ def is_label_value(text: str) -> bool:
 def is_annotation_key(text: str) -> bool:
     """Return whether a text is a label key, in any case: the API lowers it before it looks."""
     return is_label_key(text.lower())
-
-
-def is_image(text: str) -> bool:
-    """Return whether a text is an image reference that a node can resolve."""
-    match = _IMAGE.fullmatch(text)
-    if not match or len(match["name"]) > _LONGEST_IMAGE or _IMAGE_ID.fullmatch(match["name"]):
-        return False
-    algorithm, _, value = (match["digest"] or "").partition(":")
-    return not algorithm or len(value) == _DIGESTS.get(algorithm)
 
 
 def quantity_fault(resource: str, text: str | int) -> str | None:

@@ -16,7 +16,7 @@ from launcher.backends.kubernetes.settings import LabelSelector
 from launcher.contract import CHECKPOINT_LOG
 from launcher.environment import plain_variables, secret_variables
 from launcher.families import BUNDLE_CONFIGS, interface
-from launcher.instances import requested, table
+from launcher.instances import requested
 from launcher.problems import Problem
 from launcher.scales import get
 from launcher.specs import JobSpec
@@ -228,7 +228,7 @@ def requests(job: JobSpec) -> dict[str, Any]:
     asked = limits(job)
     if not job.settings.request_node_share or not job.resources.accelerators:
         return asked
-    part = requested(table()[job.resources.instance_type], job.resources.accelerators)
+    part = requested(job.resources.instance, job.resources.accelerators)
     return asked | {name: text for name, text in part.items() if name not in asked}
 
 

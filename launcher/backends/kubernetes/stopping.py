@@ -61,7 +61,7 @@ def notices(job: JobSpec) -> tuple[Notice, ...]:
     folder = dirname(log)
     words = f"no {log} is written, as nothing is mounted at {folder} for writing; the pods' own logs have every line"
     mount = f"cluster.persistent_volume_claims=[{{claimName: …, mountPath: {folder}}}] keeps it"
-    return (Notice("N160", f"{words}. {mount}"),)
+    return (Notice("N166", f"{words}. {mount}"),)
 
 
 def _image_log(job: JobSpec) -> str | None:

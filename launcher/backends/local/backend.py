@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -169,7 +169,11 @@ class LocalBackend:
                 start_new_session=True,
             )
         self._operators[handle.bundle_dir] = operator
-        _await_first_word(run_dir, operator)
+        try:
+            _await_first_word(run_dir, operator)
+        except KeyboardInterrupt:
+            _end(operator, (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
+            raise
         return replace(handle, native_id=str(operator.pid), kind="process")
 
     def status(self, handle: JobHandle) -> JobStatus:
@@ -185,7 +189,7 @@ class LocalBackend:
         alive = is_alive(run_dir)
         snapshot = read_snapshot(run_dir)
         if snapshot is None and handle.bundle_dir in self._operators:
-            self._await_end(handle)
+            _end(self._operators[handle.bundle_dir], (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
             raise _folder_removed(run_dir)
         if snapshot is None:
             return _NOT_SUBMITTED
@@ -193,16 +197,6 @@ class LocalBackend:
             return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
         message = f"the job's operator died; see {run_dir / OPERATOR_LOG}"
         return JobStatus(JobState.FAILED, 0, message, restarts=snapshot.attempt)
-
-    def _await_end(self, handle: JobHandle) -> None:
-        """Return when the operator of a job without a folder has ended, and its nodes with it."""
-        operator = self._operators[handle.bundle_dir]
-        for signum in (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-            if signum is not None:
-                operator.send_signal(signum)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                operator.wait(STOP_MARGIN_S)
-                return
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job as it is now, then after each change, until it has ended or the time is over.
@@ -287,6 +281,19 @@ class LocalBackend:
                 return
         message = f"does not end: its operator, process {snapshot.pid}, or a node of it is still there"
         raise fail("E415", "job", message, value=handle.job_name)
+
+    def clear(self, handle: JobHandle) -> None:
+        """Return at once: a launch here replaces what the one before it has left."""
+
+
+def _end(operator: subprocess.Popen[bytes], signals: Sequence[signal.Signals | None]) -> None:
+    """Send signals until an operator has ended, and its nodes with it; None waits first."""
+    for signum in signals:
+        if signum is not None:
+            operator.send_signal(signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            operator.wait(STOP_MARGIN_S)
+            return
 
 
 def _hang_limits(job: JobSpec) -> HangLimits:
