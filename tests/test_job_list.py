@@ -108,7 +108,7 @@ def make_unknown(results):
         (("--older-than", "60m", "--newer-than", "4d"), {"running", "failed"}),
         (("--state", "failed", "--recipe", "llama"), set()),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(sorted(value)),
 )
 def test_jobs_are_filtered(results, cluster, capsys, words, found):
     assert cli.run(["jobs", *words, "--json"]) == 0
