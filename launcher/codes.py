@@ -410,4 +410,5 @@ _ELSEWHERE = (
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
     Code("N165", "An override that a later one undoes, or that adds nothing, is probably a slip.", _PRECEDENCE),
     Code("N167", "scale_config wins over the base value of a file that inherits it.", _PRECEDENCE),
+    Code("N168", "Defaults after _self_ win over the file that names them.", _DEFAULTS),
 )

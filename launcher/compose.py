@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import override_text, provenance, recipe_files, redaction, references, slips
+from launcher import defaults, override_text, provenance, recipe_files, redaction, references, slips
 from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
 from launcher.effects import idle
@@ -103,6 +103,15 @@ class Composition:
         """Numbers of the layers, as `layers` counts them, whose files are the user's and not of the collection."""
         files = enumerate(file for file, _ in self._places[0])
         return frozenset(number for number, file in files if not file.is_relative_to(COLLECTION))
+
+    def above(self, layer: int) -> frozenset[int]:
+        """Return the layers that win over one because its `defaults` name them after `_self_`."""
+        files = defaults.after_self(self._layers[layer][0], self._search)
+        return frozenset(n for n, (file, _) in enumerate(self._places[0]) if n > layer and file in files)
+
+    def place(self, layer: int) -> tuple[Path, str]:
+        """Return file and package of a layer."""
+        return self._places[0][layer]
 
     def has_file_in(self, folder: Path) -> bool:
         """Return whether a file of the configuration is in a folder, or in one below it."""

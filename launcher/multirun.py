@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, RangeSweep, ValueType
 from hydra.errors import HydraException
 
-from launcher import catalogue
+from launcher import catalogue, console
 from launcher.chosen import GROUPS, clusters
 from launcher.override_text import unreadable
 from launcher.problems import Problem, ProblemsFound, shown
@@ -40,14 +40,23 @@ def jobs(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def run_all(run: Callable[[Sequence[str]], int], found: Sequence[Sequence[str]]) -> int:
-    """Run jobs in turn, until a signal ends one; return the highest exit code."""
+    """Run jobs in turn, each under its own overrides, until a signal ends one; return the highest exit code."""
     highest = 0
-    for words in found:
+    for heading, words in zip(_headings(found), found, strict=True):
+        if len(found) > 1:
+            console.say(heading, "bold")
         code = run(words)
         highest = max(highest, code)
         if code > _SIGNALLED:
             return code
     return highest
+
+
+def _headings(found: Sequence[Sequence[str]]) -> list[str]:
+    """Return for each job its number and the overrides that not all of the jobs have."""
+    common = set.intersection(*map(set, found)) if found else set()
+    own = [" ".join(shown(word) for word in words if word not in common) for words in found]
+    return [f"job {i} of {len(found)}: {text}".rstrip(": ") for i, text in enumerate(own, 1)]
 
 
 def _choices(text: str) -> list[str]:

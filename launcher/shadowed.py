@@ -1,7 +1,8 @@
-"""Values of the user's own files that an inherited scale_config replaces."""
+"""Values of the user's own files that others replace: an inherited scale_config, or defaults after `_self_`."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from launcher import provenance
 from launcher.check import Draft, Scale
 from launcher.compose import Composition
 from launcher.layout import clipped, value_text
@@ -9,12 +10,38 @@ from launcher.planner import BOUND, spans
 from launcher.problems import Notice
 from launcher.scales import ABSENT, SCALES, is_base, leaves, lookup
 
+_MOST_NAMES = 4
+"""Keys that a notice names."""
 _MOST_VALUE = 60
 """Characters of a value that a notice repeats."""
 
 
 def notices(draft: Draft) -> Iterator[Notice]:
-    """Yield a notice for each base value of a file of the user's that a size replaces."""
+    """Yield a notice for each user's file that loses to its defaults, and each value that a size replaces."""
+    yield from _below_defaults(draft.composition)
+    yield from _below_sizes(draft)
+
+
+def _below_defaults(composition: Composition) -> Iterator[Notice]:
+    """Yield a notice for each file whose values lose to its own defaults, since its `_self_` stands before them."""
+    for layer in sorted(composition.own_layers):
+        if not (above := composition.above(layer)):
+            continue
+        paths = provenance.leaf_origins([composition.place(layer)])
+        if losing := [path for path in paths if _loses(composition, path, layer, above)]:
+            names = ", ".join(path.rpartition(".")[2] for path in losing[:_MOST_NAMES])
+            more = f" and {len(losing) - _MOST_NAMES} more" if len(losing) > _MOST_NAMES else ""
+            what = f"{names}{more} of {composition.place(layer)[0]} lose to its defaults, which stand after _self_"
+            yield Notice("N168", f"{what}: move _self_ to their end, or leave it out")
+
+
+def _loses(composition: Composition, path: str, layer: int, above: Collection[int]) -> bool:
+    """Return whether one of the layers above sets another value at a path."""
+    values = dict(composition.layers(path))
+    return layer in values and any(number in above and value != values[layer] for number, value in values.items())
+
+
+def _below_sizes(draft: Draft) -> Iterator[Notice]:
     composition = draft.composition
     if not draft.is_elastic or not composition.own_layers:
         return

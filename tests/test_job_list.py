@@ -197,6 +197,15 @@ def test_nothing_is_removed_through_a_link(results, cluster, capsys):
     assert not (results / "failed").exists() and (results / "another").is_symlink()
 
 
+def test_what_a_removal_that_was_killed_left_is_no_job_and_is_removed_by_the_next(results, cluster, capsys):
+    left = results / ".succeeded.removed-by-recipes"
+    (results / "succeeded").rename(left)
+    assert cli.run(["jobs", "--all", "--json"]) == 0
+    assert {each["job"] for each in json.loads(capsys.readouterr().out)} == {"running", "failed", "dry"}
+    assert cli.run(["jobs", "remove", "dry", "--yes"]) == 0
+    assert not left.exists() and (results / "failed").exists()
+
+
 def test_a_job_that_runs_here_is_kept_though_its_record_says_nothing_of_it(results, cluster, capsys):
     (results / "dry" / "run").mkdir()
     with (results / "dry" / "run" / LOCK_FILE).open("wb") as file:

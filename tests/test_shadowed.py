@@ -97,3 +97,37 @@ def test_a_value_of_a_file_in_config_dir_is_noticed(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert "N167 learning_rate=0.123" in result.stdout
+
+
+@pytest.mark.parametrize("elastic", [(), (ELASTIC,)], ids=["static", "elastic"])
+def test_a_file_whose_self_comes_first_loses_and_is_named(elastic, prepare, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        f"defaults: [_self_, {INHERITED}]\ntraining_config: {{training_args: {{seed: 7, max_epochs: 9}}}}\n"
+    )
+    (message,) = notices(prepare("recipes=mine.yaml", "cluster=k8s", *elastic), "N168")
+    assert message.startswith(f"seed, max_epochs of {file} lose to its defaults") and "_self_" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"defaults: [{INHERITED}, _self_]\ntraining_config: {{training_args: {{seed: 7}}}}\n",
+        f"defaults: [{INHERITED}]\ntraining_config: {{training_args: {{seed: 7}}}}\n",
+        f"defaults: [_self_, {INHERITED}]\n",
+        f"defaults: [_self_, {INHERITED}]\nextra_keys: [training_config.x]\ntraining_config: {{x: 1}}\n",
+    ],
+    ids=["last", "left_out", "nothing_to_lose", "nothing_lost"],
+)
+def test_a_file_that_wins_or_loses_nothing_is_not_named(text, prepare, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    assert notices(prepare("recipes=mine.yaml", "cluster=k8s"), "N168") == []
+
+
+def test_a_default_of_a_file_of_the_users_own_may_have_its_self_first_too(prepare, tmp_path):
+    (tmp_path / "team.yaml").write_text(
+        f"defaults: [_self_, {INHERITED}]\ntraining_config: {{training_args: {{seed: 7}}}}\n"
+    )
+    write(tmp_path / "mine.yaml", "training_config: {training_args: {seed: 8}}\n", "team@_here_")
+    (message,) = notices(prepare("recipes=mine.yaml", "cluster=k8s"), "N168")
+    assert message.startswith(f"seed of {tmp_path / 'team.yaml'} lose")
