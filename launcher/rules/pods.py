@@ -33,7 +33,7 @@ def volumes_are_named(draft: Draft, problem: Callable[..., Problem]) -> Iterator
         if not bounds.is_dns_label(volume.volumeName) or volume.volumeName in taken:
             yield problem(
                 f"cluster.volumes.{i}.volumeName",
-                "is no free DNS label",
+                "is not a free DNS label",
                 value=volume.volumeName,
                 allowed=f"1 to 63 lower-case letters, digits and -; not {', '.join(sorted(taken))}",
             )
@@ -42,7 +42,7 @@ def volumes_are_named(draft: Draft, problem: Callable[..., Problem]) -> Iterator
         if not bounds.is_dns_subdomain(claim.claimName):
             path = f"cluster.persistent_volume_claims.{i}.claimName"
             allowed = "lower-case letters, digits, - and ."
-            yield problem(path, "is no DNS name", value=claim.claimName, allowed=allowed)
+            yield problem(path, "is not a DNS name", value=claim.claimName, allowed=allowed)
 
 
 @rule("E313", *_VOLUMES, source="Kubernetes, Volumes; the API's VolumeMount; runc", backend="k8s")
@@ -119,7 +119,7 @@ def _profile_faults(name: str, profile: Any, problem: Callable[..., Problem]) ->
         )
     elif file and (file != file.strip() or len(file.encode()) > bounds.PATH_LIMIT):
         allowed = f"at most {bounds.PATH_LIMIT} bytes, no space around it"
-        yield problem(path, "is no name of a profile", value=file, allowed=allowed)
+        yield problem(path, "is not a valid profile name", value=file, allowed=allowed)
 
 
 @rule("E323", "git.repo_url_or_path", *_VOLUMES, source="git-clone(1), Git URLs", backend="k8s")

@@ -298,8 +298,9 @@ def test_config_map_holds_every_size_as_it_is_in_the_bundle(render):
 
 
 def test_a_config_map_over_its_limit_is_refused(render):
+    keys = ("display_name", "version", "training_config.model_config.model_save_name")
     with pytest.raises(ProblemsFound, match="E312"):
-        render(*LLAMA_K8S, ELASTIC, f"recipes.display_name={'x' * 200_000}")
+        render(*LLAMA_K8S, ELASTIC, *(f"recipes.{key}={'x' * 60_000}" for key in keys))
 
 
 def without_custom_kind(job, place=0):

@@ -117,7 +117,7 @@ def mount_path_fault(path: str) -> str | None:
 
 def _path_fault(path: str) -> str | None:
     if not isabs(path):
-        return "is no absolute path"
+        return "is not an absolute path"
     if ".." in path.split("/"):
         return "holds '..'"
     if "\0" in path or len(path.encode()) > PATH_LIMIT:
