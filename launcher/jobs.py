@@ -303,8 +303,7 @@ def with_statuses(listed: Iterable[Listed], load_backend: Callable[[str], Backen
     """
     refused: dict[tuple[str | None, ...], Problem] = {}
     for each in listed:
-        job = each.record
-        if job is None:
+        if (job := each.record) is None:
             yield each
             continue
         backend = load_backend(job.handle.backend)
