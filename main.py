@@ -2,26 +2,33 @@
 
 import gc
 import sys
-from pathlib import Path
 
 gc.set_threshold(100_000)  # start-up makes many objects and no garbage: collecting costs a tenth of a dry run
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, __file__.rpartition("/")[0] or ".")
+
+from launcher import process  # noqa: E402
 
 
 def main() -> int:
+    return process.ended(_launched)
+
+
+def _launched() -> int:
     try:
-        from launcher import run
+        from launcher import redaction, run
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed: make run, or pip install .", file=sys.stderr)
         return 2
-    if any(word.startswith("-") for word in sys.argv[1:]):  # --cfg, --help, --multirun: Hydra's own
-        from launcher import flags
+    redaction.install()
+    if any(word.startswith("-") for word in sys.argv[1:]):  # --name, --version; --cfg, --multirun: Hydra's
+        from launcher import own_flags
 
-        return flags.serve(run.main)
+        return own_flags.serve(sys.argv[1:], run.main)
     return run.main(sys.argv[1:])
 
 
 if __name__ == "__main__":
+    process.begin()
     code = main()
     gc.freeze()  # nothing left to collect on the way out either
-    sys.exit(code)
+    process.leave(code)

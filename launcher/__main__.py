@@ -1,6 +1,24 @@
-"""`python -m launcher`: the `recipes` command."""
+"""The process of the `recipes` command, also as `python -m launcher`."""
 
-from launcher.cli import main
+import gc
+import sys
+
+from launcher import process
+
+
+def main() -> None:
+    """Run the words of this process's command line and end it."""
+    process.begin()
+    gc.set_threshold(100_000)  # start-up makes many objects and no garbage
+    process.leave(process.ended(_run))
+
+
+def _run() -> int:
+    from launcher import cli
+
+    process.allow_clean_up()
+    return cli.run(sys.argv[1:] or ["--help"])
+
 
 if __name__ == "__main__":
     main()

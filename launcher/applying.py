@@ -1,6 +1,6 @@
 """The values of overrides, set one by one on the composed files, and why one cannot be."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -8,9 +8,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.chosen import first_line
-from launcher.effects import SCALES, Effects
+from launcher.effects import Effects
 from launcher.problems import Problem, ProblemsFound, shown
-from launcher.scales import AUTO, is_index, leaves
+from launcher.recipe import RecipeBase
+from launcher.scales import AUTO, SCALES, is_index, leaves
+from launcher.typed import field_names
+
+_MOST_PLACES = 3
+"""Keys that a Problem suggests."""
 
 
 def apply(config: DictConfig, values: Sequence[Override]) -> tuple[Effects, bool]:
@@ -22,20 +27,34 @@ def apply(config: DictConfig, values: Sequence[Override]) -> tuple[Effects, bool
     Raises:
         ProblemsFound: What an override asks for cannot be done; every such override is reported.
     """
-    corrections = _corrections(config, values)
-    effects, problems = Effects(), []
-    base = [override for override in values if override not in corrections]
-    for override in (*base, *corrections):
-        if override is next(iter(corrections), None):
-            OmegaConf.update(config, SCALES, {}, merge=False, force_add=True)
-        landing = _landing(config, override)
-        if problem := (_correct if override in corrections else _set)(config, override):
-            problems.append(problem)
-        else:
-            effects.note(override, landing)
+    is_planned = _is_planned(config, values)
+    corrections = [o for o in values if is_planned and o.key_or_group.startswith(f"{SCALES}.")]
+    base = [o for o in values if not (is_planned and o.key_or_group.startswith(f"{SCALES}."))]
+    effects = Effects()
+    problems = _apply(config, base, _set, effects)
+    if corrections:
+        OmegaConf.update(config, SCALES, {}, merge=False, force_add=True)
+        problems += _apply(config, corrections, _correct, effects)
     if problems:
         raise ProblemsFound(tuple(problems))
     return effects, bool(corrections)
+
+
+def _apply(
+    config: DictConfig,
+    values: Sequence[Override],
+    setter: Callable[[DictConfig, Override], Problem | None],
+    effects: Effects,
+) -> list[Problem]:
+    """Apply overrides in order and note what they come to; return what is wrong with them."""
+    problems = []
+    for override in values:
+        landing = _landing(config, override)
+        if problem := setter(config, override):
+            problems.append(problem)
+        else:
+            effects.note(override, landing)
+    return problems
 
 
 def _landing(config: DictConfig, override: Override) -> list[str]:
@@ -66,8 +85,8 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
             return problem
         if override.is_delete():
             return _remove(config, override)
-        if inside := _of_recipe(config, key):
-            return Problem("E101", key, "unknown key", remedy=f"did you mean {inside}?", where=where)
+        if key.partition(".")[0] in config and (place := _misplaced(config, key)):
+            return Problem("E101", key, "unknown key", remedy=f"did you mean {place}?", where=where)
         if isinstance(override.value(), dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
             remedy = f'"{key}=[{override.input_line.partition("=")[2]}]"' if where == override.input_line else None
             return Problem("E003", key, "is a list", remedy=remedy, where=where)
@@ -112,7 +131,9 @@ def _remove(config: DictConfig, override: Override) -> Problem | None:
         remedy = f"give the items that stay: {parent}=[…]"
         return Problem("E008", key, "an item is not removed by itself", remedy=remedy, where=where)
     if not OmegaConf.is_dict(node) or name not in node:
-        return Problem("E008", key, "cannot be removed: there is no such key", where=where)
+        place = _misplaced(config, key)
+        remedy = f"did you mean ~{place}?" if place else None
+        return Problem("E008", key, "cannot be removed: there is no such key", remedy=remedy, where=where)
     if override.value() not in (None, "") and OmegaConf.select(config, key) != override.value():
         remedy = f"~{key} removes it, whatever its value"
         return Problem("E008", key, "cannot be removed: it has another value", remedy=remedy, where=where)
@@ -120,19 +141,25 @@ def _remove(config: DictConfig, override: Override) -> Problem | None:
     return None
 
 
-def _of_recipe(config: DictConfig, key: str) -> str | None:
-    """Return where a key stands that was given without `recipes.`, below a key of the launch that holds no others."""
+def _misplaced(config: DictConfig, key: str) -> str | None:
+    """Return where a key is that was given without the words before it, None if it is in place or not known."""
     head, _, rest = key.partition(".")
-    is_leaf = head in config and not OmegaConf.is_dict(config[head])
-    return f"recipes.{key}" if rest and is_leaf and OmegaConf.is_dict(config.recipes.get(head)) else None
+    if head in config and (not rest or OmegaConf.is_dict(config[head])):
+        return None
+    tree = OmegaConf.to_container(config, resolve=False)
+    found = [path for path, _ in leaves(tree) if path.endswith(f".{key}") and not path.startswith(SCALES)]
+    if found:
+        return " or ".join(found[:_MOST_PLACES])
+    of_parts = {name: names for name in ("recipes", "cluster") if (names := tree.get(name)) and head in names}
+    if not of_parts and head in field_names(RecipeBase):
+        of_parts = {"recipes": None}
+    return next((f"{name}.{key}" for name in of_parts), None)
 
 
-def _corrections(config: DictConfig, values: Sequence[Override]) -> list[Override]:
-    """Return the overrides of single sizes where the sizes are planned: they have no mapping to be set in."""
+def _is_planned(config: DictConfig, values: Sequence[Override]) -> bool:
+    """Return whether the sizes are planned: then overrides of single sizes have no mapping to be set in."""
     said = [None if o.is_delete() else o.value() for o in values if o.key_or_group == SCALES]
-    if (said[-1] if said else OmegaConf.select(config, SCALES)) != AUTO:
-        return []
-    return [override for override in values if override.key_or_group.startswith(f"{SCALES}.")]
+    return (said[-1] if said else OmegaConf.select(config, SCALES)) == AUTO
 
 
 def _correct(config: DictConfig, override: Override) -> Problem | None:

@@ -1,5 +1,6 @@
 """Batch arithmetic: how the samples of one optimizer step fall on the data-parallel ranks. Pure functions."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -33,8 +34,15 @@ def accumulation_steps(share: int, micro_batch_size: int) -> int | None:
 
 
 def largest_micro_batch(share: int, limit: int) -> int:
-    """Return the largest divisor of `share` that is at most `limit` (both at least 1)."""
-    return next(size for size in range(min(share, limit), 0, -1) if share % size == 0)
+    """Return the largest divisor of `share` that is at most `limit` (both at least 1).
+
+    A divisor above the square root has its counterpart below, so that no more numbers than that are tried.
+    """
+    root = math.isqrt(share)
+    for counterpart in range(-(-share // limit), root + 1):
+        if share % counterpart == 0:
+            return share // counterpart
+    return next(size for size in range(min(root, limit), 0, -1) if share % size == 0)
 
 
 @dataclass(frozen=True, slots=True)

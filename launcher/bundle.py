@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher import os_errors
-from launcher.contract import ADOPTED_FILE, JOB_FILE, RUN_DIR
+from launcher.contract import ADOPTED_FILE, JOB_FILE, NAME_FILE, RUN_DIR
 from launcher.problems import ProblemsFound, fail
 from launcher.render import MANIFEST, bundle_digest
 from launcher.specs import Bundle
@@ -90,7 +90,7 @@ def _refuse_tilde(folder: Path, absent: Sequence[Path]) -> None:
 
 
 def locate(name: str) -> Path:
-    """Return the folder of a bundle that a user names by its path, or by its job's name under `results`.
+    """Return the folder of a bundle that a user names: its path, or under `results` its folder or its job's own name.
 
     Raises:
         ProblemsFound: There is no such bundle.
@@ -125,7 +125,30 @@ def locate_job(name: str) -> Path:
 
 
 def _found(name: str, file: str) -> Path | None:
-    return next((folder for folder in (Path(name), Path(RESULTS, name)) if (folder / file).is_file()), None)
+    folders = (Path(name), Path(RESULTS, name), *_named(name))
+    return next((folder for folder in folders if os.path.isfile(folder / file)), None)
+
+
+def _named(name: str) -> Iterator[Path]:
+    """Yield the folders of jobs with a name of the user's own: under `results`, or in the folder before the slash."""
+    path = Path(name)
+    results = path.parent if path.name != name else Path(RESULTS)
+    yield from (folder for folder, known in given_names(results) if known == path.name)
+
+
+def given_names(results: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the folder and the name of each job of a results folder that has a name of the user's own."""
+    for file in sorted(results.glob(f"*/{NAME_FILE}")):
+        if known := given_name(file.parent):
+            yield file.parent, known
+
+
+def given_name(folder: Path) -> str | None:
+    """Return the name that a user gave to the job in `folder`; None if it has none."""
+    try:
+        return (folder / NAME_FILE).read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _bundleless(folder: Path) -> ProblemsFound:
@@ -152,8 +175,9 @@ def names(folder: str = RESULTS) -> list[str]:
 
 
 def job_names(folder: str = RESULTS) -> list[str]:
-    """Return the jobs in a folder: its bundles, and those that were adopted."""
-    return sorted([*names(folder), *(path.parent.name for path in Path(folder).glob(f"*/{ADOPTED_FILE}"))])
+    """Return the jobs in a folder: its bundles, those that were adopted, and the names that users gave them."""
+    adopted = (path.parent.name for path in Path(folder).glob(f"*/{ADOPTED_FILE}"))
+    return sorted([*names(folder), *adopted, *(name for _, name in given_names(Path(folder)))])
 
 
 def read(directory: Path) -> tuple[Bundle, str]:
@@ -162,7 +186,7 @@ def read(directory: Path) -> tuple[Bundle, str]:
     Raises:
         ProblemsFound: It is no bundle, or a file is missing or is not what was rendered.
     """
-    if (directory / ADOPTED_FILE).is_file() and not (directory / MANIFEST).exists():
+    if os.path.isfile(directory / ADOPTED_FILE) and not os.path.exists(directory / MANIFEST):
         raise _bundleless(directory)
     try:
         text = (directory / MANIFEST).read_text(encoding="utf-8")
@@ -187,8 +211,13 @@ def read(directory: Path) -> tuple[Bundle, str]:
 
 def _files_in(directory: Path) -> set[str]:
     """Return the files of a bundle but for its job's record and the folder that the job writes to as it runs."""
-    own = (RUN_DIR, JOB_FILE)
-    # The record has a partial file beside it while it is written, which a killed process leaves.
-    tops = [path for path in directory.iterdir() if path.name not in own and not path.match(f".{JOB_FILE}.*.partial")]
+    own = (RUN_DIR, JOB_FILE, NAME_FILE)
+    # Such a file has a partial file beside it while it is written, which a killed process leaves.
+    partial = tuple(f".{name}." for name in (JOB_FILE, NAME_FILE))
+    tops = [path for path in directory.iterdir() if path.name not in own and not _is_partial(path, partial)]
     files = (path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
     return {str(path.relative_to(directory)) for path in files}
+
+
+def _is_partial(path: Path, begins: tuple[str, ...]) -> bool:
+    return path.name.startswith(begins) and path.name.endswith(".partial")

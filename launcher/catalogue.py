@@ -5,6 +5,7 @@ defaults list that recipes use are followed here. A recipe in any other form is 
 for the composition's words about it.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -247,7 +248,7 @@ class Files:
                 raise Unfamiliar
             name = (parent / name).as_posix()
         for root in self.roots:
-            if (file := root / f"{name.lstrip('/')}.yaml").is_file():
+            if os.path.isfile(file := root / f"{name.lstrip('/')}.yaml"):
                 return file
         raise Unfamiliar
 

@@ -1,11 +1,10 @@
 """Composition to a typed recipe, or every fault in it."""
 
 import dataclasses
-import functools
 import importlib
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -17,9 +16,21 @@ from launcher.instances import Instance
 from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
 from launcher.recipe import Launch, RecipeBase, UnevenBatch
-from launcher.rules import related, rules_for
-from launcher.scales import AUTO, ScaleTree, get, leaves, scale_trees, size_of, static_tree, without
-from launcher.typed import is_field, type_problems
+from launcher.rules import SIZES, related, rules_for
+from launcher.scales import (
+    AUTO,
+    ScaleTree,
+    get,
+    leaves,
+    prefixes,
+    scale_trees,
+    size_of,
+    static_tree,
+    steps,
+    too_many_sizes,
+    without,
+)
+from launcher.typed import field_names, is_field, type_problems
 
 _BACKENDS = {
     "local": "local",
@@ -33,6 +44,8 @@ _SPELLINGS = {"contract": "local cluster.contract=sagemaker"}
 """How a user chooses a backend that is no cluster of its own."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of keys that were to choose a file."""
+_NO_TEXT = re.compile(r"true|false|null|[-+.\de]{1,8}", re.I)
+"""A value that is no secret, whatever its name."""
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
@@ -120,7 +133,7 @@ class Draft:
             return self.scales
         return tuple(s for s in self.scales if s.nodes and policy.min_nodes <= s.nodes <= policy.max_nodes)
 
-    def instance_of(self, instance_type: str) -> Instance | None:
+    def instance_of(self, instance_type: object) -> Instance | None:
         """Return a type that the table has or the recipe describes; None for any other."""
         return instance_specs.find(instance_type, self.recipe.instance_specs)
 
@@ -162,7 +175,7 @@ def examine(composition: Composition) -> tuple[Draft | None, list[Problem]]:
     faulty = frozenset(problem.path for problem in problems)
     for rule in rules_for(composition.backend):
         if draft and rule.applies(composition.backend, faulty):
-            problems += rule.check(draft, functools.partial(Problem, rule.code))
+            problems += rule.problems(draft, is_faulty=bool(faulty))
     return draft, problems
 
 
@@ -181,17 +194,20 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
     if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})
     is_here = composition.backend == "local"
-    instance = None if is_here else instance_specs.find(str(launch.instance_type), recipe.instance_specs)
+    instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
     draft = Draft(composition, launch, settings, recipe, instance, (), ())
+    faulty = any(related(need, problem.path) for need in SIZES for problem in found)
+    if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
+        return draft, [*found, problem]
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, draft, found)
-    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided)
+    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     return dataclasses.replace(draft, scales=scales, notices=notices), found
 
 
 def _devices(recipe: Any, instance: Instance | None, composition: Composition) -> int:
-    wanted = recipe.trainer.devices
+    wanted = recipe.trainer.devices or 1  # None in the stand-in for a faulty one
     if instance and instance.processes and "recipes.trainer.devices" not in composition.explicit:
         return min(wanted, instance.processes)
     return wanted
@@ -245,19 +261,25 @@ def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Pr
 
 
 def _scales(
-    family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], explicit: Mapping[str, str]
+    family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], explicit: Mapping[str, str], *, faulty: bool
 ) -> tuple[tuple[Scale, ...], list[Problem], tuple[Notice, ...]]:
-    """Type the recipe at every size. The sizes of a static job are one: its own."""
+    """Type the recipe at every size. The sizes of a static job are one: its own.
+
+    Args:
+        family: The recipe's model.
+        recipe: The typed base recipe.
+        tree: The same, as composed.
+        explicit: What set each leaf that the user's overrides set.
+        faulty: Whether a key that says which sizes there are has a fault.
+    """
     trees, notices = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
     is_elastic = policy is not None and policy.is_elastic is True
     scales, problems = _typed_scales(family, trees, get(tree, "scale_config"), {})
     if not is_elastic:
         return (_static(family, recipe, tree),), problems, ()
-    bounds = (policy.min_nodes, policy.max_nodes, policy.replica_increment_step)
-    if not trees and all(isinstance(bound, int) and bound > 0 for bound in bounds):
-        sizes = range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step)
-        return tuple(_static(family, recipe, tree, nodes) for nodes in sizes), problems, ()
+    if not trees and policy.replica_increment_step and not faulty:
+        return tuple(_static(family, recipe, tree, nodes) for nodes in steps(policy)), problems, ()
     return scales, problems, notices
 
 
@@ -319,10 +341,19 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
     own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
-    located = [p if p.where else dataclasses.replace(p, where=composition.origin(p.path)) for p in own]
-    if any(p.code == "E101" and not p.remedy for p in located):
+    located = [p if p.where else dataclasses.replace(p, where=_origin(composition, p)) for p in own]
+    if any(p.code == "E101" for p in located):
         located = _with_places(composition, located)
     return tuple(located)
+
+
+def _origin(composition: Composition, problem: Problem) -> str | None:
+    """Return what set a faulty value; without an unknown key's text, since its name may be a secret's, misspelt."""
+    origin = composition.origin(problem.path)
+    if problem.code != "E101" or origin not in composition.explicit.values():
+        return origin
+    key, _, text = origin.partition("=")
+    return origin if _NO_TEXT.fullmatch(text) else f"{key}=…"
 
 
 def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:
@@ -334,11 +365,12 @@ def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) 
 
 def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
     """Say of each unknown key where its name is known, else how all those of the recipe are declared."""
-    known: dict[str, list[str]] = {}
+    known: dict[str, dict[str, None]] = {}
     for path, _ in leaves(composition.tree):
         if "scale_config" not in path:
-            known.setdefault(path.rpartition(".")[2], []).append(path)
-    placed = [p if p.code != "E101" or p.remedy else _with_place(known, p) for p in problems]
+            for prefix in prefixes(path):
+                known.setdefault(prefix.rpartition(".")[2], {})[prefix] = None
+    placed = [_with_place(composition, known, p) if p.code == "E101" else p for p in problems]
     unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
     declared = get(composition.tree, "recipes.extra_keys")
     keys = [*(declared if isinstance(declared, list) else ()), *(_OF_SIZE.sub("", p.path, count=1) for p in unread)]
@@ -361,10 +393,18 @@ def backends() -> tuple[str, ...]:
     return tuple(_BACKENDS)
 
 
-def _with_place(known: Mapping[str, list[str]], problem: Problem) -> Problem:
+def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
     """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
     name, unknown = problem.path.rpartition(".")[2], problem.path
     if others := _clusters_with(unknown):
         return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
     places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
-    return dataclasses.replace(problem, remedy=f"did you mean {' or '.join(places[:3])}?") if places else problem
+    if not places and name == unknown and name in field_names(RecipeBase):
+        places = [f"recipes.{name}"]
+    if not places:
+        return problem
+    inside = [leaf for leaf, _ in leaves(get(composition.tree, unknown), unknown)]
+    whole = inside[0] if len(inside) == 1 else unknown  # trainer.num_nodes=2 makes the key trainer
+    rest = whole.removeprefix(unknown)
+    remedy = f"did you mean {' or '.join(f'{place}{rest}' for place in places[:3])}?"
+    return dataclasses.replace(problem, path=whole, remedy=remedy)

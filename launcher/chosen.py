@@ -1,7 +1,9 @@
 """The files that a launch chooses, composed by Hydra, and why they cannot be."""
 
 import itertools
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from launcher.sources import RecipeFiles, count_references, known_configs, regis
 CONFIG = "config"
 GROUPS = ("recipes", "cluster")
 REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
+_MOST_NEAR = 3
+"""Names that a Problem suggests."""
 _MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""
 
@@ -41,7 +45,7 @@ class Files:
 
     def is_current(self) -> bool:
         """Tell whether every file is as it was when it was read."""
-        return all(path.is_file() and path.stat().st_mtime_ns == mtime for path, mtime in self.read.items())
+        return all(os.path.isfile(path) and path.stat().st_mtime_ns == mtime for path, mtime in self.read.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,12 @@ def _compose_anew(choices: Choices) -> Files:
             skip_missing=False,
         )
         config = loader._compose_config_from_defaults_list(defaults=made_of.defaults, repo=repository)
-    except (HydraException, OmegaConfBaseException, ValueError, RecursionError) as error:
+    except (HydraException, OmegaConfBaseException, OSError, ValueError, RecursionError) as error:
         raise _refused(error, choices) from error
     del config["hydra"]
     chosen = made_of.overrides.known_choices
+    if chosen["cluster"] not in clusters():  # a folder of the user's, or of a part of a cluster, may have others
+        raise _unknown_choice("cluster", chosen["cluster"], choices)
     layers = tuple((d.config_path, d.package or "") for d in made_of.defaults if d.config_path)
     if problems := tuple(p for config, _ in layers for p in defaults.unplaced(config, choices.search)):
         raise ProblemsFound(problems)
@@ -130,16 +136,27 @@ def _refused(error: Exception, choices: Choices) -> ProblemsFound:
 
 def _unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
     names = (config.partition("/") for config in known_configs(choices.search))
-    known = [path for folder, _, path in names if folder == group]
+    known = clusters() if group == "cluster" else [path for folder, _, path in names if folder == group]
     near = nearest(name, known, cutoff=0.5) or known[:8]
+    remedy = f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?"
     return fail(
         "E005",
         group,
         f"there is no {group.removesuffix('s')} of that name",
         value=name,
         allowed=", ".join(known) if group == "cluster" else None,
-        remedy=f"did you mean {' or '.join(f'{group}={n}' for n in near[:3])}?",
+        remedy=_from_list(name, known) or remedy if group == "recipes" else remedy,
     )
+
+
+def _from_list(name: str, known: Sequence[str]) -> str | None:
+    """Return the listing to choose from where a name of a recipe is absent, or a part of many names."""
+    count = sum(name.lower() in other.lower() for other in known)
+    if not name:
+        return "recipes list shows all recipes"
+    if count <= _MOST_NEAR or not re.fullmatch(r"[\w./-]+", name):
+        return None
+    return f"recipes list {name} shows the {count} recipes with this in their names"
 
 
 def clusters() -> list[str]:

@@ -5,6 +5,7 @@ With `applying`, `effects`, `chosen`, `sources` and `flags`, all there is of Hyd
 
 import copy
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,19 +18,21 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import catalogue, provenance, references
+from launcher import defaults, override_text, provenance, recipe_files, redaction, references, slips
 from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
-from launcher.effects import SCALES
+from launcher.effects import idle
 from launcher.nearest import did_you_mean
+from launcher.paths import COLLECTION
 from launcher.problems import Notice, Problem, ProblemsFound, fail, shown
 from launcher.provenance import Setting
-from launcher.scales import AUTO, get, is_index, leaves
-from launcher.sources import USER_RECIPE, UserRecipe, find, locate
+from launcher.scales import AUTO, SCALES, get, is_index, leaves, replaced
+from launcher.sources import USER_RECIPE, UserRecipe, find, is_group, locate
 
 _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
 _CONTRACT = "cluster.contract"
+_SEARCH_PATH = "hydra.searchpath"
 _POLICY = ("base/elastic/policy", "recipes")
 """Layer of files that holds the default `elastic_policy`, and its package."""
 
@@ -47,7 +50,9 @@ class Composition:
         removed: Dotted path of every key an override removes, to that override.
         corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
         notices: What the user should know of his overrides.
+        chosen: Group and package of every choice of a file, to the override that makes it.
         has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic, by the default.
+        name_paths: Dotted paths of run.name and, if it refers to training_cfg.run.name, of that one.
     """
 
     tree: Mapping[str, Any]
@@ -57,8 +62,10 @@ class Composition:
     explicit: Mapping[str, str]
     removed: Mapping[str, str] = field(kw_only=True, default_factory=dict)
     notices: tuple[Notice, ...] = field(kw_only=True, default=())
+    chosen: Mapping[str, str] = field(kw_only=True, default_factory=dict)
     corrections: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
     has_default_policy: bool = field(kw_only=True, default=False)
+    name_paths: tuple[str, ...] = field(kw_only=True, default=(references.RUN_NAME,))
     _layers: tuple[tuple[str, str], ...] = field(repr=False, compare=False)
     _search: tuple[str, ...] = field(repr=False, compare=False)
 
@@ -72,9 +79,8 @@ class Composition:
     @cached_property
     def origins(self) -> dict[str, str]:
         """The origin of every leaf, dotted path to `file:line` or override."""
-        chosen = {text.partition("=")[0]: text for text in self.overrides if text.partition("=")[0] in GROUPS}
         files = provenance.leaf_origins(locate(self._layers, self._search))
-        return provenance.overridden(files, self.decided) | chosen
+        return provenance.overridden(files, self.decided) | self.chosen
 
     @property
     def decided(self) -> dict[str, str]:
@@ -92,6 +98,25 @@ class Composition:
         typed = tuple(override for override in _parse(self.overrides) if not _is_choice(override))
         return tuple(locate(self._layers, self._search)), typed
 
+    @cached_property
+    def own_layers(self) -> frozenset[int]:
+        """Numbers of the layers, as `layers` counts them, whose files are the user's and not of the collection."""
+        files = enumerate(file for file, _ in self._places[0])
+        return frozenset(number for number, file in files if not file.is_relative_to(COLLECTION))
+
+    def above(self, layer: int) -> frozenset[int]:
+        """Return the layers that win over one because its `defaults` name them after `_self_`."""
+        files = defaults.after_self(self._layers[layer][0], self._search)
+        return frozenset(n for n, (file, _) in enumerate(self._places[0]) if n > layer and file in files)
+
+    def place(self, layer: int) -> tuple[Path, str]:
+        """Return file and package of a layer."""
+        return self._places[0][layer]
+
+    def has_file_in(self, folder: Path) -> bool:
+        """Return whether a file of the configuration is in a folder, or in one below it."""
+        return "://" in str(folder) or any(file.is_relative_to(folder) for file, _ in self._places[0])
+
     def refers_to(self, *names: str) -> bool:
         """Tell whether a file may refer to a key of one of these names, as `${name}` does."""
         files = (file.read_text(encoding="utf-8") for file, _ in locate(self._layers, self._search))
@@ -100,12 +125,12 @@ class Composition:
 
     def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
         """Return number and value of each layer of files that sets `path`, lowest precedence first."""
-        numbered = enumerate(locate(self._layers, self._search))
+        numbered = enumerate(self._places[0])
         found = ((i, setting) for i, layer in numbered for setting in provenance.settings([layer], path))
         return tuple((i, setting.value) for i, setting in found if setting.path == path)
 
 
-def compose(overrides: Sequence[str], cwd: Path) -> Composition:
+def compose(overrides: Sequence[str], cwd: Path, suffix: str | None = None) -> Composition:
     """Compose `overrides` over the recipe collection.
 
     Hydra composes the files that the overrides choose; that result is kept while those files are unchanged.
@@ -114,39 +139,48 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     Args:
         overrides: Hydra overrides, as on the command line; `recipes=` may stand anywhere.
         cwd: Folder that relative recipe files are looked up in.
+        suffix: End of the job's name. If given, what refers to run.name gets the name of the job, so that paths made
+            of it are different for each job. run.name itself stays as it is stated.
 
     Raises:
         ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value
             that refers to nothing. Every fault that can be told apart is reported.
     """
+    overrides = recipe_files.spelled(overrides, cwd)
     parsed = _parse(overrides)
     choices = _choices(parsed, cwd)
     files = compose_files(choices)
     config = copy.deepcopy(files.config)
     values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
+    chosen = _chosen(parsed)
     effects, has_corrections = apply(config, values)
     has_default_policy = _inherit_policy(config, files.config)
     composition = Composition(
         tree={},
-        recipe=next((str(o.value()) for o in parsed if o.key_or_group == "recipes"), files.recipe),
+        recipe=str(chosen["recipes"].value()) if "recipes" in chosen else files.recipe,
         backend="contract" if files.has_contract else files.cluster,
         overrides=tuple(overrides),
         explicit=effects.explicit,
         removed=effects.removed,
-        notices=effects.idle(values),
+        chosen={key.lstrip("+~"): shown(override.input_line) for key, override in chosen.items()},
         has_default_policy=has_default_policy,
         _layers=(_POLICY, *files.layers) if has_default_policy else files.layers,
         _search=choices.search,
     )
     if files.references + sum(text.count("${") for text in overrides) > references.FEW:
         _refuse_faulty_references(config, composition)
+    stated = references.give_job_name(config, suffix) if suffix else {}
     tree = _resolve(config, composition)
+    for path, name in stated.items():
+        tree = replaced(tree, path, name)
     corrected = {}
     if has_corrections:
         corrected = tree["recipes"]["scale_config"]
         tree["recipes"]["scale_config"] = AUTO
     tree["training_config"] = tree.get("training_config") or composition.recipe
-    return dataclasses.replace(composition, tree=tree, corrections=corrected)
+    notices = (*_idle_choices(parsed, composition), *effects.idle(values))
+    paths = tuple(stated) or composition.name_paths
+    return dataclasses.replace(composition, tree=tree, corrections=corrected, name_paths=paths, notices=notices)
 
 
 def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
@@ -161,33 +195,45 @@ def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    parser, parsed, problems = OverridesParser.create(), [], []
-    for text in overrides:
+    parser, parsed = OverridesParser.create(), []
+    words, problems = slips.joined(overrides)
+    for text in words:
         try:
-            override = parser.parse_override(text)
-        except (HydraException, RecursionError) as error:
-            message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
-            remedy = f"recipes={text}" if text in catalogue.names() else REMEDY_SYNTAX
-            problems.append(Problem("E001", shown(text), message, remedy=remedy))
-            continue
-        override.key_or_group = _placed(override.key_or_group)
-        if override.key_or_group in GROUPS and not isinstance(override.value(), str):
-            problems.append(Problem("E005", override.key_or_group, "must name one", where=shown(text)))
-        if override.is_hydra_override() and (problem := _hydra_problem(override)):
-            problems.append(problem)
-        if override.is_sweep_override():
-            problems.append(
-                Problem(
-                    "E002",
-                    shown(text),
-                    "sweeps over several values",
-                    remedy="add --multirun, or quote the value",
-                )
-            )
-        parsed.append(override)
+            parsed.append(_read(parser, text))
+        except ProblemsFound as error:
+            problems += error.problems
+        else:
+            problems += _faults(parsed[-1])
     if problems:
         raise ProblemsFound(tuple(problems))
     return parsed
+
+
+def _read(parser: OverridesParser, text: str) -> Override:
+    if problem := override_text.unreadable(text):
+        raise ProblemsFound((problem,))
+    try:
+        override = parser.parse_override(text)
+    except (HydraException, RecursionError) as error:
+        message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
+        remedy = slips.remedy(text) or REMEDY_SYNTAX
+        raise fail("E001", shown(text), message, remedy=remedy) from error
+    except ValueError as error:  # of a number that Python does not convert
+        raise fail("E001", shown(text), override_text.TOO_LONG_A_NUMBER) from error
+    override.key_or_group = _placed(override.key_or_group)
+    redaction.learn(override.value() if override.value_type else None, override.key_or_group)
+    return override
+
+
+def _faults(override: Override) -> Iterator[Problem]:
+    """Yield what is wrong with an override by itself, and make the keys in its value texts."""
+    text = shown(override.input_line)
+    if problem := override_text.respelled(override):
+        yield problem
+    if problem := override_text.hydra_fault(override) if override.is_hydra_override() else _key_problem(override):
+        yield problem
+    if override.is_sweep_override():
+        yield Problem("E002", text, "sweeps over several values", remedy="add --multirun, or quote the value")
 
 
 def _placed(key: str) -> str:
@@ -195,20 +241,18 @@ def _placed(key: str) -> str:
     return f"recipes.{key}" if key.partition(".")[0] == "training_cfg" else key
 
 
-def _hydra_problem(override: Override) -> Problem | None:
-    """Return what is wrong with an override of Hydra's own settings, of which only the search path is ours."""
-    key, value, text = override.key_or_group, override.value(), shown(override.input_line)
-    if key != "hydra.searchpath":
-        return Problem(
-            "E009", key, "is a setting of Hydra that no launch reads", allowed="hydra.searchpath", where=text
-        )
-    folders = value if isinstance(value, list) else [value]
-    if not isinstance(value, list) or not all(isinstance(folder, str) for folder in folders):
-        return Problem(
-            "E009", key, "is a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
-        )
-    absent = [f for f in folders if "://" not in f and not Path(f).is_dir()]
-    return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
+def _key_problem(override: Override) -> Problem | None:
+    """Return what is wrong with the key of an override, or with the choice it makes, before any file is read."""
+    key, where = override.key_or_group, shown(override.input_line)
+    if not key:
+        return Problem("E001", where, "names no key", remedy=REMEDY_SYNTAX)
+    if key in GROUPS and override.is_delete():
+        return Problem("E005", key, "cannot be removed: a launch has one", where=where)
+    if key in GROUPS and not isinstance(override.value(), str):
+        return Problem("E005", key, "must name one", where=where)
+    if key in GROUPS and override.package is not None:
+        return Problem("E005", key, "is chosen without a package: leave out the @", where=where)
+    return None
 
 
 def _is_choice(override: Override) -> bool:
@@ -218,15 +262,18 @@ def _is_choice(override: Override) -> bool:
 
 def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     """Return what the overrides choose; `cluster_type` chooses where `cluster` does not, and a contract its keys."""
-    words, search, chosen = [], [], {o.key_or_group: o.value() for o in parsed}
-    for override in parsed:
-        if override.key_or_group == "hydra.searchpath":
-            search += [str(path) for path in override.value()]
-        elif override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd)):
+    words, chosen = [], {override.key_or_group: override.value() for override in parsed}
+    search = [override_text.folder(f) for o in parsed if o.key_or_group == _SEARCH_PATH for f in o.value()]
+    folders = [str(COLLECTION), *search]
+    files = _chosen(parsed)
+    for override in files.values():
+        if override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd, folders)):
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
             words.append(f"recipes={USER_RECIPE}")
-        elif _is_choice(override) and not override.is_hydra_override():
+        else:
             words.append(override.input_line)
+    if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
+        raise ProblemsFound(problems)
     if isinstance(chosen.get("cluster_type"), str) and "cluster" not in chosen:
         words.append(f"cluster={chosen['cluster_type']}")
     is_local = chosen.get("cluster", chosen.get("cluster_type")) in (None, "local")
@@ -237,6 +284,37 @@ def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     return Choices(tuple(words), tuple(search))
 
 
+def _chosen(parsed: Sequence[Override]) -> dict[str, Override]:
+    """Return the overrides that choose files, by group and package; of several choices of one group the last."""
+    choices = [override for override in parsed if _is_choice(override) and not override.is_hydra_override()]
+    return {override.input_line.partition("=")[0]: override for override in choices}
+
+
+def _idle_choices(parsed: Sequence[Override], composition: Composition) -> Iterator[Notice]:
+    """Yield a notice for each choice that a later one replaces, and each search path that has none of the files."""
+    used = list(map(id, _chosen(parsed).values()))
+    for override in parsed:
+        if override.key_or_group == _SEARCH_PATH:
+            if not any(composition.has_file_in(Path(override_text.folder(each))) for each in override.value()):
+                yield idle(override, "no file of this launch comes from there")
+        elif _is_choice(override) and id(override) not in used:
+            yield idle(override)
+
+
+def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
+    """Return what is wrong with an override whose key has slashes, as only those of groups of files have."""
+    group, value, where = override.key_or_group, override.value(), shown(override.input_line)
+    if group in GROUPS:
+        return None
+    if not is_group(group, search):
+        remedy = f"dots lead to a key: {group.replace('/', '.')}=…"
+        return Problem("E005", group, "is not a group of files to choose from", remedy=remedy, where=where)
+    names = value if isinstance(value, list) else [value]
+    if not override.is_delete() and not (names and all(isinstance(name, str) and name for name in names)):
+        return Problem("E005", group, "must name a file of this group", where=where)
+    return None
+
+
 def search_path(overrides: Sequence[str]) -> list[Path]:
     """Return the folders that `hydra.searchpath` adds among overrides.
 
@@ -244,18 +322,19 @@ def search_path(overrides: Sequence[str]) -> list[Path]:
         ProblemsFound: It is no list of folders, or one is not there.
     """
     parsed = _parse([text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")])
-    return [Path(folder) for override in parsed for folder in override.value() if "://" not in folder]
+    return [Path(override_text.folder(folder)) for override in parsed for folder in override.value()]
 
 
-def _recipe_file(override: Override, cwd: Path) -> Path | None:
-    """Return the file that `recipes=` names, or None when it names a recipe of the collection."""
+def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path | None:
+    """Return the file that `recipes=` names, or None when it names a recipe that Hydra finds."""
     name = str(override.value())
-    if not name.endswith((".yaml", ".yml")):
-        return None
-    path = (cwd / Path(name).expanduser()).resolve()
-    if path.exists() and not path.is_file():
+    if not name.endswith(recipe_files.ENDINGS):
+        return recipe_files.in_folders(name, search)
+    path = recipe_files.existing(name, cwd)
+    if path and not os.path.isfile(path):
         raise fail("E005", "recipes", "is no regular file", value=name, allowed="a YAML file")
-    if not path.is_file():
+    if path is None:
+        path = Path(cwd, os.path.expanduser(name))
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
         remedy = near or "a recipe of the collection is a path under recipes/ without .yaml"
         raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)

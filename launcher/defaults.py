@@ -69,6 +69,26 @@ def unplaced(config: str, search: Sequence[str]) -> Iterator[Problem]:
             )
 
 
+def after_self(config: str, search: Sequence[str]) -> frozenset[Path]:
+    """Return every file that stands above a config because its `defaults` name it after `_self_`, or lead to it so.
+
+    Args:
+        config: A config of the composition, as `find` takes it.
+        search: Where Hydra looks beside the collection.
+    """
+    file = find(config, search)
+    base = "recipes" if config.startswith("recipes/") else config.rpartition("/")[0]
+    found: set[Path] = set()
+    pending = list(_entries(file, base, is_after_self=True)) if file else []
+    while pending:
+        entry = pending.pop()
+        target = find(entry.config, search) if entry.config else None
+        if target and target not in found:
+            found.add(target)
+            pending += _entries(target, entry.base)
+    return frozenset(found)
+
+
 def _walk(
     file: Path, base: str, search: Sequence[str], way: tuple[tuple[Path, _Entry], ...], done: set[Path]
 ) -> Iterator[Problem]:
@@ -95,15 +115,17 @@ def _walk(
             yield from _walk(target, entry.base, search, (*way, (file, entry)), done)
 
 
-def _entries(file: Path, base: str) -> Iterator[_Entry]:
-    """Yield what the defaults of a file name, and whatever they hold that names nothing."""
+def _entries(file: Path, base: str, *, is_after_self: bool = False) -> Iterator[_Entry]:
+    """Yield what the defaults of a file name, or name after `_self_`, and whatever they hold that names nothing."""
     root = yamlio.load_nodes(file.read_text(encoding="utf-8-sig"))
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     for node in (value for key, value in pairs if key.value == "defaults"):
         if not isinstance(node, yaml.SequenceNode):
             yield _Entry(None, "", "defaults are a list", _place(file, node))
             continue
-        for item in node.value:
+        places = [i for i, item in enumerate(node.value) if item.value == _SELF]
+        start = (places[0] if places else len(node.value)) if is_after_self else 0
+        for item in node.value[start:]:
             yield from _named(file, base, item)
         for item in [item for item in node.value if item.value == _SELF][1:]:
             yield _Entry(None, "", "_self_ stands in a list of defaults once", _place(file, item))

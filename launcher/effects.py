@@ -1,14 +1,12 @@
 """What the overrides of a launch come to: which of them set or remove which key in the end, and which do nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hydra.core.override_parser.types import Override
 
 from launcher.problems import Notice, shown
-from launcher.scales import AUTO, lookup, prefixes
-
-SCALES = "recipes.scale_config"
+from launcher.scales import AUTO, SCALES, lookup, prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +40,23 @@ class Effects:
     @property
     def explicit(self) -> dict[str, str]:
         """Dotted path of every leaf that overrides set, to the override as it may be shown."""
-        return {path: shown(override.input_line) for path, override in self.set_by.items()}
+        return _shown(self.set_by)
 
     @property
     def removed(self) -> dict[str, str]:
         """Dotted path of every key that overrides remove, to the override as it may be shown."""
-        return {path: shown(override.input_line) for path, override in self.removed_by.items()}
+        return _shown(self.removed_by)
 
     def idle(self, values: Iterable[Override]) -> tuple[Notice, ...]:
         """Return a notice for each override of `values` that changes nothing."""
         used = {id(override) for known in (self.set_by, self.removed_by) for override in known.values()}
-        return tuple(Notice("N165", _why_idle(override)) for override in values if id(override) not in used)
+        return tuple(_idle_value(override) for override in values if id(override) not in used)
+
+
+def _shown(known: Mapping[str, Override]) -> dict[str, str]:
+    """Return what is known of each path as it may be shown; one override may set thousands."""
+    texts = {id(override): shown(override.input_line) for override in {id(o): o for o in known.values()}.values()}
+    return {path: texts[id(override)] for path, override in known.items()}
 
 
 def _holds_more(override: Override, path: str) -> bool:
@@ -62,8 +66,13 @@ def _holds_more(override: Override, path: str) -> bool:
     return isinstance(value, list) or (path == SCALES and value == AUTO)
 
 
-def _why_idle(override: Override) -> str:
-    text, key = shown(override.input_line), override.key_or_group
+def _idle_value(override: Override) -> Notice:
     if not override.is_delete() and override.value() == {}:
-        return f"{text} changes nothing: {{}} adds no key to those of {key}; ~{key} removes them"
-    return f"{text} changes nothing: a later override decides"
+        key = override.key_or_group
+        return idle(override, f"{{}} adds no key to those of {key}; ~{key} removes them")
+    return idle(override)
+
+
+def idle(override: Override, why: str = "a later override decides") -> Notice:
+    """Return the notice that an override changes nothing."""
+    return Notice("N165", f"{shown(override.input_line)} changes nothing: {why}")

@@ -1,6 +1,7 @@
 """What every typed part of the configuration is made of."""
 
 import os
+import re
 from typing import Annotated, Any, TypeVar
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them reads every installed package
@@ -21,9 +22,12 @@ class Model(BaseModel):
     )
 
 
+_INDEX = re.compile("[0-9]{1,6}")
+
+
 def indexed(value: Any) -> Any:
     """Turn `{0: a, 1: b}` into `[a, b]`: what `+key.0.field=…` on the command line builds."""
-    if isinstance(value, dict) and value and all(k.isdigit() for k in value):
+    if isinstance(value, dict) and value and all(_INDEX.fullmatch(k) for k in value):
         return [value[k] for k in sorted(value, key=int)]
     return value
 
@@ -32,6 +36,18 @@ _T = TypeVar("_T")
 Listed = Annotated[list[_T], BeforeValidator(indexed)]
 """A list that the command line may also fill by index."""
 
-PositiveInt = Annotated[int, Field(ge=1)]
+INT32, INT64 = 2**31 - 1, 2**63 - 1
+"""Largest numbers of 32 and 64 bits with a sign; every reader of a configuration holds the latter."""
+MOST_SAMPLES = INT32
+"""Largest batch. What is counted, divided and printed for every size stays small."""
+
+PositiveInt = Annotated[int, Field(ge=1, le=INT64)]
+BatchSize = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
+ShareSize = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
 NodeCount = Annotated[int, Field(ge=1, le=100_000)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+DeviceCount = Annotated[int, Field(ge=1, le=1024)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=INT64)]
+
+Positive32 = Annotated[int, Field(ge=1, le=INT32)]
+NonNegative32 = Annotated[int, Field(ge=0, le=INT32)]
+"""Numbers of a job's specification. Source: Kubernetes, API Conventions: integers are int32 unless they need more."""

@@ -1,7 +1,7 @@
-"""What a user should know of the instance type of a job that is otherwise right, and of one that no table has."""
+"""Notices about instance types: of a job that passes every check, and of a type that the table lacks."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from launcher import instance_specs
 from launcher.instances import Instance, canonical, table
@@ -10,6 +10,7 @@ from launcher.scales import get
 
 if TYPE_CHECKING:
     from launcher.check import Draft
+    from launcher.compose import Composition
 
 _LABELS = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
 _COMPARED = {
@@ -22,9 +23,9 @@ _COMPARED = {
 
 
 def notices(draft: "Draft") -> Iterator[Notice]:
-    """Yield what is to be said of a job's instance type."""
+    """Yield the notices about a checked job's instance type."""
     if draft.backend == "local":
-        yield from unknown(draft.composition.tree, "cluster=local does not use it")
+        yield from unknown(draft.composition)
         return
     instance = draft.instance
     yield from _described(draft, instance)
@@ -39,17 +40,22 @@ def notices(draft: "Draft") -> Iterator[Notice]:
         yield Notice("N164", f"{instance.name} has no EFA: nodes exchange gradients over TCP")
 
 
-def unknown(tree: Mapping[str, Any], consequence: str) -> Iterator[Notice]:
-    """Yield a notice where a composed tree chooses an instance type that nothing knows.
-
-    Args:
-        tree: The configuration, checked or not.
-        consequence: What follows from it.
-    """
-    name, specs = tree.get("instance_type"), get(tree, instance_specs.KEY)
-    described = [get(spec, "name") for spec in specs] if isinstance(specs, list) else []
-    if isinstance(name, str) and canonical(name) not in {*table(), *(canonical(str(each)) for each in described)}:
+def unknown(composition: "Composition") -> Iterator[Notice]:
+    """Yield a notice where a configuration, checked or not, has an instance type that the table lacks."""
+    name, specs = composition.tree.get("instance_type"), get(composition.tree, instance_specs.KEY)
+    described = [str(get(spec, "name")) for spec in specs] if isinstance(specs, list) else []
+    if isinstance(name, str) and canonical(name) not in {*table(), *map(canonical, described)}:
+        is_here = composition.backend == "local"
+        consequence = "cluster=local does not use it" if is_here else "a launch is refused unless it is described"
         yield Notice("N160", f"instance_type={name} is not an instance type of the table; {consequence}")
+
+
+def unknown_nodes(instance_types: Iterable[str | None]) -> Iterator[Notice]:
+    """Yield a notice of the instance types of a cluster's nodes that the table lacks."""
+    if names := sorted({name for name in instance_types if name and canonical(name) not in table()}):
+        yield Notice(
+            "N160", f"not in the table of instance types: {', '.join(names)}; {instance_specs.KEY} describes them"
+        )
 
 
 def _described(draft: "Draft", instance: Instance) -> Iterator[Notice]:
@@ -64,7 +70,7 @@ def _described(draft: "Draft", instance: Instance) -> Iterator[Notice]:
 
 
 def _selected(draft: "Draft") -> Iterator[Notice]:
-    """Yield a notice for each type that a job's node selection names and nothing knows."""
+    """Yield a notice for each type of a job's node selection that neither the table nor the recipe has."""
     selector = getattr(draft.settings, "label_selector", None)
     for terms in (selector.required, selector.preferred) if selector else ():
         for label in _LABELS:

@@ -38,11 +38,11 @@ class InstanceSpec(Model):
     """Instruction set that the image must be built for."""
 
 
-def find(instance_type: str, specs: Iterable[InstanceSpec] | None = ()) -> Instance | None:
+def find(instance_type: object, specs: Iterable[InstanceSpec] | None = ()) -> Instance | None:
     """Return an instance type; None if the table lacks it and no description of it is complete.
 
     Args:
-        instance_type: Its name, with or without `ml.`.
+        instance_type: Its name, with or without `ml.`; a faulty value is no type.
         specs: What the recipe describes.
     """
     found = table().get(canonical(instance_type))
@@ -53,10 +53,11 @@ def find(instance_type: str, specs: Iterable[InstanceSpec] | None = ()) -> Insta
 
 
 def missing(spec: InstanceSpec) -> list[str]:
-    """Return the keys that a description lacks. One of a type in the table may leave out any."""
-    if canonical(spec.name) in table():
-        return []
-    needed = (*_NEEDED, "accelerator") if spec.accelerators else _NEEDED
+    """Return the keys that a description lacks. One of a type in the table need only say what differs."""
+    known = table().get(canonical(spec.name))
+    needed = () if known else _NEEDED
+    if spec.accelerators and not (known and known.accelerator_resource):
+        needed = (*needed, "accelerator")
     return [key for key in needed if getattr(spec, key) is None]
 
 
@@ -73,4 +74,5 @@ def _described(spec: InstanceSpec, known: Instance | None) -> Instance:
         "memory_gib": spec.memory_gib,
         "architecture": spec.architecture,
     }
-    return replace(base, **{key: value for key, value in given.items() if value is not None})
+    found = replace(base, **{key: value for key, value in given.items() if value is not None})
+    return found if found.accelerators else replace(found, accelerator_resource=None)

@@ -89,9 +89,10 @@ def requested(instance: Instance, accelerators: int, memory_gib: int | None = No
     return {"cpu": f"{cpu_m}m", "memory": f"{memory_mib // 1024}Gi" if memory_mib % 1024 == 0 else f"{memory_mib}Mi"}
 
 
-def canonical(instance_type: str) -> str:
-    """Return the name with its `ml.` prefix."""
-    return instance_type if instance_type.startswith("ml.") else f"ml.{instance_type}"
+def canonical(instance_type: object) -> str:
+    """Return the name with its `ml.` prefix; of a value that is not a text, which a check reports, its text."""
+    name = str(instance_type)
+    return name if name.startswith("ml.") else f"ml.{name}"
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 
 from launcher import yamlio
 from launcher.compose import compose
+from launcher.override_text import quoted
 from launcher.problems import fail
 from launcher.render import render_template
 from launcher.scales import get
@@ -21,6 +23,8 @@ SCHEMAS = ".schemas"
 """Folder beside the recipe that holds the schema its first line names."""
 
 _ARGS = "training_config.training_args"
+_OF_DEFAULTS = re.compile(r"[@$\n\r\t]|^(?:optional|override) |^\s|\s$|^/|:/")
+"""What Hydra reads in a name of `defaults`. Source: Hydra, The Defaults List."""
 _OFTEN_CHANGED = (
     "instance_types",
     "trainer.devices",
@@ -64,16 +68,16 @@ def write(path: Path, base: str) -> Path:
     """
     if path.suffix not in (".yaml", ".yml"):
         raise fail("E805", str(path), "a recipe's file ends in .yaml", remedy=f"{path}.yaml")
-    if path.exists():
+    if os.path.lexists(path):
         raise fail("E805", str(path), "exists and is never overwritten", remedy="another name, or remove it first")
-    recipe = compose([f"recipes='{base}'"], Path.cwd()).tree["recipes"]
+    recipe = compose([f"recipes={quoted(base)}"], Path.cwd()).tree["recipes"]
     model_type = get(recipe, "run.model_type")
     schema = Path(SCHEMAS, f"{model_type}.json")
     text = render_template(
         "new/recipe.yaml.j2",
         schema=schema,
         file=path.name,
-        inherits=_inherits(path, base),
+        inherits=_flow(_inherits(path, base)),
         display_name=" ".join(path.stem.split()),
         name=re.sub(r"[^a-z0-9]+", "-", path.stem.lower())[:63].strip("-") or "my-run",
         keys=list(_lines(recipe, model_type)),
@@ -97,7 +101,15 @@ def _inherits(path: Path, base: str) -> str:
     if file.resolve().parent != path.parent.resolve():
         remedy = f"write it into {file.parent}, or use that folder with hydra.searchpath"
         raise fail("E805", str(path), "inherits a file of its own folder only", value=base, remedy=remedy)
+    if found := _OF_DEFAULTS.search(file.stem):
+        message = f"a name with {found[0]!r} means something else in defaults"
+        raise fail("E805", str(path), message, value=base, remedy="rename the file that it inherits")
     return f"{file.stem}@_here_"
+
+
+def _flow(entry: str) -> str:
+    """Return an entry of a list as YAML reads it back."""
+    return entry if re.fullmatch(r"/?[\w./-]+@_here_", entry, re.ASCII) else yamlio.dump_flow(entry)
 
 
 def _lines(recipe: Mapping[str, Any], model_type: str) -> Iterator[str]:

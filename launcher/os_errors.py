@@ -65,11 +65,11 @@ def refused(code: str, where: str, error: OSError, path: Path | str | None = Non
 
 
 def environmental(error: OSError) -> Problem | None:
-    """Return an error that nothing has expected as a Problem (E718); None where it may be a fault of this program."""
+    """Return an error that nothing has expected as a Problem (E719); None where it may be a fault of this program."""
     if error.errno not in _ENVIRONMENT:
         return None
     message, remedy = described(error)
-    return Problem("E718", "operating system", message, remedy=remedy)
+    return Problem("E719", "operating system", message, remedy=remedy)
 
 
 def written(folder: Path) -> OSError | None:

@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import Sequence
 
 from launcher import bundle as bundles
-from launcher import jobs, tracking
+from launcher import jobs, redaction, tracking
 from launcher.backends.base import Backend
 from launcher.check import backend_module, check
 from launcher.compose import compose
 from launcher.context import LaunchContext, current_user
 from launcher.jobs import JobRecord
 from launcher.plan import plan
-from launcher.problems import ProblemsFound
+from launcher.problems import Problem, ProblemsFound
 from launcher.render import render_bundle
 from launcher.specs import Bundle, JobHandle, JobSpec, JobState
 
@@ -25,7 +25,7 @@ def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
     Raises:
         ProblemsFound: Every fault in what the user gave.
     """
-    job = plan(check(compose(overrides, context.cwd)), context)
+    job = plan(check(compose(overrides, context.cwd, context.suffix)), context)
     if problems := load_backend(job.backend).check(job):
         raise ProblemsFound(problems)
     return job
@@ -33,7 +33,25 @@ def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
 
 def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
-    return render_bundle(job, context, load_backend(job.backend))
+    bundle = render_bundle(job, context, load_backend(job.backend))
+    _refuse_secrets(bundle)
+    return bundle
+
+
+def _refuse_secrets(bundle: Bundle) -> None:
+    """Raise Problems where a file holds the value of a variable or a key that is named like a secret."""
+    problems = [
+        Problem(
+            "E610",
+            f"{bundle.directory.name}/{name}",
+            f"would hold the value of {where}",
+            remedy="name the secret in env_vars: NAME={secretKeyRef: {name: …, key: …}} or {env: NAME}",
+        )
+        for name, text in bundle.files.items()
+        for where in redaction.exposed(text)
+    ]
+    if problems:
+        raise ProblemsFound(tuple(problems))
 
 
 def validate(job: JobSpec, context: LaunchContext) -> None:
@@ -42,8 +60,7 @@ def validate(job: JobSpec, context: LaunchContext) -> None:
     Raises:
         ProblemsFound: Every reason for which they would not.
     """
-    backend = load_backend(job.backend)
-    if problems := backend.validate(render_bundle(job, context, backend)):
+    if problems := load_backend(job.backend).validate(render(job, context)):
         raise ProblemsFound(problems)
 
 
@@ -87,7 +104,8 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
             handle = backend.submit(bundle)
         return jobs.record(bundle, handle, current_user())
     except (ProblemsFound, KeyboardInterrupt) as error:
-        if handle is None or backend.ends_with_launcher:
+        is_undone = handle is None and getattr(error, "outcome", None) is None
+        if is_undone or backend.ends_with_launcher:
             _end_refused(bundle, backend, handle, is_interrupted=isinstance(error, KeyboardInterrupt))
         raise
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import batch, instance_notices
+from launcher import batch, instance_notices, shadowed
 from launcher.check import Draft, Scale, backend_module
 from launcher.checkpointing.section import compiled
-from launcher.context import LaunchContext
+from launcher.compose import Composition
+from launcher.context import LaunchContext, job_name
 from launcher.families import interface
 from launcher.instances import canonical
 from launcher.problems import Notice
@@ -17,7 +18,7 @@ from launcher.rules.batches import is_uneven
 from launcher.rules.custom import is_script, is_unstated
 from launcher.rules.elasticity import bounds_moved
 from launcher.rules.models import MODEL
-from launcher.scales import ABSENT, get, lookup, replaced
+from launcher.scales import ABSENT, SCALES, get, lookup, replaced
 from launcher.specs import (
     DEFAULT_SAVE_TIMEOUT_S,
     BatchSplit,
@@ -28,9 +29,6 @@ from launcher.specs import (
     ScalePoint,
     start_size,
 )
-
-_NAME_LENGTH = 34
-"""Characters of run.name kept in a job name. Source: the published launcher's job names."""
 
 _ARGS = "training_config.training_args"
 _NUM_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
@@ -46,10 +44,10 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         The job, its sizes ascending. Its configurations hold no secret, and no MLflow run yet.
     """
     policy = draft.recipe.elastic_policy
-    name = f"{draft.recipe.run.name[:_NAME_LENGTH].rstrip('-')}-{context.suffix}"
+    name = job_name(draft.recipe.run.name, context.suffix)
     section = draft.recipe.checkpointing
     tiers = section and compiled(section, name, context.cwd if draft.backend == "local" else None)
-    sizes = tuple(_scale_point(draft, scale, tiers) for scale in draft.sizes)
+    sizes = tuple(_scale_point(draft, scale, name, tiers) for scale in draft.sizes)
     job = JobSpec(
         name=name,
         backend=draft.backend,
@@ -70,7 +68,8 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
     job = _as_its_backend_starts_it(draft, job)
-    own = filter(None, (backend_module(draft.backend, part) for part in ("security", "unplayed")))
+    parts = ("security", "stopping", "unplayed", "notices")
+    own = filter(None, (backend_module(draft.backend, part) for part in parts))
     return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
 
 
@@ -86,6 +85,13 @@ def _as_its_backend_starts_it(draft: Draft, job: JobSpec) -> JobSpec:
         message = f"the job starts on {nodes} nodes, which its scenario gives it; num_nodes={wanted} has no effect"
         notices.append(Notice("N102", message))
     return dataclasses.replace(job, initial_nodes=nodes, notices=tuple(notices))
+
+
+def _of_other_sizes(draft: Draft) -> Iterator[Notice]:
+    """Yield a notice for each override of a single size that a static job does not read."""
+    decided = {} if draft.is_elastic else draft.composition.decided
+    for text in dict.fromkeys(text for path, text in decided.items() if path.startswith(f"{SCALES}.")):
+        yield Notice("N165", f"{text} changes nothing: the job is static")
 
 
 def tracking(job: JobSpec) -> Mlflow:
@@ -110,7 +116,7 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
     )
 
 
-def _scale_point(draft: Draft, scale: Scale, tiers: Mapping[str, Any] | None) -> ScalePoint:
+def _scale_point(draft: Draft, scale: Scale, name: str, tiers: Mapping[str, Any] | None) -> ScalePoint:
     args, size = scale.args, draft.data_parallel_size(scale)
     if is_uneven(scale):
         uneven = args.uneven_batch
@@ -132,7 +138,7 @@ def _scale_point(draft: Draft, scale: Scale, tiers: Mapping[str, Any] | None) ->
         micro_batch_size=micro,
         grad_accumulation=steps,
         learning_rate=_learning_rate(draft, scale),
-        config=_container_config(draft, scale.tree, tiers),
+        config=_container_config(draft, scale.tree, name, tiers),
     )
 
 
@@ -154,8 +160,10 @@ def _micro_of_uneven(draft: Draft, scale: Scale) -> int | None:
     return scale.args.micro_train_batch_size if is_cut else None
 
 
-def _container_config(draft: Draft, tree: Mapping[str, Any], tiers: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the recipe as the container reads it: real devices, no reference to a secret, no launcher keys.
+def _container_config(
+    draft: Draft, tree: Mapping[str, Any], name: str, tiers: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return the recipe as the container reads it: the job's name, real devices, no secret, no launcher keys.
 
     It shares what is the same at every size; nobody changes it.
     """
@@ -165,9 +173,17 @@ def _container_config(draft: Draft, tree: Mapping[str, Any], tiers: Mapping[str,
         kept |= {"tracking_uri": "", "run_id": ""}
     config = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
     config |= {"checkpointing": tiers} if tiers else {}
+    config = named(config, draft.composition, name)
     config = replaced(config, "trainer.devices", draft.devices)
     config = replaced(config, "run.hf_access_token", None)
     return replaced(config, "training_config.mlflow", kept)
+
+
+def named(recipe: Mapping[str, Any], composition: Composition, name: str) -> Mapping[str, Any]:
+    """Return a recipe with the job's name where the composition has its run.name."""
+    for path in composition.name_paths:
+        recipe = replaced(recipe, path.removeprefix("recipes."), name)
+    return recipe
 
 
 def _whole_config(draft: Draft) -> Mapping[str, Any]:
@@ -206,6 +222,8 @@ def _resources(draft: Draft) -> Resources:
 
 def _all_notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> Iterator[Notice]:
     yield from draft.composition.notices
+    yield from _of_other_sizes(draft)
+    yield from shadowed.notices(draft)
     yield from draft.notices
     yield from instance_notices.notices(draft)
     yield from _notices(draft, sizes)

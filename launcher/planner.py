@@ -42,7 +42,8 @@ class Given:
     Args:
         table: The recipe's own `scale_config`, which `auto` shadows; empty when it has none.
         base: Values of the base keys below the user's own.
-        own: Base keys that the user set: by an override, or in the file that says `auto`.
+        own: Base keys that the user set: by an override, in the file that says `auto`, or in a file of his own that
+            inherits the table.
         has_rate: False where the recipe of a script states no learning rate.
     """
 
@@ -94,6 +95,8 @@ def given(composition: "Composition") -> Given:
     """Return what a recipe's files say of its batch, below what the user chose."""
     says = composition.layers("recipes.scale_config")
     first_own = max((layer for layer, value in says if value == AUTO), default=math.inf)
+    below = max((layer for layer, value in says if value != AUTO), default=-1)
+    chosen = {layer for layer in composition.own_layers if layer > below}
     table: Mapping[str, Any] = {}
     for _, value in says:
         table = merged(table, value) if isinstance(value, Mapping) else table if value == AUTO else {}
@@ -101,8 +104,9 @@ def given(composition: "Composition") -> Given:
     for name in (_BATCH, _MICRO, _RATE):
         path = f"recipes.{ARGS}.{name}"
         layers = composition.layers(path)
-        base[name] = next((value for layer, value in reversed(layers) if layer < first_own), None)
-        if path in composition.explicit or any(layer >= first_own for layer, _ in layers):
+        inherited = [value for layer, value in layers if layer < first_own and layer not in chosen]
+        base[name] = inherited[-1] if inherited else None
+        if path in composition.explicit or len(inherited) < len(layers):
             own.add(name)
     has_rate = not is_stand_in(composition.origin(f"recipes.{ARGS}.{_RATE}"))
     return Given(table, base, frozenset(own), has_rate)

@@ -4,13 +4,23 @@ Models are strict (a string is never a boolean or a number), frozen, and refuse 
 `recipes_collection/`, not here; a field has a default of None only where a recipe may leave the key out.
 """
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from launcher.checkpointing.section import Checkpointing
-from launcher.fields import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
+from launcher.fields import (
+    BatchSize,
+    DeviceCount,
+    Listed,
+    Model,
+    NodeCount,
+    NonNegative32,
+    PositiveInt,
+    ShareSize,
+)
 from launcher.instance_specs import InstanceSpec
 from launcher.problems import Notice
 
@@ -18,12 +28,31 @@ if TYPE_CHECKING:
     from launcher.checkpointing.sizes import Content
 
 
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""Source: Kubernetes, Object Names and IDs: DNS subdomain names."""
+_SECRET_KEY = re.compile(r"\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*")
+"""Source: Kubernetes, Secrets: keys of data, neither . nor beginning with two dots."""
+_LONGEST_NAME = 253
+
+
+def _secret_name(name: str) -> str:
+    if not _SUBDOMAIN.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise ValueError("should be a DNS name: lower-case letters, digits, - and .")
+    return name
+
+
+def _secret_key(key: str) -> str:
+    if not _SECRET_KEY.fullmatch(key) or len(key) > _LONGEST_NAME:
+        raise ValueError("should be a key of a Secret: letters, digits, -, _ and ., not beginning with two dots")
+    return key
+
+
 class SecretKeyRef(Model):
     """A key of a Kubernetes Secret in the job's namespace."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+    name: Annotated[str, AfterValidator(_secret_name)]
     """Name of the Secret object, in the job's own namespace."""
-    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")]
+    key: Annotated[str, AfterValidator(_secret_key)]
     """Which entry of that Secret holds the value."""
 
 
@@ -47,10 +76,11 @@ class Run(Model):
 
     name: str
     """Start of the job's name (its first 34 characters; a random ending follows), and the default MLflow experiment.
-    A DNS label: at most 63 lower-case letters, digits and -."""
+    A DNS label: at most 63 lower-case letters, digits and -. The container, and paths that refer to it as
+    ${recipes.run.name}, get the job's name."""
     results_dir: str
-    """Folder for results, as the container sees it; handed to it unchanged. The bundle's own folder follows
-    base_results_dir."""
+    """Folder for results, as the container sees it. The default ends with the job's name, so that two launches share
+    no folder. The bundle's own folder follows base_results_dir."""
     model_type: str
     """The family that trains it. It decides which keys a recipe may have and which program is started."""
     hf_access_token: SecretRef | None
@@ -61,7 +91,7 @@ class Run(Model):
 class Trainer(Model):
     """Processes a node, and nodes the job starts with."""
 
-    devices: PositiveInt
+    devices: DeviceCount
     """Worker processes a node, one for each accelerator. On an instance with fewer it is lowered, with a notice,
     unless you set it yourself."""
     num_nodes: NodeCount
@@ -114,15 +144,15 @@ class ElasticSettings(Model):
     use_graceful_shutdown: bool
     """true lets workers save a checkpoint when the size changes. false ends them at once; they redo what the last
     regular checkpoint does not hold."""
-    scaling_timeout: NonNegativeInt | None = None
+    scaling_timeout: NonNegative32 | None = None
     """Seconds to wait before a scale-up. More keeps a job from restarting for nodes that soon leave again; less uses
     free nodes earlier."""
-    graceful_shutdown_timeout: NonNegativeInt | None = None
+    graceful_shutdown_timeout: NonNegative32 | None = None
     """Seconds workers have to save and exit before they are killed. Raise it when the checkpoint of a large model
     takes longer, or its work is lost."""
-    faulty_timeout: NonNegativeInt | None = None
+    faulty_timeout: NonNegative32 | None = None
     """Seconds to wait for a lost or faulty node to come back before the job goes on with fewer."""
-    scale_up_snooze_time: NonNegativeInt | None = None
+    scale_up_snooze_time: NonNegative32 | None = None
     """Seconds after a restart in which the job does not grow, against one restart on another."""
     preemption: Preemption | None = None
     """Two priorities for one job, so that only its elastic nodes are preempted. Needs min_nodes below max_nodes."""
@@ -134,11 +164,11 @@ class UnevenBatch(Model):
     use_uneven_batch: bool
     """true deals the samples by the three numbers below, false evenly. launcher.runtime cuts the shares by
     micro_train_batch_size; the published recipes take each in one pass."""
-    num_dp_groups_with_small_batch_size: NonNegativeInt | None = None
+    num_dp_groups_with_small_batch_size: ShareSize | None = None
     """How many data-parallel ranks take the small share; all others take the large one."""
-    small_local_batch_size: NonNegativeInt | None = None
+    small_local_batch_size: ShareSize | None = None
     """Samples per optimizer step of each rank with the small share; at least 1."""
-    large_local_batch_size: NonNegativeInt | None = None
+    large_local_batch_size: ShareSize | None = None
     """Samples per optimizer step of each other rank, and without a micro batch the most a device holds at once.
     small · num_small + large · (ranks − num_small) must be train_batch_size."""
 
@@ -146,15 +176,15 @@ class UnevenBatch(Model):
 class BatchArgs(Model):
     """The part of `training_args` that the planner reads; a family's own arguments extend it."""
 
-    train_batch_size: PositiveInt
+    train_batch_size: BatchSize
     """Samples per optimizer step over all ranks. Part of the training's outcome: keep it the same at every size, and
     scale the learning rate when you change it."""
-    micro_train_batch_size: PositiveInt
+    micro_train_batch_size: BatchSize
     """Samples per forward pass on one rank. Larger is faster and needs more device memory; the outcome stays the
     same, as accumulation makes up the difference."""
     learning_rate: Annotated[float, Field(gt=0)]
     """Peak learning rate, after warm-up. An override of this key holds at every size."""
-    ring_attn_size: PositiveInt
+    ring_attn_size: BatchSize
     """Ranks that share the sequence of one sample; a divisor of the ranks at every size. Raise it when one sample
     does not fit in a device's memory: it leaves fewer ranks to deal samples to."""
     training_dir: str
@@ -200,7 +230,7 @@ class RecipeResources(Model):
 class Planner(Model):
     """How `scale_config: auto` plans. Without it, sizes are planned by the defaults."""
 
-    max_micro_batch_size: PositiveInt | None = None
+    max_micro_batch_size: BatchSize | None = None
     """Most samples that one device's memory holds in a forward pass. Left out: the largest that the recipe's own
     sizes use."""
     learning_rate: Literal["keep", "sqrt", "linear"] | None = None
@@ -216,9 +246,9 @@ class CustomRun(Model):
 
     name: str
     """Start of the job's name: a DNS label."""
-    nodes: PositiveInt
+    nodes: NodeCount
     """Nodes the job starts with."""
-    ntasks_per_node: PositiveInt
+    ntasks_per_node: DeviceCount
     """Worker processes a node; one for each accelerator uses them all."""
 
 

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.chosen import first_line
+from launcher.context import job_name
 from launcher.problems import Problem
 from launcher.scales import ABSENT, child
 
@@ -19,6 +20,13 @@ _MOST = 100_000
 """Values of a configuration with references written out, a hundred characters of text counted as one."""
 
 _REFERENCE = re.compile(r"\$\{\s*(\.*)([\w\-.\[\]]*)\s*\}")
+
+_NAMES = RUN_NAME, _SCRIPT_NAME, _EXPERIMENT = (
+    "recipes.run.name",
+    "recipes.training_cfg.run.name",
+    "recipes.training_config.mlflow.experiment_name",
+)
+"""Keys that hold a name of the job, and the one that does so for many jobs."""
 
 
 class _Fault(Exception):
@@ -135,3 +143,23 @@ def unresolved(node: Any, path: str) -> Iterator[Problem]:
             continue
         if OmegaConf.is_config(value):
             yield from unresolved(value, here)
+
+
+def give_job_name(config: Any, suffix: str) -> dict[str, str]:
+    """Set run.name to the job's name, so that references follow; return what was stated, by path.
+
+    An MLflow experiment keeps the stated name: it holds the runs of many jobs. A name that is faulty stays as it is.
+    """
+    try:
+        name, script_name, experiment = (OmegaConf.select(config, path) for path in _NAMES)
+    except (OmegaConfBaseException, RecursionError):  # reported when all is resolved
+        return {}
+    if not isinstance(name, str) or not name:
+        return {}
+    is_script_name = OmegaConf.is_interpolation(config.recipes.run, "name") and script_name == name
+    paths = (RUN_NAME, _SCRIPT_NAME) if is_script_name else (RUN_NAME,)
+    for path in paths:
+        OmegaConf.update(config, path, job_name(name, suffix))
+    if experiment is not None:
+        OmegaConf.update(config, _EXPERIMENT, experiment)
+    return dict.fromkeys(paths, name)

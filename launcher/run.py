@@ -1,12 +1,27 @@
 """`python main.py`: overrides to a running job, and an exit code."""
 
+import collections
+import contextlib
 import signal
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher import adopted, console, interrupts, jobs, os_errors, pipeline, relaunch, terminal, tracking
+from launcher import (
+    adopted,
+    console,
+    interrupts,
+    job_names,
+    jobs,
+    os_errors,
+    pipeline,
+    process,
+    redaction,
+    relaunch,
+    terminal,
+    tracking,
+)
 from launcher import bundle as bundles
 from launcher.backends.base import Backend
 from launcher.context import LaunchContext
@@ -15,7 +30,7 @@ from launcher.interrupts import Interrupted, deferred, exit_code, mute_lost_stre
 from launcher.jobs import JobRecord
 from launcher.problems import ProblemsFound
 from launcher.scales import get
-from launcher.specs import Bundle, JobHandle, JobState, JobStatus
+from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
 if TYPE_CHECKING:
     from launcher.timeline import Timeline
@@ -32,31 +47,39 @@ EXIT_CODES = {
 _LATE = "about to end; Ctrl-C once more leaves the rest undone"
 
 
-def main(overrides: Sequence[str]) -> int:
+def main(overrides: Sequence[str], name: str | None = None) -> int:
     """Compile `overrides`, write the bundle, launch it and follow it where that is asked for.
+
+    Args:
+        overrides: As typed by the user.
+        name: What the user calls the job, if anything.
 
     Returns:
         The exit code: 0, 2 when the input is at fault, 3 when the job failed, 128 and the signal's number when a
         signal ended it (130 at Ctrl-C, 143 at SIGTERM, 129 at SIGHUP).
     """
+    redaction.install()
     with signals_as_interrupts():
-        return _main(overrides)
+        return _main(overrides, name)
 
 
-def _main(overrides: Sequence[str]) -> int:
+def _main(overrides: Sequence[str], name: str | None) -> int:
     outcome = "nothing was written or submitted"
     try:
         context = LaunchContext.read()
-        job = pipeline.prepare(overrides, context)
+        job = _prepared(overrides, context, name)
         terminal.show_plan(job)
         if job.config["server_dry_run"]:
             pipeline.validate(job, context)
             console.say("the cluster would take this job; nothing was created there")
+        process.allow_clean_up()
         if tracking.is_tracked(job):
             console.say("reserving the MLflow run …", "dim", stderr=True)
         job = pipeline.track(job, context)
         bundle = pipeline.render(job, context)
         pipeline.write(bundle)
+        if name is not None:
+            job_names.give(bundle.directory, name)
         outcome = f"the bundle {bundle.directory.name} is written, nothing was submitted"
         if job.config["dry_run"] or job.config["server_dry_run"]:
             terminal.show_bundle(bundle, next_step=f"recipes launch {terminal.typed_path(bundle.directory)}")
@@ -70,13 +93,29 @@ def _main(overrides: Sequence[str]) -> int:
     except ProblemsFound as error:
         if "debug=true" in (text.lstrip("+") for text in overrides):
             traceback.print_exception(error, chain=False)  # what it was raised from may repeat a secret
-        console.show_problems(error.problems, outcome)
+        console.show_problems(error.problems, error.outcome or outcome)
         return USER_ERROR
     except OSError as error:
         if (problem := os_errors.environmental(error)) is None:
             raise
         console.show_problems((problem,), outcome)
         return USER_ERROR
+
+
+def _prepared(overrides: Sequence[str], context: LaunchContext, name: str | None) -> JobSpec:
+    """Return the planned job, unless it or its name is at fault.
+
+    Raises:
+        ProblemsFound: Every fault in what the user gave.
+    """
+    found = job_names.problems(name)
+    try:
+        job = pipeline.prepare(overrides, context)
+    except ProblemsFound as error:
+        raise ProblemsFound((*found, *error.problems)) from error
+    if found := found or job_names.problems(name, job.base_results_dir):
+        raise ProblemsFound(found)
+    return job
 
 
 def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:
@@ -104,6 +143,13 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
 def _run_elsewhere(bundle: Bundle, backend: Backend, *, wait: bool, is_again: bool) -> int:
     """Start a job that outlives this process; follow it to its end with `wait`."""
     job = _submit(bundle, backend, is_again=is_again)
+    try:
+        return _attend(bundle, backend, job, wait=wait)
+    except ProblemsFound as error:
+        raise ProblemsFound(error.problems, f"the job was submitted as {job.handle.native_id}") from error
+
+
+def _attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> int:
     terminal.show_submitted(job.handle)
     if wait:
         return _follow(bundle, backend, job)
@@ -173,12 +219,14 @@ def _follow(bundle: Bundle, backend: Backend, job: JobRecord) -> int:
     return EXIT_CODES[status.state]
 
 
-def _show_log(backend: Backend, handle: JobHandle, *, follow: bool) -> None:
-    """Show a job's log; how the job ends does not depend on whether it can be read."""
+def _show_log(backend: Backend, handle: JobHandle, *, follow: bool) -> bool:
+    """Show a job's log and return whether it could be read; how the job ends does not depend on that."""
     try:
         terminal.follow(backend.logs(handle, follow=follow))
     except ProblemsFound as error:
         console.show_problems(error.problems, "only the job's log cannot be shown")
+        return False
+    return True
 
 
 def _run_here(bundle: Bundle, backend: Backend, *, is_again: bool) -> int:
@@ -186,7 +234,9 @@ def _run_here(bundle: Bundle, backend: Backend, *, is_again: bool) -> int:
     job = interrupt = None
     try:
         job = _submit(bundle, backend, is_again=is_again)
-        terminal.follow(backend.logs(job.handle, follow=True))
+        if not _show_log(backend, job.handle, follow=True):
+            with contextlib.suppress(ProblemsFound):  # its status is read once more below
+                collections.deque(backend.wait(job.handle), maxlen=0)
     except (KeyboardInterrupt, BrokenPipeError) as error:
         if job is None:
             if isinstance(error, KeyboardInterrupt):
@@ -203,8 +253,8 @@ def _end_here(bundle: Bundle, backend: Backend, handle: JobHandle, interrupt: Ke
     with deferred(_LATE):
         try:
             status = backend.status(handle)
-        except ProblemsFound as error:  # its folder is gone
-            console.show_problems(error.problems, "the job has failed")
+        except ProblemsFound as error:  # its folder is gone, or its record is damaged
+            console.show_problems(error.problems, "the job was started; how it ended cannot be read")
             _close_run(bundle, JobState.FAILED, outcome="its metrics that were not sent yet are lost")
             return JOB_FAILED
         is_interrupted = interrupt is not None and status.state is JobState.CANCELLED

@@ -12,11 +12,11 @@ import yaml
 from pydantic import Field
 
 from launcher import instance_specs, instances, pod_policy, yamlio
+from launcher.fields import Listed, Model, NodeCount, NonNegativeInt
 from launcher.instance_specs import InstanceSpec
 from launcher.instances import Instance
 from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
-from launcher.recipe import Listed, Model, NodeCount, NonNegativeInt
 from launcher.render import render_template
 from launcher.rules.kubernetes import DNS_LABEL, DNS_SUBDOMAIN
 from launcher.typed import type_problems
@@ -198,7 +198,7 @@ def _instance_faults(team: Team) -> Iterator[Problem]:
     name = instances.canonical(team.instance_type)
     for i, spec in enumerate(team.instance_specs or ()):
         if lacking := instance_specs.missing(spec):
-            message = f"{spec.name} is not in the table of instance types: describe {', '.join(lacking)} too"
+            message = f"the description of {spec.name} lacks {', '.join(lacking)}, and so does the table"
             yield Problem("E234", f"instance_specs.{i}", message, allowed=", ".join(type(spec).model_fields))
             return
     if team.instance is None:

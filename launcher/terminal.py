@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher import report
 from launcher.backends.base import NEWS
+from launcher.bundle import given_name
 from launcher.console import say, say_all, show_notice, show_table, shown_path, width
 from launcher.contract import LOG_DIR, RUN_DIR
 from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
@@ -60,7 +61,10 @@ def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
 
 def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
     """Print where a bundle is and what to do with it."""
-    where = f"bundle {shown_path(bundle.directory)}  {len(bundle.files)} files, digest {bundle.digest[:6]}"
+    name = given_name(bundle.directory)
+    label = f" ({name})" if name else ""
+    size = f"{len(bundle.files)} files, digest {bundle.digest[:6]}"
+    where = f"bundle {shown_path(bundle.directory)}{label}  {size}"
     say(where + (f"   next: {next_step}" if next_step else ""))
 
 
@@ -84,6 +88,8 @@ def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_go_
     say(f"logs {shown_path(bundle.directory / RUN_DIR / LOG_DIR)}" if is_here else f"logs: recipes logs {folder}")
     if settings := tracking.run_of(bundle):
         say(f"mlflow run {settings.run_id} in {settings.tracking_uri}")
+        if command := tracking.ui_command(settings.tracking_uri):
+            say(command)
 
 
 def typed_path(path: Path) -> str:

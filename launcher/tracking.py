@@ -2,9 +2,12 @@
 and restored when the job is launched. The only module of the launcher that imports mlflow, where tracking is on."""
 
 import errno
+import importlib.metadata
 import importlib.util
 import json
 import logging
+import os
+import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -194,7 +197,7 @@ def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) ->
 
 def _refuse_removed_store(uri: str) -> None:
     """Raise a Problem where a store's file is gone: MLflow would write a traceback, or make an empty store."""
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+    if uri.startswith("sqlite:///") and not os.path.exists(uri.removeprefix("sqlite:///")):
         raise fail("E502", f"{_PATH}.tracking_uri", "the tracking store no longer exists", value=uri)
 
 
@@ -220,6 +223,21 @@ def run_of(bundle: Bundle) -> Mlflow | None:
     """Return where a bundle is tracked, or None where it is not."""
     settings = Mlflow.model_validate(get(yamlio.load(bundle.files["recipe.yaml"]), _PATH))
     return settings if settings.run_id and settings.tracking_uri and settings.enabled is not False else None
+
+
+def ui_command(uri: str) -> str | None:
+    """Return the command that shows a store's runs in a browser; None for a server, which has an address itself.
+
+    Source: MLflow, Command-Line Interface, mlflow ui.
+    """
+    if not uri.startswith("sqlite:"):
+        return None
+    command = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+    try:
+        importlib.metadata.version("mlflow")
+    except importlib.metadata.PackageNotFoundError:  # mlflow-skinny has no pages to show
+        return f"{command}  # needs: pip install mlflow"
+    return command
 
 
 @contextmanager

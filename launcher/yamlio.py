@@ -30,7 +30,7 @@ the process where the stack ends, at some 40,000 levels."""
 MAX_VALUES = 10_000
 """Values of a text with every alias written out, keys counted too. The largest published recipe has some 1,200."""
 
-_LONGEST_NUMBER = 64
+LONGEST_NUMBER = 64
 """Characters of a number: more than any 64-bit one takes, far less than Python needs minutes for."""
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -61,8 +61,8 @@ class _Loader(yaml.CSafeLoader):
         return {key_node.value: self.construct_object(value_node, deep=True) for key_node, value_node in node.value}
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
-        if len(node.value) > _LONGEST_NUMBER:
-            raise _error(f"a number of {len(node.value)} characters; at most {_LONGEST_NUMBER}", node)
+        if len(node.value) > LONGEST_NUMBER:
+            raise _error(f"a number of {len(node.value)} characters; at most {LONGEST_NUMBER}", node)
         try:
             return yaml.CSafeLoader.yaml_constructors[node.tag](self, node)
         except (ValueError, KeyError) as error:  # a tag that the text does not suit, as in `!!int abc`

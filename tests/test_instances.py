@@ -23,6 +23,8 @@ ROWS = [dict(zip(HEAD, line.split(",", len(HEAD) - 1), strict=True)) for line in
 FACTS = "shared/facts/instances/instances.json"
 """Collected facts that the table was made from, in a folder beside the repository where there is one."""
 
+CONTRACT = ("cluster=local", "cluster.contract=sagemaker")
+
 
 def facts():
     path = next((parent / FACTS for parent in ROOT.parents if (parent / FACTS).is_file()), None)
@@ -127,13 +129,14 @@ def test_a_described_type_is_planned_and_rendered(prepare, render):
 @pytest.mark.parametrize(
     ("spec", "code", "path", "says"),
     [
-        ("{name: p9.48xlarge}", "E234", "recipes.instance_specs.0", "needs accelerators, vcpus, memory_gib"),
+        ("{name: p9.48xlarge}", "E234", "recipes.instance_specs.0", "lacks accelerators, vcpus, memory_gib"),
         (
             "{name: p9.48xlarge, accelerators: 8, vcpus: 1, memory_gib: 1}",
             "E234",
             "recipes.instance_specs.0",
-            "needs accelerator",
+            "lacks accelerator",
         ),
+        ("{name: m5.large, accelerators: 2}", "E234", "recipes.instance_specs.0", "lacks accelerator"),
         (f"{P9}, {P9}", "E234", "recipes.instance_specs", "described 2 times"),
         ("{nam: p9.48xlarge}", "E101", "recipes.instance_specs.0.nam", "efa_devices"),
         ("{name: 'a b', accelerators: 8}", "E102", "recipes.instance_specs.0.name", "pattern"),
@@ -142,9 +145,15 @@ def test_a_described_type_is_planned_and_rendered(prepare, render):
     ],
 )
 def test_a_description_is_typed_and_complete(problems, spec, code, path, says):
-    found = {problem.path: problem for problem in problems(*LLAMA_P9, described(spec))}
+    chosen = f"instance_type={'m5.large' if 'm5' in spec else 'p9.48xlarge'}"
+    found = {problem.path: problem for problem in problems(*LLAMA_K8S, chosen, described(spec))}
     assert found[path].code == code and says in str(found[path])
     assert "E230" not in {problem.code for problem in found.values()}
+
+
+def test_a_kind_of_accelerator_without_any_is_none(problems):
+    (problem,) = problems(*LLAMA_P9, described(P9.replace("accelerators: 16", "accelerators: 0")))
+    assert problem.code == "E235"
 
 
 def test_a_description_corrects_the_table(prepare):
@@ -220,3 +229,73 @@ def test_an_unknown_type_is_a_notice_where_nothing_uses_it(prepare):
     assert "N160" not in codes(prepare("instance_type=p5.48xlarge"))
     label = "cluster.label_selector={required: {node.kubernetes.io/instance-type: [ml.p9.48xlarge, ml.p5.48xlarge]}}"
     assert "ml.p9.48xlarge" in codes(prepare(*LLAMA_K8S, label))["N160"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "tiny_lm_cpu"),
+        ("show", "tiny_lm_cpu", "cluster=k8s"),
+        ("explain", "tiny_lm_cpu", "learning_rate"),
+        ("checkpoint", "tiny_lm_cpu"),
+        ("diff", "tiny_lm_cpu@1", "tiny_lm_cpu@2"),
+        ("check", "tiny_lm_cpu"),
+        ("plan", "tiny_lm_cpu"),
+        ("render", "tiny_lm_cpu"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_says_that_a_type_is_unknown(recipes, words):
+    code, out, err = recipes(*words, "instance_type=p9")
+    text = " ".join(f"{out} {err}".split())
+    assert code == 0 and text.count("N160 instance_type=p9 is not an instance type of the table") == 1
+    assert "N160" not in " ".join(recipes(*words)[1:])
+
+
+def test_nodes_of_an_unknown_type_are_a_notice():
+    from launcher import instance_notices
+
+    (notice,) = instance_notices.unknown_nodes(["ml.p9.48xlarge", "ml.p5.48xlarge", None, "ml.p9.48xlarge"])
+    assert "ml.p9.48xlarge" in notice.message and "p5" not in notice.message
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("--accelerator", "h100"), {"p5.48xlarge", "p5.4xlarge"}),
+        (("p6",), {"p6-b200.48xlarge", "p6-b300.48xlarge", "p6e-gb200.36xlarge"}),
+        (("--accelerator-memory", "96", "--efa", "--max-price", "10"), {"g7e.8xlarge", "trn2.3xlarge"}),
+        (("--use", "training", "trn2"), {"trn2.48xlarge"}),
+        (("nothing",), set()),
+    ],
+    ids=lambda value: " ".join(sorted(map(str, value))),
+)
+def test_types_are_listed_by_what_they_have(recipes, words, names):
+    code, out, _ = recipes("instances", *words, "--json")
+    assert (code, {each["name"] for each in json.loads(out)}) == (0, {f"ml.{name}" for name in names})
+
+
+def test_a_listed_price_has_its_date(recipes):
+    _, out, err = recipes("instances", "p5.48xlarge", "p6e")
+    assert not out and "0 of 316" in err
+    _, out, _ = recipes("instances", "gb200")
+    assert out.split()[-1] == "?"
+    _, out, err = recipes("instances", "p5.48")
+    assert "63.30" in out and "SageMaker Studio, us-east-1, 2026-09-24" in out and "1 of 316" in err
+
+
+def test_a_use_of_instances_is_one_of_two(recipes):
+    code, _, err = recipes("instances", "--use", "x")
+    assert code == 2 and "training or hyperpod" in err
+
+
+@pytest.mark.parametrize("value", ["[p5]", "{a: 1}", "3", "null", "''", "'a b'"])
+@pytest.mark.parametrize(
+    "cluster", [("cluster=k8s",), SM_JOBS, (*CONTRACT, SM_JOBS[-1])], ids=["k8s", "sm", "contract"]
+)
+def test_a_value_that_is_not_a_type_is_a_problem(problems, cluster, value):
+    for recipe in (LLAMA_K8S[:1], (*SCRIPT, "training_cfg.run.nodes=2")):
+        found = [
+            each for each in problems(*recipe, *cluster, f"instance_type={value}") if each.path == "instance_type"
+        ]
+        assert [each.code for each in found] == [found[0].code] and found[0].code in ("E102", "E230")

@@ -1,6 +1,8 @@
 """The record of a submitted job, and the commands that start from it, with a cluster that does as it is told."""
 
+import errno
 import json
+import os
 import shutil
 import signal
 import threading
@@ -13,7 +15,7 @@ from conftest import frozen_context
 from launch_records import Job
 
 from launcher import bundle as bundles
-from launcher import cli, jobs, pipeline, run, tracking
+from launcher import cli, job_list, jobs, pipeline, run, tracking
 from launcher.backends.base import RANK_0
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.sagemaker.backend import SageMakerBackend
@@ -184,7 +186,7 @@ def test_a_damaged_record_is_a_problem_and_hides_no_other_job(bundle, record, da
     path.write_text(damage(path.read_text()))
     with pytest.raises(ProblemsFound, match="E711"):
         jobs.submitted(bundle.directory)
-    (faulty, sound) = jobs.listing(Path("results"))
+    (faulty, sound) = job_list.listing(Path("results"))
     assert faulty.problem.code == "E711" and sound.record.handle.bundle_dir == other.resolve()
     assert jobs.record(bundle, record.handle, "ada").handle == record.handle
 
@@ -272,7 +274,7 @@ def test_a_cluster_that_refuses_is_asked_once_for_all_its_jobs(bundle, record):
         shutil.copytree(bundle.directory, bundle.directory.with_name(name))
     jobs.settled(jobs.submitted(ended), FAILED, Cluster())
     cluster = Cluster(refuses=Problem("E342", "cluster.kube_context", "does not answer"))
-    listed = tuple(jobs.with_statuses(jobs.listing(Path("results")), lambda name: cluster))
+    listed = tuple(job_list.with_statuses(job_list.listing(Path("results")), lambda name: cluster))
     assert cluster.calls == ["status"]
     problems = {each.name: each.problem and each.problem.code for each in listed}
     assert problems == {NAME: "E342", "second": "E342", "third": "E342", "ended": None}
@@ -292,7 +294,7 @@ def test_a_job_that_cannot_be_read_hides_no_other_job(bundle, record, problem):
                 raise ProblemsFound((problem,))
             return super().status(handle)
 
-    listed = jobs.with_statuses(jobs.listing(Path("results")), lambda name: Partly(RUNNING))
+    listed = job_list.with_statuses(job_list.listing(Path("results")), lambda name: Partly(RUNNING))
     assert {each.name: each.problem or each.status for each in listed} == {NAME: problem, "second": RUNNING}
 
 
@@ -367,15 +369,15 @@ def test_jobs_lists_what_is_rendered_runs_and_cannot_be_told(bundle, record, on,
     shutil.copytree(bundle.directory, rendered)
     (rendered / JOB_FILE).unlink()
     on(Cluster(RUNNING))
-    assert cli.run(["jobs"]) == 0
+    assert cli.run(["jobs", "--all"]) == 0
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["job", "cluster", "state", "nodes", "submitted", "message"]
     assert first.split() == ["rendered", "-", "rendered", "-", "-"]
     assert second.split() == [NAME, "k8s", "running", "2", record.submitted, "training"]
     on(Cluster(refuses=Problem("E341", "cluster", "does not answer")))
-    assert cli.run(["jobs", "--json"]) == 0
+    assert cli.run(["jobs", "--json", "--all"]) == 0
     untold, unknown = json.loads(capsys.readouterr().out)
-    assert untold == {"job": "rendered", "state": None}
+    assert untold == {"job": "rendered", "name": None, "state": None}
     assert unknown["state"] is None and "E341" in unknown["problem"]
     assert cli.run(["jobs", "nowhere"]) == 0 and cli.run(["jobs", "nowhere", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
@@ -621,7 +623,7 @@ def test_a_server_dry_run_asks_the_cluster_and_submits_nothing(tmp_path, monkeyp
     cluster = with_rendering(Cluster())
     assert run.main([*MAIN, "server_dry_run=true"]) == 0
     assert cluster.calls == ["validate"] and "next: recipes launch results/" in capsys.readouterr().out
-    (written,) = jobs.listing(Path("results"))
+    (written,) = job_list.listing(Path("results"))
     assert written.record is None
 
 
@@ -645,6 +647,18 @@ def test_local_events_are_those_of_the_last_launch_until_its_end(tmp_path):
     assert (events[-1].kind, events[-1].message) == ("ended", "succeeded")
     starting = next(event for event in events if event.kind == "starting")
     assert "nodes 0" in starting.message
+
+
+def test_a_job_that_cannot_be_recorded_was_submitted_all_the_same(bundle, on, capsys, monkeypatch):
+    on(Cluster(RUNNING))
+
+    def full(folder, job):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(jobs, "write", full)
+    assert cli.run(["launch", NAME]) == 2
+    told = capsys.readouterr().err
+    assert "E710" in told and f"the job was submitted as {NAME}" in told and "nothing was done" not in told
 
 
 FAILURES = {

@@ -122,6 +122,8 @@ def test_multirun_compiles_every_choice(tmp_path):
     bundles = sorted((tmp_path / "results").glob("llama*/bundle.json"))
     seeds = {o for b in bundles for o in json.loads(b.read_text())["overrides"] if "seed" in o}
     assert len(seeds) == 3
+    headings = [line for line in result.stdout.splitlines() if line.startswith("job ")]
+    assert headings == [f"job {seed} of 3: recipes.training_config.training_args.seed={seed}" for seed in (1, 2, 3)]
 
 
 def test_config_dir_adds_a_recipe_folder(tmp_path):

@@ -122,3 +122,88 @@ def test_lists_are_walked_replaced_and_merged_item_by_item():
     assert merged(tree, {"a": {"2": {"x": 7}}}) == {"a": {"2": {"x": 7}}}
     assert merged(tree, {"a": [1]}) == {"a": [1]}
     assert dict(leaves(tree)) == {"a": tree["a"]}
+
+
+def texts(job, code: str) -> list[str]:
+    return [notice.message for notice in job.notices if notice.code == code]
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("cluster/namespace=prod", "cluster.namespace=…"),
+        ("recipes/training_config/training_args/learning_rate=0.9", f"{ARGS}.learning_rate=…"),
+        ("+cluster/namespace=prod", "cluster.namespace=…"),
+        ("~cluster/namespace", "cluster.namespace=…"),
+        ("a/b@c=1", None),
+        ("+base/elastic@recipes={a: b}", None),
+        ("+base/elastic@recipes=nothing", None),
+        ("recipes/training=tiny/tiny_lm_cpu", None),
+        ("recipes@x=training/tiny/tiny_lm_cpu", None),
+        ("~recipes=training/tiny/tiny_lm_cpu", None),
+        ("~cluster=k8s", None),
+        ("=1", None),
+        ("recipes.trainer@x=1", None),
+        ("hydra.searchpath@x=[/tmp]", None),
+    ],
+)
+def test_an_override_that_leads_nowhere_is_a_problem(override, remedy, problems):
+    (problem,) = problems(*LLAMA_K8S, override)
+    assert remedy is None or remedy in problem.remedy
+
+
+def test_a_choice_of_a_group_that_exists_is_an_origin():
+    word = "+base/elastic@recipes=policy"
+    composition = compose(["recipes=training/tiny/tiny_lm_cpu", word], Path.cwd())
+    assert word in composition.origins.values() and composition.notices == ()
+    assert composition.tree["recipes"]["elastic_policy"]["max_nodes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "idle"),
+    [
+        ((f"{ARGS}.seed=1", f"{ARGS}.seed=2"), [f"{ARGS}.seed=1"]),
+        ((f"{ARGS}.seed=1", f"{ARGS}={{seed: 2}}"), [f"{ARGS}.seed=1"]),
+        ((f"{ARGS}={{seed: 2, max_epochs: 3}}", f"{ARGS}.seed=1"), []),
+        (("++recipes.env={A: 1}", "~recipes.env"), ["++recipes.env={A: 1}"]),
+        (("~recipes.display_name", "++recipes.display_name=x"), ["~recipes.display_name"]),
+        ((f"{ARGS}={{}}",), [f"{ARGS}={{}}"]),
+        (("cluster.annotations={}",), []),
+        (("cluster=k8s",), ["cluster=k8s"]),
+        (("hydra.searchpath=[/usr]",), ["hydra.searchpath=[/usr]"]),
+        (("hydra.searchpath=[]",), ["hydra.searchpath=[]"]),
+        ((f"recipes.{STEPS}=[{{type: A}},{{type: B}}]", f"recipes.{STEPS}.0.type=C"), []),
+        ((ELASTIC, "recipes.scale_config=auto", f"{AT_3}.0.type=C"), []),
+        (("recipes.scale_config=auto", f"{AT_3}.0.type=C"), [f"{AT_3}.0.type=C"]),
+        ((f"{AT_3}.0.type=C",), [f"{AT_3}.0.type=C"]),
+    ],
+    ids=[
+        *("repeated", "replaced_by_a_mapping", "partly_replaced", "removed", "given_back", "empty", "empty_anew"),
+        *("cluster", "search_path", "no_search_path", "item", "planned_size", "static_planned_size", "static_size"),
+    ],
+)
+def test_an_override_that_changes_nothing_is_noticed(overrides, idle, prepare):
+    job = prepare(*LLAMA_K8S, *overrides)
+    assert [text.split(" changes nothing")[0] for text in texts(job, "N165")] == idle
+
+
+def test_of_two_recipes_the_last_one_is_the_recipe(prepare, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\nrun: {{name: {name}}}\n"
+        )
+    job = prepare("recipes=one.yaml", "recipes=two.yaml")
+    assert (job.recipe, get(job.config, "recipes.run.name")) == ("two.yaml", "two")
+    assert texts(job, "N165") == ["recipes=one.yaml changes nothing: a later override decides"]
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "train_batch_size"])
+def test_what_an_override_removes_is_removed_at_every_size(name):
+    word = f"~{ARGS}.{name}"
+    sizes = Sizes(compose([*RING, word], Path.cwd()))
+    assert [lookup(tree, f"training_config.training_args.{name}") for tree in sizes.trees.values()] == [ABSENT] * 7
+
+
+def test_a_planned_table_that_is_removed_again_is_not_planned(problems):
+    words = ["++recipes.scale_config=auto", "~recipes.scale_config", f"{AT_3}.0.type=Foo"]
+    assert problems(*RING, *words)

@@ -1,12 +1,14 @@
+import dataclasses
 import json
 import re
 
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
-from launcher import plan_picture, report, terminal
+from launcher import pipeline, plan_picture, report, terminal
 from launcher.backends.local import rehearsal
 from launcher.backends.local.scenario import Scenario
+from launcher.families import interface
 from launcher.plan import with_run
 from launcher.runtime.settings import shares_of
 from launcher.runtime.shares import micro_batches
@@ -175,7 +177,7 @@ def test_num_nodes_that_a_scenario_overrules_is_a_notice(prepare):
     assert prepare("cluster.scenario=preemption").notices == ()
 
 
-SCRIPT = "training_cfg.entry_module=json.tool"
+MODULE = "training_cfg.entry_module=json.tool"
 STATED = "recipes.training_config.training_args.learning_rate=0.5"
 BATCH = "recipes.training_config.training_args.train_batch_size=32"
 RATE_OF_2 = "+recipes.scale_config.2.training_config.training_args.learning_rate=0.25"
@@ -205,7 +207,7 @@ RATE_OF_2 = "+recipes.scale_config.2.training_config.training_args.learning_rate
     ids=["none", "stated", "planned", "scaled", "planned and stated", "one size"],
 )
 def test_a_placeholder_learning_rate_is_shown_as_none(prepare, tmp_path, overrides, rates):
-    job = prepare(*overrides, SCRIPT)
+    job = prepare(*overrides, MODULE)
     cells = ["none" if rate is None else f"{rate:g}" for rate in rates]
     assert [report.row(point)[4] for point in job.scales] == cells
     assert [scale["learning_rate"] for scale in report.plan_json(job)["scales"]] == rates
@@ -298,3 +300,61 @@ def test_a_likely_slip_is_noticed(prepare, override, says):
 def test_a_recipe_that_leaves_the_model_open_says_so(prepare):
     job = prepare("recipes=fine-tuning/gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_sft_lora", "cluster=k8s")
     assert "N126" in {notice.code for notice in job.notices}
+
+
+SCRIPT = ("recipes=training/custom/script", "training_cfg.entry_module=json.tool", "container=me/image:1")
+NAMED_PATHS = (
+    "recipes.training_config.training_args.training_dir='/fsx/${recipes.run.name}'",
+    "training_cfg.script_args=[{--out: '${recipes.run.results_dir}/out'}]",
+    "+env_vars.OUT='${recipes.run.results_dir}'",
+    "++recipes.training_config.mlflow.experiment_name='${recipes.run.name}'",
+)
+
+
+@pytest.mark.parametrize("name", ["", "training_cfg.run.name=other", "recipes.run.name=other"])
+@pytest.mark.parametrize("cluster", ["local", "k8s"])
+def test_two_launches_share_no_folder_and_every_path_of_one_agrees(context, cluster, name):
+    devices = "training_cfg.run.ntasks_per_node=8" if cluster == "k8s" else "training_cfg.run.ntasks_per_node=2"
+    volumes = ["cluster.volumes=[{volumeName: a, hostPath: '/${recipes.run.name}', mountPath: /fsx}]"]
+    words = [*SCRIPT, f"cluster={cluster}", devices, *NAMED_PATHS, *filter(None, [name])]
+    words += volumes if cluster == "k8s" else []
+    for suffix in ("aaaaa", "bbbbb"):
+        job = pipeline.prepare(words, dataclasses.replace(context, suffix=suffix))
+        stated = "other" if name else "custom-script"
+        (point,) = job.scales
+        assert job.name == f"{stated}-{suffix}"
+        assert point.config["run"]["name"] == job.name
+        assert point.config["run"]["results_dir"] == f"results/{job.name}"
+        assert point.config["training_config"]["training_args"]["training_dir"] == f"/fsx/{job.name}"
+        assert job.config["env_vars"]["OUT"] == f"results/{job.name}"
+        assert interface("custom").program(job)[-2:] == ("--out", f"results/{job.name}/out")
+        assert report.plan_json(job)["job_name"] == job.name
+        if cluster == "k8s":
+            assert job.settings.volumes[0].hostPath == f"/{job.name}"
+        assert job.config["recipes"]["run"]["name"] == stated
+        assert point.config["training_config"]["mlflow"]["experiment_name"] == stated
+
+
+@pytest.mark.parametrize("overrides", [(), (ELASTIC,), (ELASTIC, "recipes.scale_config=auto")])
+def test_the_job_s_name_is_in_the_configuration_of_every_size(prepare, overrides):
+    job = prepare(*LLAMA_K8S, *overrides)
+    for point in job.scales:
+        run = point.config["run"]
+        assert (run["name"], run["results_dir"]) == (job.name, f"results/{job.name}")
+
+
+def test_a_long_name_is_cut_where_paths_are_made_of_it_too(prepare):
+    job = prepare(*LLAMA_K8S, f"recipes.run.name={'a' * 60}")
+    assert job.scales[0].config["run"]["results_dir"] == f"results/{'a' * 34}-x068q"
+
+
+def test_a_folder_that_is_stated_stays_as_it_is(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC, "recipes.run.results_dir=/fsx/results")
+    assert {point.config["run"]["results_dir"] for point in job.scales} == {"/fsx/results"}
+
+
+@pytest.mark.parametrize("name", ["My_Run", "''", "3", "null", "'${nowhere}'", "'${recipes.run.results_dir}'"])
+def test_a_faulty_name_is_reported_as_it_is_stated(problems, name):
+    found = problems(*LLAMA_K8S, f"recipes.run.name={name}")
+    assert "x068q" not in str(found)
+    assert "recipes.run.name" in {problem.path for problem in found}

@@ -1,8 +1,10 @@
 """One job, one run: against a real sqlite store and a real MLflow server."""
 
+import importlib.metadata
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -13,9 +15,9 @@ import pytest
 from conftest import LLAMA_K8S, ROOT, SHORT
 from launch_records import rehearse
 
-from launcher import pipeline, tracking, yamlio
+from launcher import pipeline, terminal, tracking, yamlio
 from launcher.problems import ProblemsFound
-from launcher.specs import JobState
+from launcher.specs import JobState, JobStatus
 
 MLFLOW = "recipes.training_config.mlflow"
 RENDERED = (SHORT, "cluster=k8s")
@@ -359,3 +361,53 @@ def test_main_says_soon_that_a_server_is_away(tmp_path):
     assert result.returncode == 2 and "E501" in result.stderr
     assert time.monotonic() - began < 10
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_at_the_end_of_a_run_shows_that_run(tracked_first, tmp_path, context, capsys):
+    """The printed line is run by a shell as it is, but for a port of its own."""
+    from mlflow import MlflowClient
+
+    job, bundle = tracked_first(f"++{MLFLOW}.tracking_uri='{tmp_path}/a store/mlflow.db'")
+    tracking.start(bundle)
+    capsys.readouterr()
+    terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mlflow ui ")]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = line.replace("mlflow ui", f"exec mlflow ui --port {port} --workers 1", 1)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    log = (tmp_path / "log").open("w")
+    process = subprocess.Popen(command, shell=True, env=environment, stdout=log, stderr=log, cwd=tmp_path)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        while True:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=200).close()
+                break
+            except OSError:
+                time.sleep(0.5)
+        run_id = tracking.tracking(job).run_id
+        assert MlflowClient(tracking_uri=url).get_run(run_id).data.tags["job_name"] == job.name
+    finally:
+        process.terminate()
+        process.wait(200)
+
+
+def test_a_server_has_an_address_and_needs_no_command():
+    assert tracking.ui_command("http://127.0.0.1:5000") is None
+    assert tracking.ui_command("arn:aws:sagemaker:us-west-2:1:mlflow-tracking-server/x") is None
+
+
+@pytest.mark.parametrize("is_installed", [True, False], ids=["mlflow", "mlflow-skinny"])
+def test_the_command_names_the_package_that_it_needs(monkeypatch, is_installed):
+    def version(name):
+        if not is_installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "3"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    command = tracking.ui_command("sqlite:////tmp/mlflow.db")
+    assert command.startswith("mlflow ui --backend-store-uri sqlite:////tmp/mlflow.db")
+    assert command.endswith("  # needs: pip install mlflow") is not is_installed

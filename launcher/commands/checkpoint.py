@@ -2,13 +2,14 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.commands.names import AsJson, Overrides, Picture, SizedRecipe, Target, composed
+from launcher.commands.names import AsJson, Overrides, Picture, SizedRecipe, Target, composed, say_unknown_instance
 from launcher.problems import fail
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def checkpoint(
 
     target = Target.read(recipe)
     draft = check(composed(target.name, overrides))
+    say_unknown_instance(draft.composition)
     sizes = [scale.nodes for scale in draft.sizes]
     nodes = target.among(sizes) or max(sizes)
     given = {"failures_per_node_hour": _rate(rate, mtbf, nodes), "restart_s": restart, "step_s": step}
@@ -157,7 +159,7 @@ def _beside_the_model(draft: "Draft") -> Path | None:
 
     model = get(draft.composition.tree, MODEL)
     path = Path(model, "config.json") if isinstance(model, str) and model else None
-    return path if path and path.is_file() else None
+    return path if path and os.path.isfile(path) else None
 
 
 def _read(path: Path) -> Mapping[str, Any]:

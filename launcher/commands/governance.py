@@ -1,6 +1,7 @@
 """The command of a cluster's administrator: namespaces, quotas, roles, queues and priorities of teams."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -162,7 +163,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
     try:
         for name, text in files.items():
             path = folder / name
-            if path.exists() and path.read_text(encoding="utf-8") != text:
+            if os.path.exists(path) and path.read_text(encoding="utf-8") != text:
                 message = "exists and says something else; it is never overwritten"
                 raise fail("E805", str(path), message, remedy="another folder, or remove it")
         for name, text in files.items():

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.names import AsJson, AsLines, BundleName, JobName
+from launcher.commands.names import AsJson, AsLines, BundleName, GivenName, JobName
 from launcher.problems import fail
 
 
@@ -18,14 +18,17 @@ def launch(
     again: Annotated[
         bool, typer.Option("--again", help="Also where its job has ended; one that succeeded is refused without it.")
     ] = False,
+    name: GivenName = None,
 ) -> None:
     """Launch a bundle that was rendered earlier and follow the job. One that failed resumes from its checkpoint."""
     from launcher import bundle as bundles
-    from launcher import run
+    from launcher import job_names, run
     from launcher.interrupts import exit_code
 
     try:
-        code = run.launch(*bundles.read(bundles.locate(bundle)), wait=wait, is_again=again)
+        found = bundles.read(bundles.locate(bundle))
+        with job_names.given(found[0].directory, name):
+            code = run.launch(*found, wait=wait, is_again=again)
     except KeyboardInterrupt as interrupt:
         code = exit_code(interrupt)
     raise typer.Exit(code)

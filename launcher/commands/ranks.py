@@ -6,13 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.commands.names import AsJson, Overrides, Picture, Target, complete_recipe, composed
+from launcher.commands.names import (
+    AsJson,
+    Overrides,
+    Picture,
+    Target,
+    complete_recipe,
+    composed,
+    say_unknown_instance,
+)
 from launcher.problems import Problem, ProblemsFound, fail
 
 if TYPE_CHECKING:
     from launcher.ranks import Placement
 
 _STRATEGIES = ("cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD")
+_MOST_RANKS = 1 << 16
+"""Ranks of a table: a line each, and as many numbers in the groups below."""
 _READ = (
     *("recipes.distribution", "recipes.trainer", "recipes.training_cfg", "recipes.run", "instance_type"),
     *("recipes.elastic_policy", "recipes.scale_config"),
@@ -73,11 +83,13 @@ def _of_numbers(
     if strategy not in _STRATEGIES:
         allowed = ", ".join(_STRATEGIES)
         raise fail("E801", "--strategy", "is no placement strategy", value=strategy, allowed=allowed)
-    world, parts = (hosts or 1) * processes, (partitions or 1) * (tensor or 1)
+    hosts = hosts or 1
+    _refuse_many(hosts * processes)
+    world, parts = hosts * processes, (partitions or 1) * (tensor or 1)
     if world % parts:
         message = f"{world} ranks are no multiple of {parts}: partitions × tensor parallel degree"
         raise fail("E243", "--partitions", message, value=partitions or 1)
-    return Placement(host_names(hosts or 1), processes, partitions or 1, tensor or 1, strategy)
+    return Placement(host_names(hosts), processes, partitions or 1, tensor or 1, strategy)
 
 
 def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
@@ -93,14 +105,22 @@ def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
     draft, problems = examine(composition)
     if found := problems if draft is None else [p for p in problems if _is_about_ranks(p)]:
         raise ProblemsFound(with_origin(composition, found))
+    say_unknown_instance(composition)
     distribution = getattr(draft.recipe, "distribution", None)
     if distribution is None or not distribution.is_mpi:
         message = "the recipe has no distribution.mpi that is enabled: its ranks are the agent's to place"
         raise fail("E801", target.name, message, remedy="docs/model-parallelism.md has an example")
     split, tensor = distribution.degrees
     sizes = [scale.nodes for scale in draft.sizes]
-    hosts = host_names(target.among(sizes) or min(sizes))
-    return Placement(hosts, draft.devices, split, tensor, distribution.strategy)
+    num_hosts = target.among(sizes) or min(sizes)
+    _refuse_many(num_hosts * draft.devices)
+    return Placement(host_names(num_hosts), draft.devices, split, tensor, distribution.strategy)
+
+
+def _refuse_many(num_ranks: int) -> None:
+    if num_ranks > _MOST_RANKS:
+        allowed = f"at most {_MOST_RANKS}"
+        raise fail("E801", "recipes ranks", f"{num_ranks} ranks are more than it shows", allowed=allowed)
 
 
 def _is_about_ranks(problem: Problem) -> bool:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.families import Interface
-from launcher.recipe import BatchArgs, Model, NonNegativeInt, PositiveInt, RecipeBase, TrainingBase
+from launcher.fields import BatchSize, Model, NonNegativeInt, PositiveInt
+from launcher.recipe import BatchArgs, RecipeBase, TrainingBase
 from launcher.scales import get
 from launcher.specs import JobSpec
 
@@ -265,7 +266,7 @@ class TrainingArgs(BatchArgs):
     trainer_callbacks: list[dict[str, Any]]
     """Callbacks of the image, in Hydra's form: `_target_` names the class, the other keys are its arguments. The
     published one meters usage."""
-    ulysses_sequence_parallel_size: PositiveInt | None = None
+    ulysses_sequence_parallel_size: BatchSize | None = None
     """Ranks that share a sample's sequence by attention heads. It multiplies with ring_attn_size: both leave fewer
     ranks to deal samples to. The published recipes use 1."""
     use_tensorboard: str | None

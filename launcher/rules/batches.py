@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from launcher import batch
 from launcher.check import Draft, Scale
+from launcher.fields import MOST_SAMPLES
 from launcher.planner import spans
 from launcher.problems import Problem
 from launcher.rules import SIZES, rule
@@ -261,9 +262,10 @@ def _even_remedy(draft: Draft, scales: Sequence[Scale]) -> str:
     below = total // step * step
     is_own = _batch_path(draft, scales[0]) != _BATCH
     path = f"++{scales[0].path}.{_ARGS}.{_BATCH_KEYS[0]}" if is_own else _BATCH
-    even = " or ".join(f"{path}={number}" for number in (below, below + step) if number)
+    even = " or ".join(f"{path}={number}" for number in (below, below + step) if 0 < number <= MOST_SAMPLES)
     split = batch.nearest_split(total, sizes[0]) if is_one else None
-    return f"{even}{f', or {_split_text(scales[0], split)}' if split else ''}{auto}"
+    parts = [even, f"or {_split_text(scales[0], split)}" if split else ""]
+    return f"{', '.join(filter(None, parts))}{auto}".removeprefix("; or ").removeprefix("or ")
 
 
 def _uneven_remedy(draft: Draft, scale: Scale, size: int) -> str:

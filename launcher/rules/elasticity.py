@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from launcher.check import Draft
+from launcher.planner import spans
 from launcher.problems import Problem
 from launcher.rules import SIZES, rule
 from launcher.scales import AUTO, get, leaves, size_of
@@ -10,6 +11,8 @@ from launcher.scales import AUTO, get, leaves, size_of
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
 _POLICY = "recipes.elastic_policy"
+_MOST_LISTED = 32
+"""Sizes that a Problem lists one by one."""
 _PARTS = ("base", "elastic")
 
 
@@ -137,7 +140,7 @@ def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
             "recipes.trainer.num_nodes",
             f"the job cannot start on {start} nodes",
             value=start,
-            allowed=", ".join(map(str, sizes)),
+            allowed=", ".join(map(str, sizes)) if len(sizes) <= _MOST_LISTED else spans(sizes),
         )
 
 

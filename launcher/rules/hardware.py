@@ -17,7 +17,7 @@ _UNKNOWN = "is not an instance type of the table"
 _NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 
-@rule("E230", "instance_type", _SPECS, source=_TABLE)
+@rule("E230", "instance_type", "recipes.instance_types", _SPECS, source=_TABLE)
 def instance_is_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The devices of a type decide the batch; one that the table lacks is described by the recipe."""
     if draft.backend == "local" or draft.instance is not None or _is_described(draft, draft.launch.instance_type):
@@ -79,14 +79,14 @@ def listed_instances_are_known(draft: Draft, problem: Callable[..., Problem]) ->
 
 @rule("E234", _SPECS, source=_TABLE)
 def descriptions_are_complete(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A type that the table lacks has only what its description says, so that says all that a job depends on."""
+    """A job depends on these values, so the description of a type gives what the table lacks."""
     specs = draft.recipe.instance_specs or ()
     keys = ", ".join(instance_specs.InstanceSpec.model_fields)
     for i, spec in enumerate(specs):
         if lacking := instance_specs.missing(spec):
             yield problem(
                 f"{_SPECS}.{i}",
-                f"{spec.name} is not in the table of instance types, so its description needs {', '.join(lacking)}",
+                f"the description of {spec.name} lacks {', '.join(lacking)}, and so does the table",
                 allowed=keys,
                 remedy=_example(spec.name),
             )

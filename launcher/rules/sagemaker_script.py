@@ -15,6 +15,7 @@ from launcher.instances import Instance
 from launcher.problems import Problem
 from launcher.rules import rule
 from launcher.rules.custom import is_script
+from launcher.syntax import is_bucket
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.settings import SmJobs
@@ -141,7 +142,8 @@ def toolkit_starts_as_many(draft: Draft, problem: Callable[..., Problem]) -> Ite
         return
     mpi = getattr(getattr(draft.recipe, "distribution", None), "is_mpi", False)
     starts = draft.instance.processes or 1
-    single = draft.devices == 1 and draft.recipe.trainer.num_nodes == 1
+    data_parallel = getattr(getattr(draft.recipe, "distribution", None), "is_data_parallel", False)
+    single = draft.devices == 1 and draft.recipe.trainer.num_nodes == 1 and not data_parallel
     if not mpi and not single and draft.devices != starts:
         yield problem(
             f"{SCRIPT}.run.ntasks_per_node",
@@ -198,7 +200,7 @@ def source_is_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterat
     """The toolkit unpacks an archive in S3, or takes a folder of the image, which is not this machine."""
     jobs, key = jobs_of(draft), path_of(draft, "source_dir")
     source, is_here = jobs.source_dir or "", draft.backend == "contract"
-    if not source or re.fullmatch(r"s3://[^/]+/.+\.tar\.gz", source) or source.startswith("/opt/"):
+    if not source or _is_archive(source) or source.startswith("/opt/"):
         return
     if not is_here:
         allowed = "s3://….tar.gz, or a folder of the image below /opt"
@@ -207,6 +209,11 @@ def source_is_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterat
     elif not Path(source).is_absolute():
         allowed = "a whole path, which begins with /, or s3://….tar.gz"
         yield problem(key, "is looked for from each host's own folder", value=source, allowed=allowed)
+
+
+def _is_archive(source: str) -> bool:
+    found = re.fullmatch(r"s3://([^/]+)/.+\.tar\.gz", source)
+    return found is not None and is_bucket(found[1])
 
 
 def _packed(source: str, jobs: "SmJobs", key: str) -> str:

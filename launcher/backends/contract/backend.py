@@ -23,8 +23,8 @@ from launcher.backends.local.state import is_alive
 from launcher.backends.sagemaker import parts, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.client import Services
+from launcher.backends.sagemaker.documented import FILE
 from launcher.backends.sagemaker.keys import JOBS, SCRIPT
-from launcher.backends.sagemaker.members import FILE
 from launcher.backends.sagemaker.settings import effective
 from launcher.contract import RUN_DIR
 from launcher.problems import Problem, fail

@@ -147,8 +147,7 @@ def command(job: JobSpec) -> list[str]:
 
 def start_script(job: JobSpec) -> str:
     """Return the start script of the pods, which a command of the user's own may use too."""
-    is_image_command = not job.settings.command and not container.is_own(job)
-    return stopping.start_script(job, has_agent=not is_kubeflow(job), is_image_command=is_image_command)
+    return stopping.start_script(job, has_agent=not is_kubeflow(job))
 
 
 def _program(job: JobSpec) -> list[str]:

@@ -41,6 +41,9 @@ STOP_S = 110
 Source: Amazon SageMaker API, StopTrainingJob; torch.distributed.run: --shutdown-timeout.
 """
 
+CHECKPOINTS, TENSORBOARD = "/opt/ml/checkpoints", "/opt/ml/output/tensorboard"
+"""Folders of the container that are kept in S3. Source: CheckpointConfig, TensorBoardOutputConfig: LocalPath."""
+
 LLMFT, SCRIPT = "llm_finetuning_aws", "custom"
 _FSX = "FSxLustre"
 _HASH_LENGTH = 12
@@ -116,9 +119,14 @@ def has_toolkit(plan: Plan) -> bool:
     jobs = plan.jobs
     if jobs.toolkit is not None:
         return jobs.toolkit
-    if jobs.container_entrypoint or jobs.algorithm_name:
+    if jobs.container_entrypoint or jobs.algorithm_name or is_serverless(jobs):
         return False
     return plan.model_type in (LLMFT, SCRIPT)
+
+
+def is_serverless(jobs: "SmJobs") -> bool:
+    """Return whether AWS runs a recipe of its own, on instances of its choice."""
+    return any(value is not None for value in jobs.serverless.model_dump().values())
 
 
 def groups(jobs: "SmJobs") -> "list[InstanceGroup]":
@@ -143,15 +151,28 @@ def channels(jobs: "SmJobs") -> list[ChannelPlan]:
     if inputs.file_system:
         found.append(ChannelPlan(DEFAULT_CHANNEL, f"{path}.file_system", "File", _files(inputs.file_system)))
     for name, channel in (inputs.channels or {}).items():
-        if channel.s3:
-            source = _s3(channel.s3, channel.s3_data_type, channel.distribution)
-            lists = {"AttributeNames": channel.attribute_names, "InstanceGroupNames": channel.instance_groups}
-            source["S3DataSource"] |= {key: list(value) for key, value in lists.items() if value}
-        else:
-            source = _files(channel.file_system) if channel.file_system else {}
+        source = _source(channel)
         mode = channel.mode or ("File" if channel.file_system else None)
         found.append(ChannelPlan(name, f"{path}.channels.{name}", mode, source, _more(channel)))
     return found
+
+
+def _source(channel: "Channel") -> dict[str, Any]:
+    """Return a channel's DataSource; {} where it has none."""
+    if channel.file_system and not channel.s3:
+        return _files(channel.file_system)
+    if channel.dataset_arn and not channel.s3:
+        return {"DatasetSource": {"DatasetArn": channel.dataset_arn}}
+    if not channel.s3:
+        return {}
+    source = _s3(channel.s3, channel.s3_data_type, channel.distribution)
+    lists = {"AttributeNames": channel.attribute_names, "InstanceGroupNames": channel.instance_groups}
+    source["S3DataSource"] |= {key: list(value) for key, value in lists.items() if value}
+    if channel.accept_eula is not None:
+        source["S3DataSource"]["ModelAccessConfig"] = {"AcceptEula": channel.accept_eula}
+    if channel.hub_content_arn:
+        source["S3DataSource"]["HubAccessConfig"] = {"HubContentArn": channel.hub_content_arn}
+    return source
 
 
 def _more(channel: "Channel") -> dict[str, Any]:
@@ -229,15 +250,20 @@ def _encoded(value: Any, *, is_json: bool) -> str:
 
 
 def _distribution(plan: Plan) -> dict[str, str]:
-    """Return how a script's processes are started: by MPI where the recipe says so, else by torchrun."""
+    """Return how a script's processes are started: as the recipe's distribution says, else by torchrun."""
     if plan.model_type != SCRIPT or not has_toolkit(plan):
         return {}
     tree = get(plan.tree, "recipes.distribution") or {}
     found = smp.hyperparameters(tree, plan.processes, plan.instance_type)
-    if not (tree.get("mpi") or {}).get("enabled") and plan.nodes * plan.processes > 1:
+    is_stated = _is_enabled(tree, "mpi") or _is_enabled(tree, "smdistributed.dataparallel")
+    if not is_stated and not tree.get("torch_distributed") and plan.nodes * plan.processes > 1:
         found |= {"sagemaker_torch_distributed_enabled": "true"}
         found |= {"sagemaker_instance_type": json.dumps(plan.instance_type)}
     names = [group.name for group in groups(plan.jobs)]
     if found and len(names) > 1:  # else each group would train by itself
         found["sagemaker_distribution_instance_groups"] = json.dumps(names)
     return found
+
+
+def _is_enabled(tree: Mapping[str, Any], section: str) -> bool:
+    return get(tree, f"{section}.enabled") is True

@@ -70,16 +70,20 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
         _upload(connection, bucket, prefix, recipe_files(bundle.files))
     except Refused as error:
         raise ProblemsFound((problem(error, "cluster.sm_jobs_config.recipe_path"),)) from error
-    is_settled = False
     try:
-        arn = _create(connection, request)
-        is_settled = True
-    except Refused as error:
-        raise ProblemsFound((problem(error, "cluster.sm_jobs_config"),)) from error
-    finally:
-        if not is_settled and not _may_be_there(connection, request):
+        return _create(connection, request), True
+    except BaseException as error:
+        if may_exist := _may_be_there(connection, request):
+            outcome = f"the job {request['TrainingJobName']} may have started; launching the bundle again finds it"
+        else:
             _take_back(connection, bucket, prefix, recipe_files(bundle.files))
-    return arn, True
+        if isinstance(error, Refused | ProblemsFound):
+            raise ProblemsFound(_problems(error), outcome if may_exist else None) from error
+        raise
+
+
+def _problems(error: Refused | ProblemsFound) -> tuple[Problem, ...]:
+    return error.problems if isinstance(error, ProblemsFound) else (problem(error, "cluster.sm_jobs_config"),)
 
 
 def _create(connection: Connection, request: Mapping[str, Any]) -> str:
@@ -142,12 +146,14 @@ def _place(request: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _upload(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
+    if not bucket:  # a serverless job has no channel for it
+        return
     for name, text in files.items():
         connection.call("s3", "put_object", Bucket=bucket, Key=prefix + name, Body=text.encode())
 
 
 def _take_back(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
     """Remove a recipe whose job was not made. Where that is refused too, the first refusal says more."""
-    for name in files:
+    for name in files if bucket else ():
         with contextlib.suppress(Refused, ProblemsFound):
             connection.call("s3", "delete_object", Bucket=bucket, Key=prefix + name)
