@@ -190,9 +190,8 @@ if sys.argv[1] == "disk":
     with open(run_dir / "checkpoint", "wb") as file:
         file.write(bytes(64_000_000))
 elif os.environ["RANK"] == "0":
-    (run_dir / "events.jsonl").unlink()
-    (run_dir / "events.jsonl").symlink_to("/dev/full")
-    sys.exit("any fault is an event")
+    (run_dir / ".state.json.tmp").symlink_to("/dev/full")
+    sys.exit("the operator records each change of state")
 time.sleep(600)
 """
 
@@ -200,8 +199,8 @@ time.sleep(600)
 @pytest.mark.parametrize(
     ("where", "small", "says"),
     [
-        ("operator", None, ["/run", FULL, "so the job was ended; make room there", "recipes launch"]),
-        ("disk", "size=8m", ["/run", f"{FULL} (now ", "so the job was ended; make room there", "recipes launch"]),
+        ("operator", None, ["/run: ", FULL, "the job was ended"]),
+        ("disk", "size=8m", ["/run: ", f"{FULL} (now ", "so the job was ended; make room there", "recipes launch"]),
     ],
     ids=["the-operator-s-record", "the-disk-of-the-job"],
 )
