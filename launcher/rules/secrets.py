@@ -146,10 +146,21 @@ def _command_secrets(draft: Draft) -> Iterator[str]:
 
 def _labelled_secrets(draft: Draft) -> Iterator[str]:
     labels = ((f"cluster.{name}", getattr(draft.settings, name, None)) for name in ("annotations", "custom_labels"))
-    for section, given in (*labels, *_of_training_job(draft, *_NAMED)):
+    for section, given in (*labels, *_of_training_job(draft, *_NAMED), *_of_watchers(draft)):
         for name, value in (given or {}).items():
             if is_clear(name.rpartition("/")[2], value) or (isinstance(value, str) and holds_secret(value)):
                 yield f"{section}.{name}"
+
+
+def _of_watchers(draft: Draft) -> Iterator[tuple[str, Any]]:
+    """Yield paths and values of the parameters that a training job hands to Debugger and its rules."""
+    path = "cluster.sm_jobs_config"
+    if jobs := getattr(draft.settings, "sm_jobs_config", None):
+        yield f"{path}.debugger.hook_parameters", jobs.debugger.hook_parameters
+        yield f"{path}.profiler.parameters", jobs.profiler.parameters
+        for name in ("debugger", "profiler"):
+            for i, each in enumerate(getattr(jobs, name).rules or ()):
+                yield f"{path}.{name}.rules.{i}.parameters", each.parameters
 
 
 def _of_training_job(draft: Draft, *keys: str) -> Iterator[tuple[str, Any]]:

@@ -425,6 +425,18 @@ FAULTS = {
         f"{J}.container_entrypoint",
         "in clear",
     ),
+    "secret-of-a-rule": (
+        (f"{J}.debugger.rules=[{{name: a, image: b, parameters: {{password: k123}}}}]",),
+        "E608",
+        f"{J}.debugger.rules.0.parameters.password",
+        "in clear",
+    ),
+    "secret-of-the-profiler": (
+        (f"{J}.profiler.parameters={{api_key: k123}}",),
+        "E608",
+        f"{J}.profiler.parameters.api_key",
+        "in clear",
+    ),
     "module": (
         ("training_cfg.entry_script=null", "training_cfg.entry_module=a.b"),
         "E385",
