@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher import jobs
+from launcher import jobs, redaction
 from launcher.contract import ADOPTED_FILE
 from launcher.jobs import JobRecord
 from launcher.problems import ProblemsFound, fail
@@ -33,7 +33,8 @@ def write(folder: Path, record: JobRecord, outline: Mapping[str, Any]) -> JobRec
     except OSError as error:
         raise fail("E702", str(folder), str(error)) from error
     try:
-        (draft / ADOPTED_FILE).write_text(json.dumps(outline, indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(redaction.masked_tree(outline), indent=2) + "\n"
+        (draft / ADOPTED_FILE).write_text(text, encoding="utf-8")
         jobs.write(draft, record)
         draft.chmod(0o755)
         draft.rename(folder)

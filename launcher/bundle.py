@@ -1,14 +1,16 @@
 """Bundles on disk: written whole or not at all, read back with every hash checked."""
 
+import contextlib
 import difflib
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from launcher import os_errors
 from launcher.contract import ADOPTED_FILE, JOB_FILE, NAME_FILE, RUN_DIR
 from launcher.problems import ProblemsFound, fail
 from launcher.render import MANIFEST, bundle_digest
@@ -20,11 +22,38 @@ RESULTS = "results"
 _MOST_NAMES = 8
 
 
-def refuse_existing(directory: Path) -> None:
-    """Raise a Problem where a bundle could not be written without overwriting something.
+def refuse_unwritable(directory: Path) -> None:
+    """Raise a Problem where a bundle could not be written to `directory`. Leaves nothing behind.
 
     Raises:
-        ProblemsFound: `directory` exists, or its parent is no folder that can be written to.
+        ProblemsFound: `directory` exists, or the operating system refuses a folder beside it.
+    """
+    with _draft(directory):
+        pass
+
+
+def write(bundle: Bundle) -> None:
+    """Write a bundle to its directory: beside it first, then renamed into place.
+
+    Raises:
+        ProblemsFound: The directory exists, or the operating system refuses.
+    """
+    with _draft(bundle.directory) as draft:
+        for name, text in bundle.files.items():
+            path = draft / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755 if path.suffix == _EXECUTABLE else 0o644)
+        draft.chmod(0o755)
+        draft.rename(bundle.directory)
+
+
+@contextlib.contextmanager
+def _draft(directory: Path) -> Iterator[Path]:
+    """Give an empty folder beside `directory`, and remove it after the block unless it was renamed.
+
+    Raises:
+        ProblemsFound: `directory` exists, or the operating system refuses something in the block.
     """
     if os.path.lexists(directory):
         raise fail(
@@ -34,35 +63,30 @@ def refuse_existing(directory: Path) -> None:
             value=str(directory),
             remedy="launch again (the name's end is random), or remove the old one",
         )
-    parent = next(p for p in directory.parents if os.path.exists(p))
-    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
-        raise fail("E702", "base_results_dir", f"{parent} is no folder that can be written to", value=str(directory))
-
-
-def write(bundle: Bundle) -> None:
-    """Write a bundle to its directory: beside it first, then renamed into place.
-
-    Raises:
-        ProblemsFound: The directory exists, or the disk refuses.
-    """
-    refuse_existing(bundle.directory)
+    parent, draft = directory.parent, None
+    made = [path for path in directory.parents if not os.path.lexists(path)]
+    _refuse_tilde(parent, made)
     try:
-        bundle.directory.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{bundle.job_name}.", dir=bundle.directory.parent))
+        parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
+        yield draft
     except OSError as error:
-        raise fail("E702", "base_results_dir", str(error)) from error
-    try:
-        for name, text in bundle.files.items():
-            path = draft / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o755 if path.suffix == _EXECUTABLE else 0o644)
-        draft.chmod(0o755)
-        draft.rename(bundle.directory)
-    except OSError as error:
-        raise fail("E702", "base_results_dir", str(error)) from error
+        raise os_errors.refused("E702", "base_results_dir", error, parent) from error
+    except ValueError as error:  # a null character
+        raise fail("E702", "base_results_dir", f"is not a path: {error}", value=str(parent)) from error
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        if draft:
+            shutil.rmtree(draft, ignore_errors=True)
+        for path in made:
+            with contextlib.suppress(OSError, ValueError):
+                path.rmdir()  # unless something is in it
+
+
+def _refuse_tilde(folder: Path, absent: Sequence[Path]) -> None:
+    for path in absent:
+        if path.name.startswith("~"):
+            remedy = f"base_results_dir={os.path.expanduser(folder.relative_to(path.parent))}"
+            raise fail("E702", "base_results_dir", "~ is expanded by a shell only", value=path.name, remedy=remedy)
 
 
 def locate(name: str) -> Path:

@@ -1,7 +1,6 @@
 """Composition to a typed recipe, or every fault in it."""
 
 import dataclasses
-import functools
 import importlib
 import importlib.util
 import re
@@ -16,9 +15,21 @@ from launcher.compose import Composition
 from launcher.instances import Instance
 from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
-from launcher.recipe import ElasticSettings, Launch, RecipeBase, UnevenBatch
+from launcher.recipe import Launch, RecipeBase, UnevenBatch
 from launcher.rules import SIZES, related, rules_for
-from launcher.scales import AUTO, ScaleTree, get, leaves, prefixes, scale_trees, size_of, static_tree, without
+from launcher.scales import (
+    AUTO,
+    ScaleTree,
+    get,
+    leaves,
+    prefixes,
+    scale_trees,
+    size_of,
+    static_tree,
+    steps,
+    too_many_sizes,
+    without,
+)
 from launcher.typed import field_names, is_field, type_problems
 
 _BACKENDS = {
@@ -33,8 +44,8 @@ _SPELLINGS = {"contract": "local cluster.contract=sagemaker"}
 """How a user chooses a backend that is no cluster of its own."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of keys that were to choose a file."""
-MOST_SIZES = 5000
-"""Sizes of one job. Each is a configuration that is typed, checked and written."""
+_NO_TEXT = re.compile(r"true|false|null|[-+.\de]{1,8}", re.I)
+"""A value that is no secret, whatever its name."""
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
@@ -164,7 +175,7 @@ def examine(composition: Composition) -> tuple[Draft | None, list[Problem]]:
     faulty = frozenset(problem.path for problem in problems)
     for rule in rules_for(composition.backend):
         if draft and rule.applies(composition.backend, faulty):
-            problems += rule.check(draft, functools.partial(Problem, rule.code))
+            problems += rule.problems(draft, is_faulty=bool(faulty))
     return draft, problems
 
 
@@ -185,11 +196,11 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
     is_here = composition.backend == "local"
     instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
     draft = Draft(composition, launch, settings, recipe, instance, (), ())
-    if problem := _too_many_sizes(recipe, found):
+    faulty = any(related(need, problem.path) for need in SIZES for problem in found)
+    if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
         return draft, [*found, problem]
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, draft, found)
-    faulty = any(related(need, problem.path) for need in SIZES for problem in found)
     scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     return dataclasses.replace(draft, scales=scales, notices=notices), found
@@ -268,32 +279,8 @@ def _scales(
     if not is_elastic:
         return (_static(family, recipe, tree),), problems, ()
     if not trees and policy.replica_increment_step and not faulty:
-        return tuple(_static(family, recipe, tree, nodes) for nodes in _steps(policy)), problems, ()
+        return tuple(_static(family, recipe, tree, nodes) for nodes in steps(policy)), problems, ()
     return scales, problems, notices
-
-
-def _steps(policy: ElasticSettings) -> range:
-    return range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step or 1)
-
-
-def _too_many_sizes(recipe: RecipeBase, found: list[Problem]) -> Problem | None:
-    """Return what is wrong where a policy leads to more sizes than a job may have. It makes none of them."""
-    policy = recipe.elastic_policy
-    is_counted = policy and policy.is_elastic is True and (recipe.scale_config == AUTO or not recipe.scale_config)
-    if not is_counted or any(related(need, problem.path) for need in SIZES for problem in found):
-        return None
-    count = len(_steps(policy))
-    if count <= MOST_SIZES:
-        return None
-    step = -(-(policy.max_nodes - policy.min_nodes) // MOST_SIZES)
-    return Problem(
-        "E218",
-        "recipes.elastic_policy.max_nodes",
-        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with a configuration of its own",
-        value=policy.max_nodes,
-        allowed=f"at most {MOST_SIZES} sizes",
-        remedy=f"recipes.elastic_policy.replica_increment_step={step} or more, or a smaller max_nodes",
-    )
 
 
 def _at_size(recipe: Any, entry: ScaleTree) -> Any:
@@ -361,10 +348,12 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
 
 
 def _origin(composition: Composition, problem: Problem) -> str | None:
-    """Return what set a faulty value; without an unknown key's value, since its name may be a secret's, misspelt."""
+    """Return what set a faulty value; without an unknown key's text, since its name may be a secret's, misspelt."""
     origin = composition.origin(problem.path)
-    is_override = problem.code == "E101" and origin in composition.explicit.values()
-    return f"{origin.partition('=')[0]}=…" if is_override else origin
+    if problem.code != "E101" or origin not in composition.explicit.values():
+        return origin
+    key, _, text = origin.partition("=")
+    return origin if _NO_TEXT.fullmatch(text) else f"{key}=…"
 
 
 def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:

@@ -111,6 +111,7 @@ _ELSEWHERE = (
         "Kubernetes, ConfigMaps, Motivation",
         "k8s",
     ),
+    Code("E325", "The API server's store takes at most 1.5 MiB of an object.", "etcd, System limits", "k8s"),
     Code("E340", "Talking to a cluster takes the official client, which is an extra.", "pyproject.toml", "k8s"),
     Code(
         "E341",
@@ -295,6 +296,11 @@ _ELSEWHERE = (
     Code("E716", "SageMaker keeps every training job, so a name is used once.", _TRAINING_JOBS),
     Code("E717", "A job has at most one name, of which a results folder has no second.", _JOBS),
     Code("E718", "Only bundles of the results folder whose jobs have ended are removed.", _JOBS),
+    Code(
+        "E719",
+        "The operating system refuses: a full disk, a limit on files or processes, a device that fails.",
+        "errno(3)",
+    ),
     Code("E801", "A command lacks an argument that it cannot do without, or has one too many.", _COMMANDS),
     Code("E802", "A name on the command line is no recipe's, or that of several.", _COMMANDS),
     Code("E803", "NAME@N asks for a size that the recipe or the bundle does not have.", _COMMANDS),

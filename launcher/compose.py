@@ -246,7 +246,9 @@ def _key_problem(override: Override) -> Problem | None:
     key, where = override.key_or_group, shown(override.input_line)
     if not key:
         return Problem("E001", where, "names no key", remedy=REMEDY_SYNTAX)
-    if key in GROUPS and (override.is_delete() or not isinstance(override.value(), str)):
+    if key in GROUPS and override.is_delete():
+        return Problem("E005", key, "cannot be removed: a launch has one", where=where)
+    if key in GROUPS and not isinstance(override.value(), str):
         return Problem("E005", key, "must name one", where=where)
     if key in GROUPS and override.package is not None:
         return Problem("E005", key, "is chosen without a package: leave out the @", where=where)

@@ -3,7 +3,9 @@
 Finding a job by its name is in `launcher.bundle`.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from launcher import bundle as bundles
@@ -46,6 +48,26 @@ def give(folder: Path, name: str) -> None:
             write_text(folder / NAME_FILE, f"{name}\n")
     except OSError as error:
         raise fail("E717", str(folder / NAME_FILE), f"the name cannot be written: {error}", value=name) from error
+
+
+@contextlib.contextmanager
+def given(folder: Path, name: str | None) -> Iterator[None]:
+    """Give a job a name for a launch; one that is refused leaves the name that the job had.
+
+    Raises:
+        ProblemsFound: As `give`.
+    """
+    before = bundles.given_name(folder)
+    if name is not None:
+        give(folder, name)
+    try:
+        yield
+    except ProblemsFound:
+        if name is not None and before is not None:
+            give(folder, before)
+        elif name is not None:
+            (folder / NAME_FILE).unlink(missing_ok=True)
+        raise
 
 
 def _taken(name: str, results: Path, besides: Path | None = None) -> tuple[Problem, ...]:

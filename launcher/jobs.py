@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launcher import redaction
 from launcher.backends.base import Backend
 from launcher.bundle import given_name
 from launcher.check import backends
@@ -307,7 +308,7 @@ def write(folder: Path, job: JobRecord) -> None:
         "is_closed": job.is_closed,
         "is_submitted": job.is_submitted,
     }
-    write_text(folder / JOB_FILE, json.dumps(fields, indent=2) + "\n")
+    write_text(folder / JOB_FILE, json.dumps(redaction.masked_tree(fields), indent=2) + "\n")
 
 
 def _status(fields: dict[str, Any]) -> JobStatus:

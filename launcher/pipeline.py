@@ -77,7 +77,7 @@ def track(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> 
     """
     if not tracking.is_tracked(job):
         return job
-    bundles.refuse_existing(render(job, context).directory)
+    bundles.refuse_unwritable(render(job, context).directory)
     return tracking.reserve_run(job, context, is_visible=is_visible)
 
 

@@ -4,10 +4,11 @@ Models are strict (a string is never a boolean or a number), frozen, and refuse 
 `recipes_collection/`, not here; a field has a default of None only where a recipe may leave the key out.
 """
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from launcher.checkpointing.section import Checkpointing
 from launcher.fields import (
@@ -16,7 +17,7 @@ from launcher.fields import (
     Listed,
     Model,
     NodeCount,
-    NonNegativeInt,
+    NonNegative32,
     PositiveInt,
     ShareSize,
 )
@@ -27,12 +28,31 @@ if TYPE_CHECKING:
     from launcher.checkpointing.sizes import Content
 
 
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""Source: Kubernetes, Object Names and IDs: DNS subdomain names."""
+_SECRET_KEY = re.compile(r"\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*")
+"""Source: Kubernetes, Secrets: keys of data, neither . nor beginning with two dots."""
+_LONGEST_NAME = 253
+
+
+def _secret_name(name: str) -> str:
+    if not _SUBDOMAIN.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise ValueError("should be a DNS name: lower-case letters, digits, - and .")
+    return name
+
+
+def _secret_key(key: str) -> str:
+    if not _SECRET_KEY.fullmatch(key) or len(key) > _LONGEST_NAME:
+        raise ValueError("should be a key of a Secret: letters, digits, -, _ and ., not beginning with two dots")
+    return key
+
+
 class SecretKeyRef(Model):
     """A key of a Kubernetes Secret in the job's namespace."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+    name: Annotated[str, AfterValidator(_secret_name)]
     """Name of the Secret object, in the job's own namespace."""
-    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")]
+    key: Annotated[str, AfterValidator(_secret_key)]
     """Which entry of that Secret holds the value."""
 
 
@@ -124,15 +144,15 @@ class ElasticSettings(Model):
     use_graceful_shutdown: bool
     """true lets workers save a checkpoint when the size changes. false ends them at once; they redo what the last
     regular checkpoint does not hold."""
-    scaling_timeout: NonNegativeInt | None = None
+    scaling_timeout: NonNegative32 | None = None
     """Seconds to wait before a scale-up. More keeps a job from restarting for nodes that soon leave again; less uses
     free nodes earlier."""
-    graceful_shutdown_timeout: NonNegativeInt | None = None
+    graceful_shutdown_timeout: NonNegative32 | None = None
     """Seconds workers have to save and exit before they are killed. Raise it when the checkpoint of a large model
     takes longer, or its work is lost."""
-    faulty_timeout: NonNegativeInt | None = None
+    faulty_timeout: NonNegative32 | None = None
     """Seconds to wait for a lost or faulty node to come back before the job goes on with fewer."""
-    scale_up_snooze_time: NonNegativeInt | None = None
+    scale_up_snooze_time: NonNegative32 | None = None
     """Seconds after a restart in which the job does not grow, against one restart on another."""
     preemption: Preemption | None = None
     """Two priorities for one job, so that only its elastic nodes are preempted. Needs min_nodes below max_nodes."""

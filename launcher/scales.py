@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.layout import clipped, value_text
-from launcher.problems import Notice
+from launcher.problems import Notice, Problem
 
 AUTO = "auto"
 """What `scale_config` says where its sizes are planned."""
@@ -18,6 +18,8 @@ SCALES = "recipes.scale_config"
 """Where single sizes are written."""
 ABSENT = object()
 """Stands for the value of a key that is not there."""
+MOST_SIZES = 5000
+"""Sizes of one job. Each is a configuration that is typed, checked and written."""
 _SIZE = "trainer.num_nodes"
 _MOST_VALUE = 60
 """Characters of a value that a notice repeats."""
@@ -44,6 +46,33 @@ class ScaleTree:
 def size_of(key: str) -> int:
     """Return the number of nodes a key of `scale_config` names, 0 when it names none."""
     return int(key) if re.fullmatch("[1-9][0-9]{0,5}", key) else 0
+
+
+def steps(policy: Any) -> range:
+    """Return the numbers of nodes that a typed elastic policy allows, `replica_increment_step` apart."""
+    return range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step or 1)
+
+
+def too_many_sizes(policy: Any, scale_config: Any) -> Problem | None:
+    """Return what is wrong if an elastic policy leads to more sizes than a job may have; it makes none of them.
+
+    Args:
+        policy: Typed and without fault; None for a job that is never elastic.
+        scale_config: A table, which lists its own sizes, or `auto`, or None.
+    """
+    if not policy or not policy.is_elastic or (scale_config and scale_config != AUTO):
+        return None
+    if (count := len(steps(policy))) <= MOST_SIZES:
+        return None
+    step = -(-(policy.max_nodes - policy.min_nodes) // MOST_SIZES)
+    return Problem(
+        "E218",
+        "recipes.elastic_policy.max_nodes",
+        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with a configuration of its own",
+        value=policy.max_nodes,
+        allowed=f"at most {MOST_SIZES} sizes",
+        remedy=f"recipes.elastic_policy.replica_increment_step={step} or more, or a smaller max_nodes",
+    )
 
 
 def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:

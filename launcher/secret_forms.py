@@ -57,18 +57,26 @@ _BARE_USER_INFO = re.compile(r"(?<![\w/@.:-])([\w.+-]+):([^\s:/@'\"$({]+)@(?!sha
 _MAIL = frozenset(("acct", "bcc", "cc", "from", "mailto", "reply-to", "sip", "to", "xmpp"))
 """What stands before the colon of an address of a person."""
 _ASSIGNED = re.compile(
-    r"""(?:\b([A-Za-z_][\w-]*)['"]?\s?=(?!=)\s?|(?<![\w-])--([A-Za-z][\w-]*)(?:=|\s+)|\b([A-Za-z_][\w-]*)['"]?:\s*)"""
-    r"""(?:(?:bearer|basic|token)\s+)?("[^"\n]*"|'[^'\n]*'|['"]?[^\s'";&|,}\]]+)""",
+    r"""(?:(?:\B-D|\b)([A-Za-z_][\w-]*)['"]?\s?=(?!=)\s?|(?<![\w-])--([A-Za-z][\w-]*)(?:=|\s+)"""
+    r"""|\b([A-Za-z_][\w-]*)['"]?:\s*)(?:(?:bearer|basic|token)\s+)?"""
+    r"""(?=("[^"\n]*"|'[^'\n]*'|['"]?[^\s'";&|,}\]]+))""",
     re.I,
 )
 """A variable, an option, or a header or member in a command, and its value."""
+_SPACED = re.compile(
+    r"""\b([A-Za-z_][\w-]*)\s+(?:<<<\s*)?['"]?((?=\S*\d)(?=\S*[A-Za-z])[^\s'";&|/$<>{(-][^\s'";&|/]{5,})"""
+)
+"""A name in a command and what follows it after a blank, if letters and digits are mixed there: `setx DB_PASS …`."""
+_WITHIN = r"[^|;&\n]{0,200}?"
+_VALUE = r"""['"]?([^\s'"]+)"""
 _GIVEN = re.compile(
-    r"""\b(?:curl|wget|http)\b[^|;&\n]{0,200}?\s(?:-u|--user)[\s=]*['"]?[^\s:'"$]+:([^\s'"]+)"""
-    r"""|\b(?:docker|podman|helm|nerdctl|crane|oras)\b[^|;&\n]{0,200}?\blogin\b[^|;&\n]{0,200}?\s-p[\s=]*['"]?([^\s'"]+)"""
-    r"""|\b(?:mysql|mysqldump|mariadb)\b[^|;&\n]{0,200}?\s-p['"]?([^\s'"]+)"""
-    r"""|\bwandb\s+login\s+(?:--\S+\s+)*([^\s-]\S*)|\bsshpass\s+-p\s*['"]?([^\s'"]+)"""
-    r"""|\becho\s+(?:-n\s+)?['"]?([^\s'"]+)['"]?\s*\|[^|;&\n]{0,200}(?:password|token)-stdin"""
-    r"""|\bbearer\s+['"]?([^\s'"]{8,})""",
+    rf"""\b(?:curl|wget|http)\b{_WITHIN}\s(?:-u|--user)[\s=]*['"]?[^\s:'"$]+:([^\s'"]+)"""
+    rf"""|\b(?:docker|podman|helm|nerdctl|crane|oras|az)\b{_WITHIN}\blogin\b{_WITHIN}\s-p[\s=]*{_VALUE}"""
+    rf"""|\b(?:mysql|mysqldump|mariadb|mongosh?)\b{_WITHIN}\s-p{_VALUE}|\bredis-cli\b{_WITHIN}\s-a\s*{_VALUE}"""
+    rf"""|\bwandb\s+login\s+(?:--\S+\s+)*([^\s-]\S*)|\bsshpass\s+-p\s*{_VALUE}|--from-literal[\s=]+[^\s=]+={_VALUE}"""
+    rf"""|\b(?:echo|printf)\s+(?:-\w+\s+)*{_VALUE}['"]?\s*(?:\|{_WITHIN}(?:-stdin\b|--with-token\b|\blogin\b)"""
+    r"""|>+\s*\S*(?:token|secret|passw|credential|netrc|pgpass|api_?key))"""
+    rf"""|\b(?:login|--with-token|-stdin)\b{_WITHIN}<<<\s*{_VALUE}|\bbearer\s+['"]?([^\s'"]{{8,}})""",
     re.I,
 )
 """Commands that are given a secret without its name.
@@ -157,13 +165,17 @@ def _spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]]:
 
     Args:
         text: Any text.
-        has_members: Whether `name: value` in it is a header or a member of JSON; in prose it is not.
+        has_members: Whether `name: value` and `name value` in it are members, headers or words of a command; in
+            prose they are not.
     """
     yield from _user_info_spans(text)
     for match in _ASSIGNED.finditer(text):
         name = match[1] or match[2] or (match[3] if has_members else "")
         if name and is_clear(name, match[4].strip("'\"")):
             yield match.span(4)
+    for match in _SPACED.finditer(text) if has_members else ():
+        if is_clear(match[1], match[2]):
+            yield match.span(2)
     for match in _GIVEN.finditer(text):
         if match.lastindex and is_written(match[match.lastindex]):
             yield match.span(match.lastindex)

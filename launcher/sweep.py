@@ -85,7 +85,7 @@ def choice(entry: Entry) -> list[str]:
 
 def _brought(base: Composition) -> list[str]:
     """Return stand-ins for what a recipe leaves to each launch: the image, and a script of the user's own."""
-    words = [] if base.tree["container"] else ["container=image-of-the-launch"]
+    words = [] if base.tree.get("container") else ["container=image-of-the-launch"]
     script = get(base.tree, _SCRIPT)
     if isinstance(script, Mapping) and not (script.get("entry_script") or script.get("entry_module")):
         words += [f"{_SCRIPT}.entry_script=script-of-the-launch.py", f"++{_SCRIPT}.run.ntasks_per_node=1"]
@@ -96,7 +96,7 @@ def variants(base: Composition, context: LaunchContext) -> Iterator[Composition]
     """Yield a recipe's composition for each instance type it lists, as static and as elastic job."""
     recipe = base.tree["recipes"]
     listed = recipe.get("instance_types") if isinstance(recipe, Mapping) else None
-    types = listed if isinstance(listed, list) and listed else [base.tree[_INSTANCE]]
+    types = listed if isinstance(listed, list) and listed else [base.tree.get(_INSTANCE)]
     kinds = (False, True) if isinstance(get(base.tree, "recipes.elastic_policy"), Mapping) else (None,)
     is_referred_to = base.refers_to(_INSTANCE, "is_elastic")
     for instance_type in types:
@@ -133,7 +133,7 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
         Checked,
         entry.name,
         entry.path,
-        str(composition.tree[_INSTANCE]),
+        str(composition.tree.get(_INSTANCE)),
         get(composition.tree, _ELASTIC) is True,
     )
     draft, problems = examine(composition)

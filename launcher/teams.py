@@ -12,11 +12,11 @@ import yaml
 from pydantic import Field
 
 from launcher import instance_specs, instances, pod_policy, yamlio
+from launcher.fields import Listed, Model, NodeCount, NonNegativeInt
 from launcher.instance_specs import InstanceSpec
 from launcher.instances import Instance
 from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
-from launcher.recipe import Listed, Model, NodeCount, NonNegativeInt
 from launcher.render import render_template
 from launcher.rules.kubernetes import DNS_LABEL, DNS_SUBDOMAIN
 from launcher.typed import type_problems

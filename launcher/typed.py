@@ -44,12 +44,18 @@ def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, 
 
 
 def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Leave one error for a value that matches no member of a union; it allows what any of them does."""
+    """Leave one error for a value that matches no member of a union; it allows what any of them does.
+
+    If the faults are inside the value, those are left alone.
+    """
     seen: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for error in errors:
         loc = tuple(part for part in error["loc"] if not _is_union_tag(part))
         seen.setdefault(loc, []).append({**error, "loc": loc})
-    for first, *others in seen.values():
+    inside = {loc[:n] for loc in seen for n in range(1, len(loc))}
+    for loc, (first, *others) in seen.items():
+        if loc in inside:  # a union: the value is a mapping, which another member of it takes
+            continue
         literal = next((error for error in others if error["type"] == "literal_error"), None)
         if literal:
             allowed = f"{_allowed(first)} or {literal['ctx']['expected']}"

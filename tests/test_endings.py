@@ -11,8 +11,8 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT, SHORT
 
 from launcher import multirun
-from launcher.check import MOST_SIZES
 from launcher.problems import ProblemsFound
+from launcher.scales import MOST_SIZES
 
 MAIN = (sys.executable, str(ROOT / "main.py"))
 RECIPES = (sys.executable, "-m", "launcher")

@@ -20,7 +20,7 @@ from launcher import cli, diff, jobs, pipeline, removal, run
 from launcher.backends.local.state import LOCK_FILE
 from launcher.contract import JOB_FILE, NAME_FILE
 from launcher.job_list import STATES, ListedJob
-from launcher.problems import Problem, ProblemsFound
+from launcher.problems import Problem, ProblemsFound, fail
 from launcher.specs import Bundle, JobHandle, JobState, JobStatus
 
 UNTRACKED = "recipes.training_config.mlflow.enabled=false"
@@ -311,11 +311,21 @@ def test_a_bundle_is_named_when_it_is_rendered_or_launched(recipes, monkeypatch)
     assert recipes("render", "tiny_lm_cpu", UNTRACKED, "--name", "x", "--stdout")[0] == 2
     (folder,) = Path("results").iterdir()
     launched = []
-    monkeypatch.setattr(run, "launch", lambda bundle, backend, wait: launched.append(bundle.digest) or 0)
+    monkeypatch.setattr(run, "launch", lambda bundle, *_, **__: launched.append(bundle.digest) or 0)
     assert recipes("launch", "first", "--name", "second")[0] == 0
     assert launched == [bundles.read(folder)[0].digest]
     assert bundles.given_name(folder) == "second" and (folder / NAME_FILE).read_text() == "second\n"
     assert recipes("launch", "first")[0] == 2
+
+    def refuse(*_, **__):
+        raise fail("E405", "cluster", "this bundle's job is running already")
+
+    monkeypatch.setattr(run, "launch", refuse)
+    assert recipes("launch", "second", "--name", "third")[0] == 2
+    assert bundles.given_name(folder) == "second"
+    (folder / NAME_FILE).unlink()
+    assert recipes("launch", folder.name, "--name", "third")[0] == 2
+    assert bundles.given_name(folder) is None
 
 
 def test_of_two_jobs_that_are_named_alike_at_once_one_is_refused(results):

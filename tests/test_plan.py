@@ -177,7 +177,7 @@ def test_num_nodes_that_a_scenario_overrules_is_a_notice(prepare):
     assert prepare("cluster.scenario=preemption").notices == ()
 
 
-SCRIPT = "training_cfg.entry_module=json.tool"
+MODULE = "training_cfg.entry_module=json.tool"
 STATED = "recipes.training_config.training_args.learning_rate=0.5"
 BATCH = "recipes.training_config.training_args.train_batch_size=32"
 RATE_OF_2 = "+recipes.scale_config.2.training_config.training_args.learning_rate=0.25"
@@ -207,7 +207,7 @@ RATE_OF_2 = "+recipes.scale_config.2.training_config.training_args.learning_rate
     ids=["none", "stated", "planned", "scaled", "planned and stated", "one size"],
 )
 def test_a_placeholder_learning_rate_is_shown_as_none(prepare, tmp_path, overrides, rates):
-    job = prepare(*overrides, SCRIPT)
+    job = prepare(*overrides, MODULE)
     cells = ["none" if rate is None else f"{rate:g}" for rate in rates]
     assert [report.row(point)[4] for point in job.scales] == cells
     assert [scale["learning_rate"] for scale in report.plan_json(job)["scales"]] == rates

@@ -112,7 +112,7 @@ def test_keys_page_has_every_family_and_cluster(pages):
 
 
 def test_keys_page_tells_default_and_bounds(pages):
-    assert "| `micro_train_batch_size` | whole number, ≥ 1 | `1` |" in pages[KEYS]
+    assert "| `micro_train_batch_size` | whole number, ≥ 1, ≤ 2147483647 | `1` |" in pages[KEYS]
     assert re.search(r"\| `trainer_type` \| `sft` or `dpo` \| differs: `dpo`, `sft` \|", pages[KEYS])
 
 

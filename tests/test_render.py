@@ -84,7 +84,7 @@ def test_a_failed_write_leaves_nothing(llama, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_text", full)
-    with pytest.raises(ProblemsFound, match="No space left"):
+    with pytest.raises(ProblemsFound, match="the disk is full"):
         bundles.write(llama)
     assert list(llama.directory.parent.iterdir()) == []
 

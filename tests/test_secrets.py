@@ -2,9 +2,9 @@
 
 import base64
 import json
+import os
 import subprocess
 import sys
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -20,8 +20,6 @@ ARGS = "recipes.training_config.training_args"
 
 def main(*words, cwd, **env):
     """Run main.py; return its exit code, and everything it printed or wrote."""
-    import os
-
     result = subprocess.run(
         [sys.executable, str(ROOT / "main.py"), *words],
         cwd=cwd,
@@ -286,10 +284,37 @@ def test_commands_that_print_show_no_secret(recipes, monkeypatch):
         assert CANARY not in out + errors
 
 
+LEAKY = """
+import os
+print("starting with", os.environ["DB_PASS"], flush=True)
+raise RuntimeError("cannot log in with " + os.environ["DB_PASS"])
+"""
+
+
+def test_a_job_that_prints_its_secret_leaves_it_in_its_own_log_only(tmp_path):
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    words = ("recipes=training/custom/script", "cluster=local", "training_cfg.entry_script=leaky.py")
+    secret = "+env_vars.DB_PASS={env: DB_PASS}"
+    code, printed, _ = main(
+        *words,
+        secret,
+        "training_cfg.run.ntasks_per_node=1",
+        "++recipes.trainer.num_nodes=1",
+        cwd=tmp_path,
+        DB_PASS=CANARY,
+    )
+    assert code == 3
+    assert "starting with …" in printed
+    assert "RuntimeError: cannot log in with …" in printed
+    assert CANARY not in printed
+    held = {path for path in tmp_path.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()}
+    assert {path.name for path in held} == {"stdout.log", "stderr.log"}
+    assert all("logs" in path.parts for path in held)
+
+
 def test_the_streams_are_wrapped_once():
     redaction.install()
     first = sys.stdout
     assert cli.run(["--version-of-nothing"]) == 2
     redaction.install()
     assert sys.stdout is first
-    assert Path(ROOT).is_dir()

@@ -368,6 +368,8 @@ def test_the_command_at_the_end_of_a_run_shows_that_run(tracked_first, tmp_path,
     from mlflow import MlflowClient
 
     job, bundle = tracked_first(f"++{MLFLOW}.tracking_uri='{tmp_path}/a store/mlflow.db'")
+    tracking.start(bundle)
+    capsys.readouterr()
     terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mlflow ui ")]
     with socket.socket() as probe:

@@ -164,7 +164,7 @@ def _qwen3_moe(config: Config) -> Iterator[Weight]:
     """Yield those of Qwen 3's mixtures. Source: transformers, modeling_qwen3_moe: some layers may be dense."""
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
-    sparse = sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
+    sparse = layers // step - sum(1 for layer in set(dense) if 0 <= layer < layers and (layer + 1) % step == 0)
     has_bias = bool(config.get("attention_bias"))
     yield from _attention(config, has_bias, has_bias)
     yield _vector("self_attn.qk_norm", _head_dim(config), 2 * layers)

@@ -35,7 +35,7 @@ def checked(name: str, overrides: Sequence[str], context: LaunchContext) -> Chec
     try:
         job = pipeline.prepare(words, context)
     except ProblemsFound as error:
-        instance_type = instances.canonical(str(composition.tree["instance_type"]))
+        instance_type = instances.canonical(str(composition.tree.get("instance_type")))
         is_elastic = get(composition.tree, "recipes.elastic_policy.is_elastic") is True
         where = None if composition.backend == "local" else instance_type
         return Checked(name, path, where, is_elastic, 0, error.problems)

@@ -100,7 +100,8 @@ def plan(
         print(json.dumps(report.plan_json(job) | cost, indent=2))
         return
     terminal.show_plan(job, in_full=True)
-    console.say_all((line, "" if i else "dim") for i, line in enumerate(paid))
+    for i, line in enumerate(paid):
+        console.say_fitted(line, "" if i else "dim")
     if picture is not None:
         console.say(f"picture {console.shown_path(picture)}")
 

@@ -27,9 +27,8 @@ def launch(
 
     try:
         found = bundles.read(bundles.locate(bundle))
-        if name is not None:
-            job_names.give(found[0].directory, name)
-        code = run.launch(*found, wait=wait, is_again=again)
+        with job_names.given(found[0].directory, name):
+            code = run.launch(*found, wait=wait, is_again=again)
     except KeyboardInterrupt as interrupt:
         code = exit_code(interrupt)
     raise typer.Exit(code)

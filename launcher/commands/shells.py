@@ -33,14 +33,14 @@ class BashComplete(_completion_classes.BashComplete):
     """Reads the line up to the cursor, and offers what follows the last of the signs at which bash breaks a word."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        if _LINE not in os.environ:  # a script of an earlier version
+        if not os.environ.get(_LINE):  # a script of an earlier version
             return super().get_completion_args()
         line = os.environ[_LINE]
         words = split_arg_string(line)[1:]
         return (words[:-1], words[-1]) if words and not line[-1:].isspace() else (words, "")
 
     def format_completion(self, item: CompletionItem) -> str:
-        incomplete = self.get_completion_args()[1] if _LINE in os.environ else ""
+        incomplete = self.get_completion_args()[1] if os.environ.get(_LINE) else ""
         breaks = os.environ.get(_BREAKS, "")
         kept = max((i + 1 for i, sign in enumerate(incomplete) if sign in breaks), default=0)
         return item.value[kept:] if item.value.startswith(incomplete[:kept]) else item.value

@@ -50,13 +50,13 @@ class Recipe(RecipeBase):
 def _program(job: JobSpec) -> tuple[str, ...]:
     """Return script or module and its arguments. A script on this machine is found from any folder."""
     training = get(job.config, "recipes.training_cfg")
-    if training["entry_module"]:
+    if training.get("entry_module"):
         entry = ("-m", training["entry_module"])
     elif job.backend == "local":
         entry = (str(Path(job.cwd, Path(training["entry_script"]).expanduser())),)
     else:
         entry = (training["entry_script"],)
-    return (*entry, *(word for argument in training["script_args"] or () for word in _words(argument)))
+    return (*entry, *(word for argument in training.get("script_args") or () for word in _words(argument)))
 
 
 def _words(argument: dict[str, Any]) -> Iterator[str]:

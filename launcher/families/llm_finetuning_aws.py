@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.families import Interface
-from launcher.recipe import BatchArgs, BatchSize, Model, NonNegativeInt, PositiveInt, RecipeBase, TrainingBase
+from launcher.fields import BatchSize, Model, NonNegativeInt, PositiveInt
+from launcher.recipe import BatchArgs, RecipeBase, TrainingBase
 from launcher.scales import get
 from launcher.specs import JobSpec
 

@@ -4,6 +4,7 @@ A rule is a generator of Problems over a `Draft`, which it makes with the `probl
 It names the keys it reads, and is left out when one of them is faulty in itself, so that one fault is reported once.
 """
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
@@ -54,6 +55,19 @@ class Rule:
         return self.backend in (None, _SAME_RULES.get(backend, backend)) and not any(
             related(need, bad) for need in self.needs for bad in faulty
         )
+
+    def problems(self, draft: Any, *, is_faulty: bool) -> list[Problem]:
+        """Return the Problems of a draft.
+
+        What stands in for a faulty value may be of any type, so that a rule may fail on it. It is asked again once
+        the fault is mended.
+        """
+        try:
+            return list(self.check(draft, functools.partial(Problem, self.code)))
+        except (AttributeError, LookupError, TypeError, ValueError):
+            if is_faulty:
+                return []
+            raise
 
 
 def rule(code: str, *needs: str, source: str, backend: str | None = None) -> Callable[[Check], Check]:

@@ -11,6 +11,8 @@ from launcher.scales import AUTO, get, leaves, size_of
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
 _POLICY = "recipes.elastic_policy"
+_MOST_LISTED = 32
+"""Sizes that a Problem lists one by one."""
 _PARTS = ("base", "elastic")
 
 
@@ -138,7 +140,7 @@ def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
             "recipes.trainer.num_nodes",
             f"the job cannot start on {start} nodes",
             value=start,
-            allowed=spans(sizes),
+            allowed=", ".join(map(str, sizes)) if len(sizes) <= _MOST_LISTED else spans(sizes),
         )
 
 

@@ -17,7 +17,7 @@ _UNKNOWN = "is not an instance type of the table"
 _NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 
-@rule("E230", "instance_type", _SPECS, source=_TABLE)
+@rule("E230", "instance_type", "recipes.instance_types", _SPECS, source=_TABLE)
 def instance_is_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The devices of a type decide the batch; one that the table lacks is described by the recipe."""
     if draft.backend == "local" or draft.instance is not None or _is_described(draft, draft.launch.instance_type):

@@ -19,7 +19,7 @@ from launcher.problems import Problem
 from launcher.rules import rule
 from launcher.rules.secrets import holds_credentials
 from launcher.scales import leaves
-from launcher.syntax import IMAGE, IMAGE_FORM
+from launcher.syntax import IMAGE_FORM, is_image
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.settings import SmJobs
@@ -68,7 +68,7 @@ def one_image(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem
     faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage")) if image else []
     for fault in faults:
         yield problem("container", fault.message, value=fault.value, allowed=fault.allowed)
-    if image and not faults and not IMAGE.fullmatch(image):
+    if image and not faults and not is_image(image):
         shown = {} if holds_credentials(image) else {"value": image}
         yield problem("container", "is not an image reference", allowed=IMAGE_FORM, **shown)
 

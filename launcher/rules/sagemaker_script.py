@@ -142,7 +142,8 @@ def toolkit_starts_as_many(draft: Draft, problem: Callable[..., Problem]) -> Ite
         return
     mpi = getattr(getattr(draft.recipe, "distribution", None), "is_mpi", False)
     starts = draft.instance.processes or 1
-    single = draft.devices == 1 and draft.recipe.trainer.num_nodes == 1
+    data_parallel = getattr(getattr(draft.recipe, "distribution", None), "is_data_parallel", False)
+    single = draft.devices == 1 and draft.recipe.trainer.num_nodes == 1 and not data_parallel
     if not mpi and not single and draft.devices != starts:
         yield problem(
             f"{SCRIPT}.run.ntasks_per_node",

@@ -77,6 +77,8 @@ def env_urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> It
 def recipe_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key that is named like a secret, declared in extra_keys, would be written into the configuration."""
     for path in _named_secrets(draft.composition.tree["recipes"], "recipes"):
+        if path.startswith("recipes.training_cfg.script_args."):
+            continue  # E608 is about these
         yield problem(path, "looks like a secret written in clear", where=path)
 
 
@@ -88,6 +90,9 @@ def _named_secrets(tree: Mapping[str, Any], path: str) -> Iterator[str]:
         elif isinstance(value, Mapping) and not is_reference(value):
             yield from _named_secrets(value, f"{path}.{key}")
         elif isinstance(value, list):
+            words = [each for each in value if isinstance(each, str)]
+            if any(word.startswith("-") for word in words) and holds_secret(" ".join(words)):
+                yield f"{path}.{key}"
             for i, each in enumerate(value):
                 yield from _named_secrets(each, f"{path}.{key}.{i}") if isinstance(each, Mapping) else ()
 
@@ -165,11 +170,12 @@ def values_hold_no_token(draft: Draft, problem: Callable[..., Problem]) -> Itera
         for path, value in leaves(draft.composition.tree)
         if isinstance(value, str | list) and value and not is_secret(path)
     ]
+    checked = (*_CHECKED_FOR_URLS, "container") if draft.backend == "k8s" else _CHECKED_FOR_URLS
     has_tokens = holds_token("\n".join(text for _, text in texts))  # one search instead of hundreds
     for path, text in texts:
         if has_tokens and holds_token(text):
             yield problem(path, "holds an access token or a key in clear", remedy=remedy, where=path)
-        elif "@" in text and not path.startswith(_CHECKED_FOR_URLS) and holds_user_info(text):
+        elif "@" in text and not path.startswith(checked) and holds_user_info(text):
             yield problem(path, "holds a URL with credentials", remedy=remedy, where=path)
 
 

@@ -11,6 +11,7 @@ BASE_MODEL, DATASET = f"{HUB}/Model/llama/1.0.0", f"{HUB}/DataSet/mine/1.0.0"
 PACKAGE = "arn:aws:sagemaker:eu-west-1:123456789012:model-package/mine/1"
 SERVERLESS = ("container=null", "training_cfg.entry_script=null")
 ON_BASE_MODEL = (f"{J}.serverless.base_model_arn={BASE_MODEL}", f"{J}.serverless.job_type=FineTuning")
+DIST = "++recipes.distribution"
 FAULTS = {
     # one fault each: overrides, code, path, a word of the text
     "no-role": ((f"{J}.role=null",), "E370", f"{J}.role", "missing"),
@@ -472,6 +473,48 @@ FAULTS = {
         "one of them",
     ),
     "sdk-typo": ((f"+{J}.additional_estimator_kwargs.max_runs=3",), "E101", None, "did you mean max_run"),
+    "two-launchers": (
+        (f"{DIST}.mpi.enabled=true", f"{DIST}.torch_distributed.enabled=true"),
+        "E256",
+        "recipes.distribution.torch_distributed.enabled",
+        "mpi starts the script too",
+    ),
+    "launcher-and-library": (
+        (f"{DIST}.mpi.enabled=true", f"{DIST}.smdistributed.dataparallel.enabled=true"),
+        "E256",
+        "recipes.distribution.smdistributed.dataparallel.enabled",
+        "mpi starts the script too",
+    ),
+    "dataparallel-instance": (
+        (f"{DIST}.smdistributed.dataparallel.enabled=true", "instance_type=p5.48xlarge"),
+        "E257",
+        "instance_type",
+        "ml.p4d.24xlarge",
+    ),
+    "dataparallel-processes": (
+        (f"{DIST}.smdistributed.dataparallel.enabled=true", "training_cfg.run.ntasks_per_node=1"),
+        "E386",
+        f"{CFG}.run.ntasks_per_node",
+        "starts 8",
+    ),
+    "dataparallel-options": (
+        (f"{DIST}.smdistributed.dataparallel={{enabled: true, custom_mpi_options: -np 4}}",),
+        "E253",
+        "recipes.distribution.smdistributed.dataparallel.custom_mpi_options",
+        "move ranks",
+    ),
+    "no-launcher": (
+        (f"{DIST}.torch_distributed.enabled=false",),
+        "E258",
+        "recipes.distribution.torch_distributed.enabled",
+        "8 processes",
+    ),
+    "launcher-unsaid": (
+        (f"{DIST}.torch_distributed={{}}",),
+        "E103",
+        "recipes.distribution.torch_distributed.enabled",
+        "",
+    ),
     "no-further-members": ((f"+{J}.request={{TrainingJobName: x}}",), "E101", f"{J}.request", ""),
     "remote-debug": ((f"{J}.remote_debug=maybe",), "E102", f"{J}.remote_debug", "true"),
     "experiment-form": (

@@ -123,6 +123,12 @@ def test_groups_have_their_own_hosts(tmp_path):
             (*SCRIPT, "++recipes.distribution.mpi.enabled=true"), "E430", f"{J}.source_dir", id="MPI without a script"
         ),
         pytest.param(
+            (*SCRIPT, "++recipes.distribution.smdistributed.dataparallel.enabled=true"),
+            "E257",
+            "recipes.distribution.smdistributed.dataparallel.enabled",
+            id="a library of AWS's images",
+        ),
+        pytest.param(
             (*TINY, OUT, f"{J}.tags={{a: {'b' * 257}}}"), "E102", f"{J}.tags.a", id="what the API would refuse"
         ),
     ],

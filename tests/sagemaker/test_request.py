@@ -14,7 +14,7 @@ import pytest
 from conftest import LLAMA, ROOT, frozen_context
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from request_faults import BASE_MODEL, DATASET, FAULTS, HUB, PACKAGE, SERVERLESS, VPC, J
+from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, HUB, PACKAGE, SERVERLESS, VPC, J
 
 from launcher import pipeline, yamlio
 from launcher.backends.sagemaker import constraints, parts, request, submit
@@ -397,6 +397,48 @@ def test_the_launchers_own_program_gets_plain_text_too(requested):
         "rate": "0.5",
         "fast": "true",
     }
+
+
+STARTED = {
+    "torch_distributed": (
+        (f"{DIST}.torch_distributed.enabled=true",),
+        {"sagemaker_torch_distributed_enabled": "true", "sagemaker_instance_type": '"ml.p4d.24xlarge"'},
+    ),
+    "left-out": (
+        (),
+        {"sagemaker_torch_distributed_enabled": "true", "sagemaker_instance_type": '"ml.p4d.24xlarge"'},
+    ),
+    "dataparallel": (
+        (f"{DIST}.smdistributed.dataparallel.enabled=true",),
+        {
+            "sagemaker_distributed_dataparallel_enabled": "true",
+            "sagemaker_instance_type": '"ml.p4d.24xlarge"',
+            "sagemaker_distributed_dataparallel_custom_mpi_options": '""',
+        },
+    ),
+    "dataparallel-options": (
+        (f"{DIST}.smdistributed.dataparallel={{enabled: true, custom_mpi_options: '-verbose -x NCCL_DEBUG=INFO'}}",),
+        {
+            "sagemaker_distributed_dataparallel_enabled": "true",
+            "sagemaker_instance_type": '"ml.p4d.24xlarge"',
+            "sagemaker_distributed_dataparallel_custom_mpi_options": '"-verbose -x NCCL_DEBUG=INFO"',
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), STARTED.values(), ids=STARTED)
+def test_a_script_is_started_as_its_distribution_says(words, expected, requested):
+    """Source: SageMaker Python SDK 2.257.6, Framework._distribution_configuration, PyTorch.hyperparameters."""
+    found = requested(*SCRIPT, "instance_type=p4d.24xlarge", "training_cfg.run.nodes=2", *words)["HyperParameters"]
+    assert found == {"sagemaker_program": '"train.py"', **expected}
+
+
+def test_one_process_needs_no_launcher(requested):
+    one = (*SCRIPT, "instance_type=m5.xlarge", "training_cfg.run.ntasks_per_node=1")
+    assert requested(*one)["HyperParameters"] == {"sagemaker_program": '"train.py"'}
+    found = requested(*one, f"{DIST}.torch_distributed.enabled=false")["HyperParameters"]
+    assert found["sagemaker_torch_distributed_enabled"] == "false"
 
 
 JAVA = [

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launcher import redaction
 from launcher.backends.sagemaker.status import LEFT_OUT
 
 DESCRIPTION_FILE = "training-job.json"
@@ -82,14 +83,14 @@ class Record:
         if not notes:
             return
         further = [f"and {len(notes) - _MOST_NOTES} more, in {OPERATOR_LOG}"] if len(notes) > _MOST_NOTES else []
-        text = "; ".join((*notes[:_MOST_NOTES], *further))
+        text = redaction.masked("; ".join((*notes[:_MOST_NOTES], *further)))
         self.fields["SecondaryStatusTransitions"][-1]["StatusMessage"] += f"; {text}"
         self.fields[LEFT_OUT] = f"left out: {text}"
         self._write()
 
     def fail(self, reason: str) -> None:
         """Say why the job fails."""
-        self.fields["FailureReason"] = reason[:MOST_REASON]
+        self.fields["FailureReason"] = redaction.masked(reason)[:MOST_REASON]
 
     def _write(self) -> None:
         draft = self.path.with_name(f".{self.path.name}.draft")

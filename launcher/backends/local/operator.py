@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from launcher import redaction
 from launcher.backends.local import memory, rehearsal
 from launcher.backends.local.control import (
     END_SIGNALS,
@@ -50,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS", help="only then")
     parser.add_argument("bundle_dir", type=Path)
     args = parser.parse_args(argv)
+    redaction.install()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     # httpx tells of every request at this level.
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from launcher import redaction
 from launcher.problems import fail
 from launcher.specs import JobState
 
@@ -76,7 +77,7 @@ class Snapshot:
 def publish(run_dir: Path, snapshot: Snapshot) -> None:
     """Replace the state file; a reader sees the old state or the new one."""
     draft = run_dir / f".{STATE_FILE}.tmp"
-    draft.write_text(json.dumps(asdict(snapshot), indent=1), encoding="utf-8")
+    draft.write_text(json.dumps(redaction.masked_tree(asdict(snapshot)), indent=1), encoding="utf-8")
     os.replace(draft, run_dir / STATE_FILE)
 
 

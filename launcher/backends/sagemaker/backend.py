@@ -148,7 +148,7 @@ def _stop(connection: Services, target: Target) -> None:
 
 def _connection(bundle: Bundle) -> Connection:
     """Return the services in the region that a bundle's configuration names."""
-    return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"]["sm_jobs_config"]["region"])
+    return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"]["sm_jobs_config"].get("region"))
 
 
 def _target(handle: JobHandle) -> Target:

@@ -25,7 +25,7 @@ from launcher.backends.sagemaker.members import (
     VolumeSize,
     Words,
 )
-from launcher.recipe import Listed, Model
+from launcher.fields import Listed, Model
 
 
 class SdkTag(Model):

@@ -250,15 +250,20 @@ def _encoded(value: Any, *, is_json: bool) -> str:
 
 
 def _distribution(plan: Plan) -> dict[str, str]:
-    """Return how a script's processes are started: by MPI where the recipe says so, else by torchrun."""
+    """Return how a script's processes are started: as the recipe's distribution says, else by torchrun."""
     if plan.model_type != SCRIPT or not has_toolkit(plan):
         return {}
     tree = get(plan.tree, "recipes.distribution") or {}
     found = smp.hyperparameters(tree, plan.processes, plan.instance_type)
-    if not (tree.get("mpi") or {}).get("enabled") and plan.nodes * plan.processes > 1:
+    is_stated = _is_enabled(tree, "mpi") or _is_enabled(tree, "smdistributed.dataparallel")
+    if not is_stated and not tree.get("torch_distributed") and plan.nodes * plan.processes > 1:
         found |= {"sagemaker_torch_distributed_enabled": "true"}
         found |= {"sagemaker_instance_type": json.dumps(plan.instance_type)}
     names = [group.name for group in groups(plan.jobs)]
     if found and len(names) > 1:  # else each group would train by itself
         found["sagemaker_distribution_instance_groups"] = json.dumps(names)
     return found
+
+
+def _is_enabled(tree: Mapping[str, Any], section: str) -> bool:
+    return get(tree, f"{section}.enabled") is True

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from launcher.backends.sagemaker.constraints import member
 from launcher.backends.sagemaker.documented import absolute_path
 from launcher.backends.sagemaker.members import Count, S3Uri, VolumeSize
-from launcher.recipe import Listed, Model
+from launcher.fields import Listed, Model
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.settings import SmJobs

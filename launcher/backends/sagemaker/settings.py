@@ -51,7 +51,7 @@ from launcher.backends.sagemaker.sections import (
     Profiler,
     Serverless,
 )
-from launcher.recipe import Listed, Model
+from launcher.fields import Listed, Model
 
 
 class TensorBoard(Model):
