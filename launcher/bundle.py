@@ -138,7 +138,7 @@ def _named(name: str) -> Iterator[Path]:
 
 def given_names(results: Path) -> Iterator[tuple[Path, str]]:
     """Yield the folder and the name of each job of a results folder that has a name of the user's own."""
-    for file in sorted(results.glob(f"*/{NAME_FILE}")):
+    for file in sorted(results.glob(f"[!.]*/{NAME_FILE}")):
         if known := given_name(file.parent):
             yield file.parent, known
 

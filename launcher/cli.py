@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from launcher import console, identity, process, redaction
+from launcher import console, identity, os_errors, process, redaction
 from launcher.commands import (
     checkpoint,
     cluster,
@@ -154,6 +154,11 @@ def _run(words: Sequence[str]) -> int:
         return process.USER_ERROR
     except _UsageError as error:
         console.show_problems((_usage_problem(error),), "nothing was done")
+        return process.USER_ERROR
+    except OSError as error:
+        if (problem := os_errors.environmental(error)) is None:
+            raise
+        console.show_problems((problem,), "nothing was done")
         return process.USER_ERROR
     except SystemExit as stop:  # typer's own end where nobody reads on, and of completion
         if isinstance(stop.__context__, BrokenPipeError):

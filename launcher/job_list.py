@@ -150,7 +150,7 @@ def _age(text: str) -> timedelta:
 def listing(results: Path) -> tuple[ListedJob, ...]:
     """Return every bundle and adopted job below a folder as its record has it, the one submitted last at the end."""
     folders = {file.parent for name in (MANIFEST, ADOPTED_FILE) for file in results.glob(f"*/{name}")}
-    found = map(listed, folders)
+    found = (listed(folder) for folder in folders if not folder.name.startswith("."))  # being written or removed
     return tuple(sorted(found, key=lambda each: (each.record.submitted if each.record else "", each.name)))
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from launcher import redaction
+from launcher import os_errors, redaction
 from launcher.backends.base import Backend
 from launcher.bundle import given_name
 from launcher.check import backends
@@ -95,13 +95,12 @@ def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
     if handle is None:
         yield
         return
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    job = replace(known, is_submitted=False) if known else JobRecord(handle, bundle.digest, now, user)
+    job = known or JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
     try:
         with locked(bundle.directory):
             write(bundle.directory, replace(job, is_submitted=False))
     except OSError as error:
-        raise _unwritten(bundle.directory, f"nothing was submitted: {error}") from error
+        raise _unwritten(bundle.directory, "nothing was submitted", error) from error
     try:
         yield
     except (ProblemsFound, KeyboardInterrupt) as error:
@@ -145,7 +144,7 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
         with locked(bundle.directory):
             write(bundle.directory, job)
     except OSError as error:
-        unwritten = _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded: {error}")
+        unwritten = _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded", error)
         raise ProblemsFound(unwritten.problems, f"the job was submitted as {handle.native_id}") from error
     return job
 
@@ -336,5 +335,6 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _unwritten(folder: Path, message: str) -> ProblemsFound:
-    return fail("E710", str(folder / JOB_FILE), message, remedy="make room, or take another base_results_dir")
+def _unwritten(folder: Path, message: str, error: OSError | None = None) -> ProblemsFound:
+    reason = f": {os_errors.described(error)[0]}" if error else ""
+    return fail("E710", str(folder / JOB_FILE), message + reason, remedy="choose another base_results_dir")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 from launcher.problems import Problem, ProblemsFound
@@ -34,8 +35,9 @@ _REASONS: dict[int, tuple[str, str]] = {
 """Reason and remedy by errno. Source: errno(3), open(2), write(2), mkdir(2), fork(2)."""
 _ENVIRONMENT = frozenset(_REASONS) - {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EAGAIN}
 """What is never a fault of this program, wherever it is raised."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_MIB = 2**20
+_PROBE_BYTES = 65_536
+"""More than one block of any file system."""
+_MIB, _KIB = 2**20, 2**10
 
 
 def described(error: OSError, path: Path | str | None = None) -> tuple[str, str | None]:
@@ -70,19 +72,28 @@ def environmental(error: OSError) -> Problem | None:
     return Problem("E719", "operating system", message, remedy=remedy)
 
 
-def full_disk(folder: Path) -> str:
-    """Return that the disk of `folder` is full, with the path; "" where something can still be written to it."""
-    probe = folder / f".space-{os.getpid()}"
+def written(folder: Path) -> OSError | None:
+    """Return what the operating system answers to writing a file in `folder`, and removing it; None where it can."""
+    probe = folder / f".probe-{os.getpid()}"
     try:
-        with probe.open("wb") as file:
-            file.write(bytes(os.statvfs(folder).f_bsize))
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with probe.open("wb") as file:
+                file.write(bytes(_PROBE_BYTES))
+                os.fsync(file.fileno())
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
-        return described(error, folder)[0] if error.errno in _FULL else ""
-    finally:
-        probe.unlink(missing_ok=True)
-    return ""
+        return error
+    return None
+
+
+def limited(path: Path) -> OSError | None:
+    """Return that a file, or one beside it whose name begins so, has come to the size that a process may write."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    sizes = [each.stat().st_size for each in path.parent.glob(f"{path.name}*")]
+    if limit == resource.RLIM_INFINITY or max(sizes, default=0) + _PROBE_BYTES < limit:
+        return None
+    return OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
 
 
 def _in_the_way(path: Path) -> str:
@@ -101,5 +112,9 @@ def _free(path: Path) -> str:
         return ""
     if disk.f_files and not disk.f_favail:
         return f" (now 0 of {disk.f_files} files free)"
-    free, total = (blocks * disk.f_frsize / _MIB for blocks in (disk.f_bavail, disk.f_blocks))
-    return f" (now {free:.1f} of {total:.1f} MiB free)"
+    free, total = (blocks * disk.f_frsize for blocks in (disk.f_bavail, disk.f_blocks))
+    return f" (now {_size(free)} of {_size(total)} free)"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / _MIB:.0f} MiB" if num_bytes >= _MIB else f"{num_bytes / _KIB:.0f} KiB"

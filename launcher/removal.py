@@ -17,7 +17,7 @@ from launcher.job_list import Filter, ListedJob, filtered, listed, listing, with
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.render import MANIFEST
 
-_REMOVED = ".removed"
+_REMOVED = ".removed-by-recipes"
 """End of the name of a folder that is being removed; it begins with a dot, so that no command takes it for a job."""
 
 
@@ -98,10 +98,18 @@ def remove(each: Removable) -> bool:
                 return False
             doomed = folder.with_name(f".{folder.name}{_REMOVED}")
             folder.rename(doomed)
-        shutil.rmtree(doomed)  # removes links, and never what they lead to
+        for left in folder.parent.glob(f".*{_REMOVED}"):  # those of processes that were killed, too
+            if not left.is_symlink():
+                shutil.rmtree(left, onerror=_unless_gone)  # removes links, and never what they lead to
     except OSError as error:
         raise fail("E718", str(folder), f"cannot be removed: {error}") from error
     return True
+
+
+def _unless_gone(_function: object, _path: str, error: tuple[type, BaseException, object]) -> None:
+    """Raise what keeps a file from being removed, unless another process has removed it."""
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
 
 
 def _refuse_link(results: Path) -> None:

@@ -14,6 +14,7 @@ from launcher import (
     interrupts,
     job_names,
     jobs,
+    os_errors,
     pipeline,
     process,
     redaction,
@@ -93,6 +94,11 @@ def _main(overrides: Sequence[str], name: str | None) -> int:
         if "debug=true" in (text.lstrip("+") for text in overrides):
             traceback.print_exception(error, chain=False)  # what it was raised from may repeat a secret
         console.show_problems(error.problems, error.outcome or outcome)
+        return USER_ERROR
+    except OSError as error:
+        if (problem := os_errors.environmental(error)) is None:
+            raise
+        console.show_problems((problem,), outcome)
         return USER_ERROR
 
 
@@ -278,7 +284,7 @@ def _close(bundle: Bundle, status: JobStatus) -> None:
     try:
         course = timeline.refresh(run_dir)
     except OSError as error:
-        console.say(f"no timeline: {error}", stderr=True)
+        console.say(f"no timeline: {os_errors.described(error, error.filename or run_dir)[0]}", stderr=True)
     _close_run(bundle, status.state, course)
     if course and (course.has_scaled or course.unfired):
         terminal.show_timeline(course, run_dir)

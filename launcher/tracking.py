@@ -1,21 +1,23 @@
 """One job, one MLflow run: reserved (or named) before the job is rendered, so that its id is in every configuration,
 and restored when the job is launched. The only module of the launcher that imports mlflow, where tracking is on."""
 
+import errno
 import importlib.metadata
 import importlib.util
 import json
 import logging
 import os
 import shlex
+import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import contract, yamlio
+from launcher import contract, os_errors, yamlio
 from launcher.context import LaunchContext
 from launcher.plan import tracking, with_run
-from launcher.problems import fail
+from launcher.problems import ProblemsFound, fail
 from launcher.recipe import Mlflow
 from launcher.render import MANIFEST
 from launcher.scales import get, leaves
@@ -38,6 +40,13 @@ _PARAM_BATCH = 100
 """Parameters per request. Source: MLflow REST API, Log Batch."""
 _TAG_LENGTH = 5000
 """Characters of a tag's value. Source: mlflow.utils.validation, MAX_TAG_VAL_LENGTH: 8000, in servers of 2023 5000."""
+_NUMBERS = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_CANTOPEN: 0,
+}
+"""What SQLite's result codes mean where the folder can be written to all the same; 0 where that is not known."""
 _TOTALS = ("goodput", "restarts", "samples_lost", "samples_redone", "wall_s")
 _STATUS = {JobState.SUCCEEDED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}
 
@@ -233,13 +242,40 @@ def ui_command(uri: str) -> str | None:
 
 @contextmanager
 def _problems(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises into a Problem."""
-    from mlflow.exceptions import MlflowException
+    """Turn what MLflow raises into a Problem; leave no half-made store behind where the disk is full."""
+    from launcher.runtime import store_errors  # which imports MLflow
 
+    errors, file = store_errors.raised(), _file_of(uri)
+    is_new = file is not None and not file.exists()
     try:
         yield
-    except (MlflowException, OSError) as error:
-        raise fail("E502", f"{_PATH}.tracking_uri", str(error).splitlines()[0], value=uri) from error
+    except errors as error:
+        refusal = _refusal(uri, error)  # as long as what fills the disk is there
+        if is_new and store_errors.code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            for path in file.parent.glob(f"{file.name}*"):
+                path.unlink()
+            with suppress(OSError):
+                file.parent.rmdir()  # unless something is in it
+        raise refusal from error
+
+
+def _refusal(uri: str, error: Exception) -> ProblemsFound:
+    """Return what a store raised as a Problem, in the operating system's terms where a file refuses."""
+    from launcher.runtime import store_errors
+
+    key, file = f"{_PATH}.tracking_uri", _file_of(uri)
+    if isinstance(error, OSError):
+        return os_errors.refused("E502", key, error, error.filename or (file and file.parent))
+    number = _NUMBERS.get(store_errors.code(error)) if file else None
+    if number is not None:
+        refusal = os_errors.written(file.parent) or os_errors.limited(file) or (number and OSError(number, ""))
+        if refusal:
+            return os_errors.refused("E502", key, refusal, file)
+    return fail("E502", key, store_errors.plain(error), value=uri)
+
+
+def _file_of(uri: str) -> Path | None:
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def _client(uri: str) -> Any:

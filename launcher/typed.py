@@ -154,6 +154,11 @@ def _model_of_values(annotation: Any) -> type[BaseModel] | None:
     return next(filter(None, map(_model_of_values, arguments)), None)
 
 
+def _is_list(annotation: Any) -> bool:
+    """Return whether a value of this type is a list, through Optional."""
+    return get_origin(annotation) is list or any(map(_is_list, get_args(annotation)))
+
+
 def _stand_in(model: type[BaseModel], tree: Any) -> Any:
     """Build `model` from `tree` without validating; rules that need a faulty key are left out anyway."""
     values = {}
@@ -162,8 +167,8 @@ def _stand_in(model: type[BaseModel], tree: Any) -> Any:
         inner, held = _model_in(info.annotation), _model_of_values(info.annotation)
         if held and isinstance(value, Mapping):
             value = {key: _stand_in(held, item) for key, item in value.items()}
-        elif inner and isinstance(value, list):
-            value = [_stand_in(inner, item) for item in value]
+        elif inner and _is_list(info.annotation):
+            value = [_stand_in(inner, item) for item in value] if isinstance(value, list) else []
         elif inner and (value is not None or type(None) not in get_args(info.annotation)):
             value = _stand_in(inner, value)
         values[name] = value

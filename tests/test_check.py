@@ -424,3 +424,28 @@ def test_a_recipe_without_its_key_is_given_it(problems):
     name = LLAMA_K8S[0].partition("=")[2]
     (problem,) = problems(name)
     assert (problem.code, problem.remedy) == ("E001", f"recipes={name}")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("recipes.elastic_policy=[3,100]", "recipes.trainer=8", "recipes.run=[x]", "recipes.training_config=x"),
+        *("+recipes.instance_types=0", "cluster.volumes={a: 1}", "cluster.volumes=[1]", "cluster.run_policy=100"),
+        *(
+            "cluster.workload_priority_class={}",
+            "instance_type=1000000000",
+            "recipes.training_config.training_args=[]",
+        ),
+    ],
+)
+def test_a_value_of_another_kind_is_no_fault_of_the_rules(override, problems):
+    """Rules meet a stand-in of the declared kind, whatever was given."""
+    for words in ((), (ELASTIC,), (ELASTIC, "++recipes.scale_config=auto")):
+        assert {problem.code for problem in problems(*LLAMA_K8S, *words, override)} <= {"E102", "E103", "E003"}
+
+
+@pytest.mark.parametrize("group", ["recipes", "cluster"])
+def test_a_choice_that_every_launch_has_cannot_be_removed(group, problems):
+    for override in (f"~{group}", f"~{group}=x"):
+        (problem,) = problems(*LLAMA_K8S, override)
+        assert (problem.code, problem.path) == ("E005", group)

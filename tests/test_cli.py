@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import LLAMA, ROOT, SHORT
+from terminals import on_a_terminal
 
 from launcher import catalogue, cli, yamlio
 
@@ -110,23 +111,6 @@ def test_a_reader_that_goes_away_is_no_traceback(words):
     result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=200)
     os.close(writer)
     assert (result.returncode, result.stderr) == (141, "")
-
-
-def on_a_terminal(*words, **variables):
-    """Run a command line on a terminal of 80 columns; return all that it wrote there."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ |= {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "50", "PYTHONPATH": str(ROOT), **variables}
-        os.execv(sys.executable, [sys.executable, "-m", "launcher", *words])
-    written = b""
-    try:
-        while part := os.read(terminal, 65536):
-            written += part
-    except OSError:  # the terminal is gone with its last process
-        pass
-    os.waitpid(pid, 0)
-    os.close(terminal)
-    return written.decode()
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def test_nodes_of_an_unknown_type_are_a_notice():
         (("--use", "training", "trn2"), {"trn2.48xlarge"}),
         (("nothing",), set()),
     ],
-    ids=lambda value: " ".join(map(str, value)),
+    ids=lambda value: " ".join(sorted(map(str, value))),
 )
 def test_types_are_listed_by_what_they_have(recipes, words, names):
     code, out, _ = recipes("instances", *words, "--json")

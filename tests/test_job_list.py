@@ -108,7 +108,7 @@ def make_unknown(results):
         (("--older-than", "60m", "--newer-than", "4d"), {"running", "failed"}),
         (("--state", "failed", "--recipe", "llama"), set()),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(sorted(value)),
 )
 def test_jobs_are_filtered(results, cluster, capsys, words, found):
     assert cli.run(["jobs", *words, "--json"]) == 0
@@ -195,6 +195,15 @@ def test_nothing_is_removed_through_a_link(results, cluster, capsys):
     assert cli.run(["jobs", "remove", "--state", "failed", "--yes"]) == 0
     assert "kept another: is a link" in capsys.readouterr().err
     assert not (results / "failed").exists() and (results / "another").is_symlink()
+
+
+def test_what_a_removal_that_was_killed_left_is_no_job_and_is_removed_by_the_next(results, cluster, capsys):
+    left = results / ".succeeded.removed-by-recipes"
+    (results / "succeeded").rename(left)
+    assert cli.run(["jobs", "--all", "--json"]) == 0
+    assert {each["job"] for each in json.loads(capsys.readouterr().out)} == {"running", "failed", "dry"}
+    assert cli.run(["jobs", "remove", "dry", "--yes"]) == 0
+    assert not left.exists() and (results / "failed").exists()
 
 
 def test_a_job_that_runs_here_is_kept_though_its_record_says_nothing_of_it(results, cluster, capsys):

@@ -204,7 +204,7 @@ def test_a_job_that_runs_unrecorded_is_named(bundle, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(jobs, "write_text", full)
-    with pytest.raises(ProblemsFound, match=f"E710.*\n.*runs as {NAME}, unrecorded.*No space left"):
+    with pytest.raises(ProblemsFound, match=f"E710.*\n.*runs as {NAME}, unrecorded.*the disk is full"):
         pipeline.submit(bundle, Cluster(RUNNING))
 
 

@@ -2,12 +2,11 @@
 
 import html
 import os
-import pty
 import re
 import shlex
-import sys
 
 from conftest import ROOT
+from terminals import on_a_terminal
 
 from launcher import reference, terminal_picture
 
@@ -27,29 +26,12 @@ def texts(svg):
     return [rows.get(number, "").rstrip() for number in range(min(rows), max(rows) + 1)]
 
 
-def on_a_terminal(words):
-    """Run a command line on a real terminal; return what it printed there."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        own = {"TERM": "xterm-256color", "COLUMNS": str(terminal_picture.WIDTH), "LINES": "50"}
-        os.environ |= own | {"PYTHONPATH": str(ROOT)}
-        os.environ.pop("NO_COLOR", None)
-        os.execv(sys.executable, [sys.executable, "-m", "launcher", *words])
-    written = b""
-    try:
-        while part := os.read(terminal, 65536):
-            written += part
-    except OSError:  # the terminal is gone with its last process
-        pass
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    os.close(terminal)
-    return written.decode().replace("\r\n", "\n")
-
-
 def test_the_picture_shows_the_command_and_what_it_prints_on_a_real_terminal():
     shown = "\n".join(texts((ROOT / PICTURE).read_text(encoding="utf-8")))
     words = shlex.split(terminal_picture.COMMAND.replace("\\\n", ""))[1:]
-    printed = ESCAPES.sub("", on_a_terminal(words))
+    printed = ESCAPES.sub("", on_a_terminal(*words, COLUMNS=str(terminal_picture.WIDTH), NO_COLOR="")).replace(
+        "\r\n", "\n"
+    )
     name = printed.split()[0]
     lines = [line.rstrip() for line in printed.replace(name, f"{name[:-5]}x068q").rstrip("\n").splitlines()]
     assert shown == "\n".join([f"$ {terminal_picture.COMMAND}", *lines])

@@ -86,7 +86,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan every size of a recipe. Shows how samples fall on the ranks, and which sizes are worth allowing."""
+    """Plan every size of a recipe. Shows how samples fall on the ranks, how long they idle, and the speedup."""
     from launcher import console, pipeline, report, terminal
     from launcher.context import LaunchContext
 

@@ -105,7 +105,7 @@ def scale(
 def timeline(bundle: BundleName, as_json: AsJson = False) -> None:
     """Show when a job scaled, and what it cost."""
     from launcher import bundle as bundles
-    from launcher import terminal
+    from launcher import os_errors, terminal
     from launcher import timeline as timelines
     from launcher.contract import EVENTS_FILE, RUN_DIR, TIMELINE
 
@@ -115,7 +115,7 @@ def timeline(bundle: BundleName, as_json: AsJson = False) -> None:
     try:
         course = timelines.write(run_dir)
     except OSError as error:
-        raise fail("E708", str(run_dir), f"the timeline cannot be written: {error}") from error
+        raise os_errors.refused("E708", str(run_dir), error, error.filename or run_dir) from error
     if as_json:
         sys.stdout.write((run_dir / TIMELINE).with_suffix(".json").read_text(encoding="utf-8") + "\n")
     else:

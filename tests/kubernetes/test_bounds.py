@@ -24,6 +24,7 @@ from launcher.backends.kubernetes.settings import AnyUserId, SecurityContext, To
 from launcher.check import examine
 from launcher.compose import compose
 from launcher.recipe import SecretKeyRef
+from launcher.syntax import is_image
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -214,7 +215,7 @@ BOUNDS = {
     },
     "images": Bound(
         texts("aA:/@.-_ 1", " a", "a ", "", f"a@sha256:{'a' * 64}"),
-        bounds.is_image,
+        is_image,
         lambda template, text: container(template).update(image=text),
         is_stricter=True,
     ),
