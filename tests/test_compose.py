@@ -121,7 +121,7 @@ def test_resolvers(tmp_path):
         ("a=b=[c", "E001", "a=b=[c"),
         ("recipes.run.name=a,b", "E002", "--multirun"),
         ("~recipes.nothing", "E008", "no such key"),
-        ("~cluster", "E005", "must name one"),
+        ("~cluster", "E005", "cannot be removed"),
         ("cluster=null", "E005", "must name one"),
         ("recipes.display_name=${nothing}", "E007", "nothing"),
         ("recipes.display_name=???", "E006", "needs a value"),
