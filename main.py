@@ -15,14 +15,15 @@ def main() -> int:
 
 def _launched() -> int:
     try:
-        from launcher import run
+        from launcher import redaction, run
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed: make run, or pip install .", file=sys.stderr)
         return 2
-    if any(word.startswith("-") for word in sys.argv[1:]):  # --cfg, --help, --multirun
-        from launcher import flags
+    redaction.install()
+    if any(word.startswith("-") for word in sys.argv[1:]):  # --name, --version; --cfg, --multirun: Hydra's
+        from launcher import own_flags
 
-        return flags.serve(run.main, sys.argv[1:])
+        return own_flags.serve(sys.argv[1:], run.main)
     return run.main(sys.argv[1:])
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher import jobs
+from launcher import jobs, os_errors, redaction
 from launcher.contract import ADOPTED_FILE
 from launcher.jobs import JobRecord
 from launcher.problems import ProblemsFound, fail
@@ -31,14 +31,15 @@ def write(folder: Path, record: JobRecord, outline: Mapping[str, Any]) -> JobRec
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
-        raise fail("E702", str(folder), str(error)) from error
+        raise os_errors.refused("E702", str(folder), error, folder) from error
     try:
-        (draft / ADOPTED_FILE).write_text(json.dumps(outline, indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(redaction.masked_tree(outline), indent=2) + "\n"
+        (draft / ADOPTED_FILE).write_text(text, encoding="utf-8")
         jobs.write(draft, record)
         draft.chmod(0o755)
         draft.rename(folder)
     except OSError as error:
-        raise fail("E702", str(folder), str(error)) from error
+        raise os_errors.refused("E702", str(folder), error, folder) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return replace(record, handle=replace(record.handle, bundle_dir=folder.resolve()))

@@ -1,14 +1,17 @@
 """Bundles on disk: written whole or not at all, read back with every hash checked."""
 
+import contextlib
 import difflib
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launcher.contract import ADOPTED_FILE, JOB_FILE, RUN_DIR
+from launcher import os_errors
+from launcher.contract import ADOPTED_FILE, JOB_FILE, NAME_FILE, RUN_DIR
 from launcher.problems import ProblemsFound, fail
 from launcher.render import MANIFEST, bundle_digest
 from launcher.specs import Bundle
@@ -19,11 +22,38 @@ RESULTS = "results"
 _MOST_NAMES = 8
 
 
-def refuse_existing(directory: Path) -> None:
-    """Raise a Problem where a bundle could not be written without overwriting something.
+def refuse_unwritable(directory: Path) -> None:
+    """Raise a Problem where a bundle could not be written to `directory`. Leaves nothing behind.
 
     Raises:
-        ProblemsFound: `directory` exists, or its parent is no folder that can be written to.
+        ProblemsFound: `directory` exists, or the operating system refuses a folder beside it.
+    """
+    with _draft(directory):
+        pass
+
+
+def write(bundle: Bundle) -> None:
+    """Write a bundle to its directory: beside it first, then renamed into place.
+
+    Raises:
+        ProblemsFound: The directory exists, or the operating system refuses.
+    """
+    with _draft(bundle.directory) as draft:
+        for name, text in bundle.files.items():
+            path = draft / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755 if path.suffix == _EXECUTABLE else 0o644)
+        draft.chmod(0o755)
+        draft.rename(bundle.directory)
+
+
+@contextlib.contextmanager
+def _draft(directory: Path) -> Iterator[Path]:
+    """Give an empty folder beside `directory`, and remove it after the block unless it was renamed.
+
+    Raises:
+        ProblemsFound: `directory` exists, or the operating system refuses something in the block.
     """
     if os.path.lexists(directory):
         raise fail(
@@ -33,39 +63,34 @@ def refuse_existing(directory: Path) -> None:
             value=str(directory),
             remedy="launch again (the name's end is random), or remove the old one",
         )
-    parent = next(p for p in directory.parents if os.path.exists(p))
-    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
-        raise fail("E702", "base_results_dir", f"{parent} is no folder that can be written to", value=str(directory))
-
-
-def write(bundle: Bundle) -> None:
-    """Write a bundle to its directory: beside it first, then renamed into place.
-
-    Raises:
-        ProblemsFound: The directory exists, or the disk refuses.
-    """
-    refuse_existing(bundle.directory)
+    parent, draft = directory.parent, None
+    made = [path for path in directory.parents if not os.path.lexists(path)]
+    _refuse_tilde(parent, made)
     try:
-        bundle.directory.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{bundle.job_name}.", dir=bundle.directory.parent))
+        parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
+        yield draft
     except OSError as error:
-        raise fail("E702", "base_results_dir", str(error)) from error
-    try:
-        for name, text in bundle.files.items():
-            path = draft / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o755 if path.suffix == _EXECUTABLE else 0o644)
-        draft.chmod(0o755)
-        draft.rename(bundle.directory)
-    except OSError as error:
-        raise fail("E702", "base_results_dir", str(error)) from error
+        raise os_errors.refused("E702", "base_results_dir", error, parent) from error
+    except ValueError as error:  # a null character
+        raise fail("E702", "base_results_dir", f"is not a path: {error}", value=str(parent)) from error
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        if draft:
+            shutil.rmtree(draft, ignore_errors=True)
+        for path in made:
+            with contextlib.suppress(OSError, ValueError):
+                path.rmdir()  # unless something is in it
+
+
+def _refuse_tilde(folder: Path, absent: Sequence[Path]) -> None:
+    for path in absent:
+        if path.name.startswith("~"):
+            remedy = f"base_results_dir={os.path.expanduser(folder.relative_to(path.parent))}"
+            raise fail("E702", "base_results_dir", "~ is expanded by a shell only", value=path.name, remedy=remedy)
 
 
 def locate(name: str) -> Path:
-    """Return the folder of a bundle that a user names by its path, or by its job's name under `results`.
+    """Return the folder of a bundle that a user names: its path, or under `results` its folder or its job's own name.
 
     Raises:
         ProblemsFound: There is no such bundle.
@@ -100,7 +125,30 @@ def locate_job(name: str) -> Path:
 
 
 def _found(name: str, file: str) -> Path | None:
-    return next((folder for folder in (Path(name), Path(RESULTS, name)) if os.path.isfile(folder / file)), None)
+    folders = (Path(name), Path(RESULTS, name), *_named(name))
+    return next((folder for folder in folders if os.path.isfile(folder / file)), None)
+
+
+def _named(name: str) -> Iterator[Path]:
+    """Yield the folders of jobs with a name of the user's own: under `results`, or in the folder before the slash."""
+    path = Path(name)
+    results = path.parent if path.name != name else Path(RESULTS)
+    yield from (folder for folder, known in given_names(results) if known == path.name)
+
+
+def given_names(results: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the folder and the name of each job of a results folder that has a name of the user's own."""
+    for file in sorted(results.glob(f"*/{NAME_FILE}")):
+        if known := given_name(file.parent):
+            yield file.parent, known
+
+
+def given_name(folder: Path) -> str | None:
+    """Return the name that a user gave to the job in `folder`; None if it has none."""
+    try:
+        return (folder / NAME_FILE).read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _bundleless(folder: Path) -> ProblemsFound:
@@ -127,8 +175,9 @@ def names(folder: str = RESULTS) -> list[str]:
 
 
 def job_names(folder: str = RESULTS) -> list[str]:
-    """Return the jobs in a folder: its bundles, and those that were adopted."""
-    return sorted([*names(folder), *(path.parent.name for path in Path(folder).glob(f"*/{ADOPTED_FILE}"))])
+    """Return the jobs in a folder: its bundles, those that were adopted, and the names that users gave them."""
+    adopted = (path.parent.name for path in Path(folder).glob(f"*/{ADOPTED_FILE}"))
+    return sorted([*names(folder), *adopted, *(name for _, name in given_names(Path(folder)))])
 
 
 def read(directory: Path) -> tuple[Bundle, str]:
@@ -162,8 +211,13 @@ def read(directory: Path) -> tuple[Bundle, str]:
 
 def _files_in(directory: Path) -> set[str]:
     """Return the files of a bundle but for its job's record and the folder that the job writes to as it runs."""
-    own = (RUN_DIR, JOB_FILE)
-    # The record has a partial file beside it while it is written, which a killed process leaves.
-    tops = [path for path in directory.iterdir() if path.name not in own and not path.match(f".{JOB_FILE}.*.partial")]
+    own = (RUN_DIR, JOB_FILE, NAME_FILE)
+    # Such a file has a partial file beside it while it is written, which a killed process leaves.
+    partial = tuple(f".{name}." for name in (JOB_FILE, NAME_FILE))
+    tops = [path for path in directory.iterdir() if path.name not in own and not _is_partial(path, partial)]
     files = (path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
     return {str(path.relative_to(directory)) for path in files}
+
+
+def _is_partial(path: Path, begins: tuple[str, ...]) -> bool:
+    return path.name.startswith(begins) and path.name.endswith(".partial")

@@ -17,6 +17,7 @@ import yaml
 from launcher import yamlio
 from launcher.paths import COLLECTION
 from launcher.problems import ProblemsFound
+from launcher.scales import ABSENT, child, get
 
 _FOLDER = "recipes"
 _LARGEST = 1 << 16
@@ -152,9 +153,9 @@ def _last(layers: Sequence[dict[str, Any]], key: str) -> Any:
     for layer in reversed(layers):
         node: Any = layer
         for word in key.split("."):
-            if not isinstance(node, dict) or word not in node:
+            if (inside := child(node, word)) is ABSENT:
                 break
-            node = node[word]
+            node = inside
         else:
             return node
         if isinstance(node, str):
@@ -167,7 +168,6 @@ def _last(layers: Sequence[dict[str, Any]], key: str) -> Any:
 def _composed(name: str, path: Path, roots: Sequence[Path]) -> dict[str, Any]:
     """Return the facts of a recipe from its composition, which takes Hydra."""
     from launcher.compose import compose
-    from launcher.scales import get
 
     folders = [str(folder).replace("\\", "\\\\").replace("'", "\\'") for folder in roots if folder != COLLECTION]
     search = [f"hydra.searchpath=['{folder}']" for folder in folders]

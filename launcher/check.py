@@ -4,12 +4,12 @@ import dataclasses
 import importlib
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from launcher import families, instances, planner, references
+from launcher import families, instance_specs, planner, references
 from launcher.chosen import GROUPS
 from launcher.compose import Composition
 from launcher.instances import Instance
@@ -22,6 +22,7 @@ from launcher.scales import (
     ScaleTree,
     get,
     leaves,
+    prefixes,
     scale_trees,
     size_of,
     static_tree,
@@ -29,7 +30,7 @@ from launcher.scales import (
     too_many_sizes,
     without,
 )
-from launcher.typed import is_field, type_problems
+from launcher.typed import field_names, is_field, type_problems
 
 _BACKENDS = {
     "local": "local",
@@ -43,6 +44,8 @@ _SPELLINGS = {"contract": "local cluster.contract=sagemaker"}
 """How a user chooses a backend that is no cluster of its own."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of keys that were to choose a file."""
+_NO_TEXT = re.compile(r"true|false|null|[-+.\de]{1,8}", re.I)
+"""A value that is no secret, whatever its name."""
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
@@ -130,6 +133,10 @@ class Draft:
             return self.scales
         return tuple(s for s in self.scales if s.nodes and policy.min_nodes <= s.nodes <= policy.max_nodes)
 
+    def instance_of(self, instance_type: object) -> Instance | None:
+        """Return a type that the table has or the recipe describes; None for any other."""
+        return instance_specs.find(instance_type, self.recipe.instance_specs)
+
     def is_explicit(self, path: str) -> bool:
         """Tell whether the user's overrides set `path`."""
         return path in self.composition.explicit
@@ -184,15 +191,17 @@ def _type(composition: Composition) -> tuple[Draft | None, list[Problem]]:
         return None, found
     recipe, recipe_problems = _type_recipe(family, recipe_tree)
     found += recipe_problems
-    instance_type = instances.canonical(str(launch.instance_type))
-    instance = None if composition.backend == "local" else instances.table().get(instance_type)
+    if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
+        recipe = recipe.model_copy(update={"instance_specs": None})
+    is_here = composition.backend == "local"
+    instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
     draft = Draft(composition, launch, settings, recipe, instance, (), ())
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
     if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
         return draft, [*found, problem]
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, draft, found)
-    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.explicit, faulty=faulty)
+    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     return dataclasses.replace(draft, scales=scales, notices=notices), found
 
@@ -213,7 +222,7 @@ def _plan_sizes(family: type[RecipeBase], draft: Draft, found: list[Problem]) ->
     plan = planner.plan(recipe, draft.devices, given, is_elastic=draft.is_elastic)
     entries = planner.corrected(plan, composition.corrections if draft.is_elastic else {})
     tree = {**composition.tree["recipes"], "scale_config": entries}
-    explicit = {path: text for path, text in composition.explicit.items() if path != planner.BOUND}
+    explicit = {path: text for path, text in composition.decided.items() if path != planner.BOUND}
     trees, notices = scale_trees(tree, explicit)
     is_plain = not any("uneven_batch" in path for path in explicit)
     known = {
@@ -332,10 +341,19 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
     own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
-    located = [p if p.where else dataclasses.replace(p, where=composition.origin(p.path)) for p in own]
-    if any(p.code == "E101" and not p.remedy for p in located):
+    located = [p if p.where else dataclasses.replace(p, where=_origin(composition, p)) for p in own]
+    if any(p.code == "E101" for p in located):
         located = _with_places(composition, located)
     return tuple(located)
+
+
+def _origin(composition: Composition, problem: Problem) -> str | None:
+    """Return what set a faulty value; without an unknown key's text, since its name may be a secret's, misspelt."""
+    origin = composition.origin(problem.path)
+    if problem.code != "E101" or origin not in composition.explicit.values():
+        return origin
+    key, _, text = origin.partition("=")
+    return origin if _NO_TEXT.fullmatch(text) else f"{key}=…"
 
 
 def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:
@@ -347,11 +365,12 @@ def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) 
 
 def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
     """Say of each unknown key where its name is known, else how all those of the recipe are declared."""
-    known: dict[str, list[str]] = {}
+    known: dict[str, dict[str, None]] = {}
     for path, _ in leaves(composition.tree):
         if "scale_config" not in path:
-            known.setdefault(path.rpartition(".")[2], []).append(path)
-    placed = [p if p.code != "E101" or p.remedy else _with_place(known, p) for p in problems]
+            for prefix in prefixes(path):
+                known.setdefault(prefix.rpartition(".")[2], {})[prefix] = None
+    placed = [_with_place(composition, known, p) if p.code == "E101" else p for p in problems]
     unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
     declared = get(composition.tree, "recipes.extra_keys")
     keys = [*(declared if isinstance(declared, list) else ()), *(_OF_SIZE.sub("", p.path, count=1) for p in unread)]
@@ -374,10 +393,18 @@ def backends() -> tuple[str, ...]:
     return tuple(_BACKENDS)
 
 
-def _with_place(known: Mapping[str, list[str]], problem: Problem) -> Problem:
+def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
     """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
     name, unknown = problem.path.rpartition(".")[2], problem.path
     if others := _clusters_with(unknown):
         return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
     places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
-    return dataclasses.replace(problem, remedy=f"did you mean {' or '.join(places[:3])}?") if places else problem
+    if not places and name == unknown and name in field_names(RecipeBase):
+        places = [f"recipes.{name}"]
+    if not places:
+        return problem
+    inside = [leaf for leaf, _ in leaves(get(composition.tree, unknown), unknown)]
+    whole = inside[0] if len(inside) == 1 else unknown  # trainer.num_nodes=2 makes the key trainer
+    rest = whole.removeprefix(unknown)
+    remedy = f"did you mean {' or '.join(f'{place}{rest}' for place in places[:3])}?"
+    return dataclasses.replace(problem, path=whole, remedy=remedy)

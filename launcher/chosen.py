@@ -2,7 +2,8 @@
 
 import itertools
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from launcher.sources import RecipeFiles, count_references, known_configs, regis
 CONFIG = "config"
 GROUPS = ("recipes", "cluster")
 REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
+_MOST_NEAR = 3
+"""Names that a Problem suggests."""
 _MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""
 
@@ -135,14 +138,25 @@ def _unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
     names = (config.partition("/") for config in known_configs(choices.search))
     known = clusters() if group == "cluster" else [path for folder, _, path in names if folder == group]
     near = nearest(name, known, cutoff=0.5) or known[:8]
+    remedy = f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?"
     return fail(
         "E005",
         group,
         f"there is no {group.removesuffix('s')} of that name",
         value=name,
         allowed=", ".join(known) if group == "cluster" else None,
-        remedy=f"did you mean {' or '.join(f'{group}={n}' for n in near[:3])}?",
+        remedy=_from_list(name, known) or remedy if group == "recipes" else remedy,
     )
+
+
+def _from_list(name: str, known: Sequence[str]) -> str | None:
+    """Return the listing to choose from where a name of a recipe is absent, or a part of many names."""
+    count = sum(name.lower() in other.lower() for other in known)
+    if not name:
+        return "recipes list shows all recipes"
+    if count <= _MOST_NEAR or not re.fullmatch(r"[\w./-]+", name):
+        return None
+    return f"recipes list {name} shows the {count} recipes with this in their names"
 
 
 def clusters() -> list[str]:

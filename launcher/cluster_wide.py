@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.problems import Problem
+from launcher.scales import get
 
 _FIELDS = {
     "PriorityClass": {
@@ -72,9 +73,7 @@ def _differing(mine: Mapping[str, Any], other: Mapping[str, Any], own: str, thei
 
 
 def _value(body: Mapping[str, Any], field: str) -> Any:
-    value: Any = body
-    for part in field.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+    value = get(body, field)
     return _DEFAULTS.get(field) if value in (None, {}, []) else value
 
 

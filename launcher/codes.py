@@ -17,6 +17,7 @@ _API = "Kubernetes API conventions, HTTP status codes"
 _LOCAL = "docs/rehearsal.md"
 _MLFLOW = "MLflow, Tracking server and backend stores"
 _BUNDLE = "docs/concepts.md, Bundle"
+_INSTANCES = "launcher/instances.csv"
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
 _PLANNER = "docs/decisions.md, The planner"
 _CHECKPOINTING = "docs/checkpointing.md"
@@ -28,6 +29,7 @@ _DISTRIBUTION = "docs/decisions.md, Model parallelism and MPI"
 _JOBS = "docs/decisions.md, Jobs and their records"
 _TRAINING_JOBS = "docs/decisions.md, Training jobs of SageMaker"
 _CONTRACT = "docs/sagemaker.md"
+_LOG = "docs/manifest.md, The image's log file"
 _SECURITY = "docs/manifest.md, What pods may do"
 
 
@@ -109,6 +111,7 @@ _ELSEWHERE = (
         "Kubernetes, ConfigMaps, Motivation",
         "k8s",
     ),
+    Code("E325", "The API server's store takes at most 1.5 MiB of an object.", "etcd, System limits", "k8s"),
     Code("E340", "Talking to a cluster takes the official client, which is an extra.", "pyproject.toml", "k8s"),
     Code(
         "E341",
@@ -211,7 +214,12 @@ _ELSEWHERE = (
     Code("E411", "The base part stays because it outranks the elastic one.", _LOCAL, "local"),
     Code("E412", "Only a job that runs can be scaled.", _LOCAL),
     Code("E413", "A job takes only the sizes it was planned for.", _PRECEDENCE),
-    Code("E414", "The operator's record of a job is damaged, so that nobody can tell its state.", _LOCAL, "local"),
+    Code(
+        "E414",
+        "The operator's record of a job is damaged, so that its state is unknown; the job may have run.",
+        _LOCAL,
+        "local",
+    ),
     Code(
         "E415", "A job that was ended as hard as the system can is still there; its processes hang.", _LOCAL, "local"
     ),
@@ -278,7 +286,21 @@ _ELSEWHERE = (
     Code("E711", "The record of a job is damaged, so that nobody can tell where it runs.", _JOBS),
     Code("E712", "The job was waited for as long as was asked, and has not ended.", _JOBS),
     Code("E713", "An adopted job has a record, and no bundle that could be launched, checked or compared.", _JOBS),
+    Code(
+        "E610",
+        "No file of a bundle may hold the value of a secret, wherever it came from.",
+        "docs/decisions.md, Secrets are references",
+    ),
     Code("E714", "A job is adopted into a folder of its own; nothing is overwritten.", _JOBS),
+    Code("E715", "A job that has succeeded is not started again by accident.", _JOBS),
+    Code("E716", "SageMaker keeps every training job, so a name is used once.", _TRAINING_JOBS),
+    Code("E717", "A job has at most one name, of which a results folder has no second.", _JOBS),
+    Code("E718", "Only bundles of the results folder whose jobs have ended are removed.", _JOBS),
+    Code(
+        "E719",
+        "The operating system refuses: a full disk, a limit on files or processes, a device that fails.",
+        "errno(3)",
+    ),
     Code("E801", "A command lacks an argument that it cannot do without, or has one too many.", _COMMANDS),
     Code("E802", "A name on the command line is no recipe's, or that of several.", _COMMANDS),
     Code("E803", "NAME@N asks for a size that the recipe or the bundle does not have.", _COMMANDS),
@@ -287,15 +309,20 @@ _ELSEWHERE = (
         "A generated file that the code would write otherwise is out of date or was edited by hand.",
         _COMMANDS,
     ),
-    Code("E806", "A price table is yours: YAML, an instance type and the price of its hour.", _TRAINING_JOBS),
+    Code("E806", "A price table is YAML: an instance type and the price of its hour.", _TRAINING_JOBS),
     Code(
         "E807",
         "The size of a checkpoint follows from the model's parameters, which only a known or given model has.",
         _CHECKPOINTING,
     ),
+    Code("E818", "Jobs are filtered by conditions that some job can meet.", _JOBS),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
     Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
-    Code("N102", "num_nodes is not one of an elastic job's sizes, so it starts at its smallest.", _PRECEDENCE),
+    Code(
+        "N102",
+        "A job starts on its smallest size if num_nodes is not one, and on what its scenario gives it.",
+        _PRECEDENCE,
+    ),
     Code(
         "N103",
         "The instance has fewer accelerators than the recipe's devices; the batch follows the real number.",
@@ -333,12 +360,23 @@ _ELSEWHERE = (
     Code("N115", "recipes.planner was given, and nothing is planned without scale_config: auto.", _PLANNER),
     Code("N116", "What a script takes in a step is its own affair until its recipe states it.", _SCRIPT),
     Code("N117", "Something of the pods is beyond the restricted Pod Security profile.", _SECURITY, "k8s"),
+    Code(
+        "N166",
+        "The published image's log file needs a mounted folder; otherwise it is lost with its pod.",
+        _LOG,
+        "k8s",
+    ),
     Code("N118", "A section of distribution that is not enabled does nothing, whatever else it says.", _DISTRIBUTION),
     Code("N127", "An entry of extra_keys that is no key of the recipe may be a typo, or a leftover.", _TYPES),
-    Code("N128", "Accelerators that no process uses are paid for all the same.", "launcher/instances.yaml"),
+    Code("N128", "Accelerators that no process uses are paid for all the same.", _INSTANCES),
     Code("N126", "A recipe that leaves the model to you cannot say which weights it starts from.", _TYPES),
     Code("N150", "A part of a cluster that you may not read is left out.", "Kubernetes, RBAC", "k8s"),
     Code("N151", "Clusters before Kubernetes 1.30 pass on a command's input, and not its end.", _COMMANDS, "k8s"),
+    Code("N160", "An instance type that the table lacks may be a typo, also where nothing uses it.", _INSTANCES),
+    Code("N161", "A type is taken as the recipe describes it, and not as the table has it.", _INSTANCES),
+    Code("N162", "Images are mostly built for x86_64, and do not start on arm64.", _INSTANCES),
+    Code("N163", "Training jobs have instance types that HyperPod clusters do not.", _INSTANCES, "k8s"),
+    Code("N164", "Without EFA the exchange between nodes is many times slower than within one.", _INSTANCES),
     Code("N120", "A quota counts less memory a node than it has, as AWS's own example does.", _GOVERNANCE),
     Code("N121", "Pods of a team without an IAM role have no access to AWS of their own.", _GOVERNANCE),
     Code("N122", "A namespace that enforces no Pod Security profile only warns and audits.", _GOVERNANCE),
@@ -358,7 +396,18 @@ _ELSEWHERE = (
     Code("N134", "Pods without a service account of their own have their node's rights.", _CHECKPOINTING, "k8s"),
     Code("N135", "A save that is under way when the next one is due holds training up.", _CHECKPOINTING),
     Code("N136", "What AWS does around a job is played here as far as programs see it, and no further.", _CONTRACT),
+    Code(
+        "N160", "Spot capacity is taken back at any time, and without checkpoints all work is lost.", _TRAINING_JOBS
+    ),
+    Code(
+        "N161", "The toolkit names channels and hyperparameters in capitals, where some become one.", _TRAINING_JOBS
+    ),
+    Code(
+        "N162", "A serverless job runs on instances of AWS's choice, which no plan knows.", _TRAINING_JOBS, "sm_jobs"
+    ),
     Code("N138", "A job that fails before it can save and restart never ends.", _CHECKPOINTING),
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
     Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
+    Code("N165", "An override that a later one undoes, or that adds nothing, is probably a slip.", _PRECEDENCE),
+    Code("N167", "scale_config wins over the base value of a file that inherits it.", _PRECEDENCE),
 )

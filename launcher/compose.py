@@ -1,6 +1,6 @@
 """Overrides to one resolved tree, with the origin of every value.
 
-With `chosen`, `sources` and `flags`, all there is of Hydra.
+With `applying`, `effects`, `chosen`, `sources` and `flags`, all there is of Hydra.
 """
 
 import copy
@@ -18,19 +18,21 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import catalogue, override_text, provenance, recipe_files, references
+from launcher import override_text, provenance, recipe_files, redaction, references, slips
+from launcher.applying import apply
 from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
+from launcher.effects import idle
 from launcher.nearest import did_you_mean
 from launcher.paths import COLLECTION
-from launcher.problems import Problem, ProblemsFound, fail, shown
+from launcher.problems import Notice, Problem, ProblemsFound, fail, shown
 from launcher.provenance import Setting
-from launcher.scales import AUTO, get, leaves
-from launcher.sources import USER_RECIPE, UserRecipe, find, locate
+from launcher.scales import AUTO, SCALES, get, is_index, leaves, replaced
+from launcher.sources import USER_RECIPE, UserRecipe, find, is_group, locate
 
 _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
-_SCALES = "recipes.scale_config"
 _CONTRACT = "cluster.contract"
+_SEARCH_PATH = "hydra.searchpath"
 _POLICY = ("base/elastic/policy", "recipes")
 """Layer of files that holds the default `elastic_policy`, and its package."""
 
@@ -45,8 +47,12 @@ class Composition:
         backend: The chosen cluster, or `contract` for the container contract on this machine.
         overrides: As typed.
         explicit: Dotted path of every leaf an override sets, to that override.
+        removed: Dotted path of every key an override removes, to that override.
         corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
+        notices: What the user should know of his overrides.
+        chosen: Group and package of every choice of a file, to the override that makes it.
         has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic, by the default.
+        name_paths: Dotted paths of run.name and, if it refers to training_cfg.run.name, of that one.
     """
 
     tree: Mapping[str, Any]
@@ -54,8 +60,12 @@ class Composition:
     backend: str
     overrides: tuple[str, ...]
     explicit: Mapping[str, str]
+    removed: Mapping[str, str] = field(kw_only=True, default_factory=dict)
+    notices: tuple[Notice, ...] = field(kw_only=True, default=())
+    chosen: Mapping[str, str] = field(kw_only=True, default_factory=dict)
     corrections: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
     has_default_policy: bool = field(kw_only=True, default=False)
+    name_paths: tuple[str, ...] = field(kw_only=True, default=(references.RUN_NAME,))
     _layers: tuple[tuple[str, str], ...] = field(repr=False, compare=False)
     _search: tuple[str, ...] = field(repr=False, compare=False)
 
@@ -69,14 +79,13 @@ class Composition:
     @cached_property
     def origins(self) -> dict[str, str]:
         """The origin of every leaf, dotted path to `file:line` or override."""
-        chosen = {text.partition("=")[0]: text for text in self.overrides if text.partition("=")[0] in GROUPS}
         files = provenance.leaf_origins(locate(self._layers, self._search))
-        return provenance.overridden(files, {**self.removed, **self.explicit}) | chosen
+        return provenance.overridden(files, self.decided) | self.chosen
 
     @property
-    def removed(self) -> dict[str, str]:
-        """Dotted path of every key that an override removes, to that override."""
-        return {_placed(text[1:].partition("=")[0]): shown(text) for text in self.overrides if text.startswith("~")}
+    def decided(self) -> dict[str, str]:
+        """Dotted path of every leaf that an override sets and of every key that one removes, to that override."""
+        return {**self.removed, **self.explicit}
 
     def settings(self, path: str) -> tuple[Setting, ...]:
         """Return every place that sets the leaf `path`, lowest precedence first: files, then overrides as typed."""
@@ -89,6 +98,16 @@ class Composition:
         typed = tuple(override for override in _parse(self.overrides) if not _is_choice(override))
         return tuple(locate(self._layers, self._search)), typed
 
+    @cached_property
+    def own_layers(self) -> frozenset[int]:
+        """Numbers of the layers, as `layers` counts them, whose files are the user's and not of the collection."""
+        files = enumerate(file for file, _ in self._places[0])
+        return frozenset(number for number, file in files if not file.is_relative_to(COLLECTION))
+
+    def has_file_in(self, folder: Path) -> bool:
+        """Return whether a file of the configuration is in a folder, or in one below it."""
+        return "://" in str(folder) or any(file.is_relative_to(folder) for file, _ in self._places[0])
+
     def refers_to(self, *names: str) -> bool:
         """Tell whether a file may refer to a key of one of these names, as `${name}` does."""
         files = (file.read_text(encoding="utf-8") for file, _ in locate(self._layers, self._search))
@@ -97,12 +116,12 @@ class Composition:
 
     def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
         """Return number and value of each layer of files that sets `path`, lowest precedence first."""
-        numbered = enumerate(locate(self._layers, self._search))
+        numbered = enumerate(self._places[0])
         found = ((i, setting) for i, layer in numbered for setting in provenance.settings([layer], path))
         return tuple((i, setting.value) for i, setting in found if setting.path == path)
 
 
-def compose(overrides: Sequence[str], cwd: Path) -> Composition:
+def compose(overrides: Sequence[str], cwd: Path, suffix: str | None = None) -> Composition:
     """Compose `overrides` over the recipe collection.
 
     Hydra composes the files that the overrides choose; that result is kept while those files are unchanged.
@@ -111,6 +130,8 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     Args:
         overrides: Hydra overrides, as on the command line; `recipes=` may stand anywhere.
         cwd: Folder that relative recipe files are looked up in.
+        suffix: End of the job's name. If given, what refers to run.name gets the name of the job, so that paths made
+            of it are different for each job. run.name itself stays as it is stated.
 
     Raises:
         ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value
@@ -122,70 +143,35 @@ def compose(overrides: Sequence[str], cwd: Path) -> Composition:
     files = compose_files(choices)
     config = copy.deepcopy(files.config)
     values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
-    has_corrections = _apply(config, values)
+    chosen = _chosen(parsed)
+    effects, has_corrections = apply(config, values)
     has_default_policy = _inherit_policy(config, files.config)
     composition = Composition(
         tree={},
-        recipe=next((str(o.value()) for o in parsed if o.key_or_group == "recipes"), files.recipe),
+        recipe=str(chosen["recipes"].value()) if "recipes" in chosen else files.recipe,
         backend="contract" if files.has_contract else files.cluster,
         overrides=tuple(overrides),
-        explicit=_explicit(values),
+        explicit=effects.explicit,
+        removed=effects.removed,
+        chosen={key.lstrip("+~"): shown(override.input_line) for key, override in chosen.items()},
         has_default_policy=has_default_policy,
         _layers=(_POLICY, *files.layers) if has_default_policy else files.layers,
         _search=choices.search,
     )
     if files.references + sum(text.count("${") for text in overrides) > references.FEW:
         _refuse_faulty_references(config, composition)
+    stated = references.give_job_name(config, suffix) if suffix else {}
     tree = _resolve(config, composition)
+    for path, name in stated.items():
+        tree = replaced(tree, path, name)
     corrected = {}
     if has_corrections:
         corrected = tree["recipes"]["scale_config"]
         tree["recipes"]["scale_config"] = AUTO
     tree["training_config"] = tree.get("training_config") or composition.recipe
-    return dataclasses.replace(composition, tree=tree, corrections=corrected)
-
-
-def _apply(config: DictConfig, values: Sequence[Override]) -> bool:
-    """Set every value on `config`; tell whether some are of single sizes while the sizes are planned.
-
-    Raises:
-        ProblemsFound: What an override asks for cannot be done; every such override is told.
-    """
-    corrections = _corrections(config, values)
-    found = [_set(config, override) for override in values if override not in corrections]
-    if corrections:
-        OmegaConf.update(config, _SCALES, {}, merge=False, force_add=True)
-        found += [_correct(config, override) for override in corrections]
-    if problems := tuple(filter(None, found)):
-        raise ProblemsFound(problems)
-    return bool(corrections)
-
-
-def _set(config: DictConfig, override: Override) -> Problem | None:
-    """Apply one value override to `config`; return what is wrong with it, if anything."""
-    key = override.key_or_group
-    if override.package is not None:
-        return Problem("E003", key, "a value cannot be given a package with @", where=shown(override.input_line))
-    try:
-        if override.is_delete():
-            parent, _, name = key.rpartition(".")
-            node = OmegaConf.select(config, parent) if parent else config
-            if not OmegaConf.is_dict(node) or name not in node:
-                return Problem(
-                    "E008", key, "cannot be removed: there is no such key", where=shown(override.input_line)
-                )
-            del node[name]
-        elif inside := _of_recipe(config, key):
-            remedy = f"did you mean {inside}?"
-            return Problem("E101", key, "unknown key", remedy=remedy, where=shown(override.input_line))
-        else:
-            if isinstance(override.value(), dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
-                remedy = f'"{key}=[{override.input_line.partition("=")[2]}]"'
-                return Problem("E003", key, "is a list", remedy=remedy, where=shown(override.input_line))
-            OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
-    except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
-        return Problem("E003", key, first_line(error), where=shown(override.input_line))
-    return None
+    notices = (*_idle_choices(parsed, composition), *effects.idle(values))
+    paths = tuple(stated) or composition.name_paths
+    return dataclasses.replace(composition, tree=tree, corrections=corrected, name_paths=paths, notices=notices)
 
 
 def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
@@ -199,32 +185,10 @@ def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
     return True
 
 
-def _of_recipe(config: DictConfig, key: str) -> str | None:
-    """Return where a key stands that was given without `recipes.`, below a key of the launch that holds no others."""
-    head, _, rest = key.partition(".")
-    is_leaf = head in config and not OmegaConf.is_dict(config[head])
-    return f"recipes.{key}" if rest and is_leaf and OmegaConf.is_dict(config.recipes.get(head)) else None
-
-
-def _corrections(config: DictConfig, values: Sequence[Override]) -> list[Override]:
-    """Return the overrides of single sizes where the sizes are planned: they have no mapping to be set in."""
-    said = [o.value() for o in values if o.key_or_group == _SCALES and not o.is_delete()]
-    if (said[-1] if said else OmegaConf.select(config, _SCALES)) != AUTO:
-        return []
-    return [override for override in values if override.key_or_group.startswith(f"{_SCALES}.")]
-
-
-def _correct(config: DictConfig, override: Override) -> Problem | None:
-    """Apply an override of a single size; one that is removed is null."""
-    if override.is_delete() and override.key_or_group.count(".") == _SCALES.count(".") + 1:
-        OmegaConf.update(config, override.key_or_group, None, force_add=True)
-        return None
-    return _set(config, override)
-
-
 def _parse(overrides: Sequence[str]) -> list[Override]:
-    parser, parsed, problems = OverridesParser.create(), [], []
-    for text in overrides:
+    parser, parsed = OverridesParser.create(), []
+    words, problems = slips.joined(overrides)
+    for text in words:
         try:
             parsed.append(_read(parser, text))
         except ProblemsFound as error:
@@ -243,11 +207,12 @@ def _read(parser: OverridesParser, text: str) -> Override:
         override = parser.parse_override(text)
     except (HydraException, RecursionError) as error:
         message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
-        remedy = f"recipes={text}" if text in catalogue.names() else REMEDY_SYNTAX
+        remedy = slips.remedy(text) or REMEDY_SYNTAX
         raise fail("E001", shown(text), message, remedy=remedy) from error
     except ValueError as error:  # of a number that Python does not convert
         raise fail("E001", shown(text), override_text.TOO_LONG_A_NUMBER) from error
     override.key_or_group = _placed(override.key_or_group)
+    redaction.learn(override.value() if override.value_type else None, override.key_or_group)
     return override
 
 
@@ -256,11 +221,7 @@ def _faults(override: Override) -> Iterator[Problem]:
     text = shown(override.input_line)
     if problem := override_text.respelled(override):
         yield problem
-    if override.key_or_group in GROUPS and override.is_delete():
-        yield Problem("E005", override.key_or_group, "cannot be removed: a launch has one", where=text)
-    elif override.key_or_group in GROUPS and not isinstance(override.value(), str):
-        yield Problem("E005", override.key_or_group, "must name one", where=text)
-    if override.is_hydra_override() and (problem := override_text.hydra_fault(override)):
+    if problem := override_text.hydra_fault(override) if override.is_hydra_override() else _key_problem(override):
         yield problem
     if override.is_sweep_override():
         yield Problem("E002", text, "sweeps over several values", remedy="add --multirun, or quote the value")
@@ -271,6 +232,20 @@ def _placed(key: str) -> str:
     return f"recipes.{key}" if key.partition(".")[0] == "training_cfg" else key
 
 
+def _key_problem(override: Override) -> Problem | None:
+    """Return what is wrong with the key of an override, or with the choice it makes, before any file is read."""
+    key, where = override.key_or_group, shown(override.input_line)
+    if not key:
+        return Problem("E001", where, "names no key", remedy=REMEDY_SYNTAX)
+    if key in GROUPS and override.is_delete():
+        return Problem("E005", key, "cannot be removed: a launch has one", where=where)
+    if key in GROUPS and not isinstance(override.value(), str):
+        return Problem("E005", key, "must name one", where=where)
+    if key in GROUPS and override.package is not None:
+        return Problem("E005", key, "is chosen without a package: leave out the @", where=where)
+    return None
+
+
 def _is_choice(override: Override) -> bool:
     """Tell an override that chooses a file (`cluster=k8s`) from one that sets a value."""
     return override.key_or_group in GROUPS or "/" in override.key_or_group
@@ -278,15 +253,18 @@ def _is_choice(override: Override) -> bool:
 
 def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     """Return what the overrides choose; `cluster_type` chooses where `cluster` does not, and a contract its keys."""
-    words, chosen = [], {o.key_or_group: o.value() for o in parsed}
-    search = [override_text.folder(f) for o in parsed if o.key_or_group == "hydra.searchpath" for f in o.value()]
+    words, chosen = [], {override.key_or_group: override.value() for override in parsed}
+    search = [override_text.folder(f) for o in parsed if o.key_or_group == _SEARCH_PATH for f in o.value()]
     folders = [str(COLLECTION), *search]
-    for override in parsed:
+    files = _chosen(parsed)
+    for override in files.values():
         if override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd, folders)):
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
             words.append(f"recipes={USER_RECIPE}")
-        elif _is_choice(override) and not override.is_hydra_override():
+        else:
             words.append(override.input_line)
+    if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
+        raise ProblemsFound(problems)
     if isinstance(chosen.get("cluster_type"), str) and "cluster" not in chosen:
         words.append(f"cluster={chosen['cluster_type']}")
     is_local = chosen.get("cluster", chosen.get("cluster_type")) in (None, "local")
@@ -295,6 +273,37 @@ def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     if "recipes" not in chosen and any(key.startswith("recipes.training_cfg") for key in chosen):
         words.append(f"recipes={_SCRIPT_RECIPE}")
     return Choices(tuple(words), tuple(search))
+
+
+def _chosen(parsed: Sequence[Override]) -> dict[str, Override]:
+    """Return the overrides that choose files, by group and package; of several choices of one group the last."""
+    choices = [override for override in parsed if _is_choice(override) and not override.is_hydra_override()]
+    return {override.input_line.partition("=")[0]: override for override in choices}
+
+
+def _idle_choices(parsed: Sequence[Override], composition: Composition) -> Iterator[Notice]:
+    """Yield a notice for each choice that a later one replaces, and each search path that has none of the files."""
+    used = list(map(id, _chosen(parsed).values()))
+    for override in parsed:
+        if override.key_or_group == _SEARCH_PATH:
+            if not any(composition.has_file_in(Path(override_text.folder(each))) for each in override.value()):
+                yield idle(override, "no file of this launch comes from there")
+        elif _is_choice(override) and id(override) not in used:
+            yield idle(override)
+
+
+def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
+    """Return what is wrong with an override whose key has slashes, as only those of groups of files have."""
+    group, value, where = override.key_or_group, override.value(), shown(override.input_line)
+    if group in GROUPS:
+        return None
+    if not is_group(group, search):
+        remedy = f"dots lead to a key: {group.replace('/', '.')}=…"
+        return Problem("E005", group, "is not a group of files to choose from", remedy=remedy, where=where)
+    names = value if isinstance(value, list) else [value]
+    if not override.is_delete() and not (names and all(isinstance(name, str) and name for name in names)):
+        return Problem("E005", group, "must name a file of this group", where=where)
+    return None
 
 
 def search_path(overrides: Sequence[str]) -> list[Path]:
@@ -367,21 +376,13 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             yield problem
 
 
-def _explicit(values: Sequence[Override]) -> dict[str, str]:
-    explicit: dict[str, str] = {}
-    for override in values:
-        if not override.is_delete() and override.value() != {}:
-            for path, _ in leaves(override.value(), override.key_or_group):
-                explicit.pop(path, None)
-                explicit[path] = shown(override.input_line)
-    return explicit
-
-
 def _setting(override: Override, path: str) -> Setting | None:
     """Return what an override sets or removes at a leaf, None when it is about other keys."""
     key, origin = override.key_or_group, shown(override.input_line)
     if path != key and not path.startswith(f"{key}."):
-        return None
+        index = key.removeprefix(f"{path}.").partition(".")[0]
+        is_item = key.startswith(f"{path}.") and is_index(index) and path != SCALES and not override.is_delete()
+        return Setting(key, override.value(), origin, is_override=True) if is_item else None
     if override.is_delete():
         return Setting(key, None, origin, is_override=True)
     if not isinstance(override.value(), dict):

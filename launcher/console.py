@@ -83,6 +83,12 @@ def show_notice(notice: Notice, *, stderr: bool = False) -> None:
         say(line, "yellow", stderr=stderr)
 
 
+def say_fitted(text: str, style: str = "") -> None:
+    """Print a line, on a terminal that is too narrow in several, cut between words."""
+    for part in _wrapped(text, "  ", sys.stdout):
+        say(part, style)
+
+
 def say_wrapped(head: str, text: str, style: str = "") -> None:
     """Print a head and a text: in one line where it fits or nobody looks, else the text below it, indented."""
     line, columns = f"{head}  {text}", width()

@@ -19,6 +19,9 @@ from launcher.paths import CHECKOUT
 _SUFFIX_LENGTH = 5
 """Random characters of a job name. Source: the published launcher's job names."""
 
+_NAME_LENGTH = 34
+"""Characters of run.name kept in a job name. Source: the published launcher's job names."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
@@ -52,6 +55,11 @@ class LaunchContext:
             git_revision=_git_revision(CHECKOUT) if CHECKOUT else None,
             versions={"recipe-launcher": VERSION, "hydra-core": hydra.__version__, "pydantic": pydantic.VERSION},
         )
+
+
+def job_name(run_name: str, suffix: str) -> str:
+    """Return the name of a job: the start of its recipe's run.name, and the suffix of its launch."""
+    return f"{run_name[:_NAME_LENGTH].rstrip('-')}-{suffix}"
 
 
 def current_user() -> str:

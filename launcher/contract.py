@@ -53,6 +53,9 @@ RUN_DIR = "run"
 JOB_FILE = "job.json"
 """In a bundle whose job was submitted: where it runs and how to find it. It is not part of the bundle's digest."""
 
+NAME_FILE = "name.txt"
+"""In a bundle whose job has a name of the user's own. It is not part of the bundle's digest."""
+
 ADOPTED_FILE = "adopted.json"
 """In the folder of a job that was launched elsewhere and is followed from here, in place of a bundle: what later
 commands must know of it once its cluster has forgotten it."""

@@ -1,40 +1,18 @@
-"""What a job costs by the hour and at most, at each size of its plan, from the user's own prices.
-
-No prices are shipped: they differ by region and contract, and change.
-"""
+"""What a job costs by the hour and at most, at each size of its plan. The prices are of `launcher.prices`."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import yaml
-
-from launcher import layout, yamlio
+from launcher import layout
 from launcher.instances import canonical
-from launcher.nearest import did_you_mean
-from launcher.problems import Problem, ProblemsFound, fail
+from launcher.prices import Prices
+from launcher.problems import fail
 from launcher.scales import get
 from launcher.specs import JobSpec
 
 _SECONDS_PER_HOUR = 3600
 _JOBS = "cluster.sm_jobs_config"
-_CURRENCY = "currency"
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """A price table.
-
-    Args:
-        per_hour: Price of one instance for an hour, by its type with `ml.`.
-        currency: What the numbers are in; "" where the table does not say.
-    """
-
-    per_hour: Mapping[str, float]
-    currency: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +40,6 @@ class Cost:
         return None if self.hours is None else self.per_hour * self.hours
 
 
-def read(path: Path) -> Prices:
-    """Read a price table: YAML, instance type to the price of an hour, and `currency` if wanted.
-
-    Raises:
-        ProblemsFound: It cannot be read, or every entry that is no price.
-    """
-    try:
-        tree = yamlio.load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.MarkedYAMLError) as error:
-        raise fail("E806", "--prices", f"cannot be read: {error}", value=str(path)) from error
-    if not isinstance(tree, Mapping):
-        raise fail("E806", "--prices", "is no table", value=str(path), allowed="ml.p5.48xlarge: <price of an hour>")
-    wrong = [
-        Problem("E806", f"{path.name}: {name}", "is no price of an hour", value=price, allowed="a number, 0 or more")
-        for name, price in tree.items()
-        if name != _CURRENCY and not _is_price(price)
-    ]
-    if wrong:
-        raise ProblemsFound(tuple(wrong))
-    times = Counter(canonical(str(name)) for name in tree if name != _CURRENCY)
-    for name in (name for name, count in times.items() if count > 1):
-        raise fail("E806", f"{path.name}: {name}", "has two prices, with and without ml.", allowed="one of them")
-    prices = {canonical(str(name)): float(price) for name, price in tree.items() if name != _CURRENCY}
-    return Prices(prices, str(tree.get(_CURRENCY) or ""))
-
-
 def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cost, ...]:
     """Return what a job costs at each size of its plan.
 
@@ -103,12 +55,29 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
     groups = get(job.config, f"{_JOBS}.instance_groups")
     bound = _bound_h(job, hours)
     if groups:
-        per_hour = sum(each["instance_count"] * _price(prices, each["instance_type"]) for each in groups)
+        per_hour = sum(each["instance_count"] * prices.of(each["instance_type"]) for each in groups)
         return (Cost(sum(each["instance_count"] for each in groups), per_hour, bound),)
     if job.resources.instance_type is None:
         raise fail("E806", "--prices", "a job on this machine has no instances to pay for", remedy="cluster=sm_jobs")
-    price = _price(prices, job.resources.instance_type)
+    price = prices.of(job.resources.instance_type)
     return tuple(Cost(point.nodes, point.nodes * price, bound) for point in job.scales)
+
+
+def instance_types(job: JobSpec) -> tuple[str, ...]:
+    """Return the instance types that a job pays for, each with its `ml.`; none on this machine."""
+    groups = get(job.config, f"{_JOBS}.instance_groups")
+    names = [each["instance_type"] for each in groups] if groups else [job.resources.instance_type]
+    return tuple(dict.fromkeys(canonical(name) for name in names if name))
+
+
+def bases(job: JobSpec, prices: Prices) -> list[str]:
+    """Return in a line for each instance type what its price is."""
+    unit = f" {prices.currency}" if prices.currency else ""
+    return [
+        f"{name} {f'{prices.per_hour[name]:,.6f}'.rstrip('0').rstrip('.')}{unit} an hour: {prices.basis[name]}"
+        for name in instance_types(job)
+        if name in prices.per_hour
+    ]
 
 
 def table(found: tuple[Cost, ...], prices: Prices) -> list[str]:
@@ -123,8 +92,8 @@ def table(found: tuple[Cost, ...], prices: Prices) -> list[str]:
     return layout.table([head, *rows], right=range(len(head)))
 
 
-def as_json(found: tuple[Cost, ...], prices: Prices) -> dict[str, Any]:
-    """Return costs as plain data."""
+def as_json(job: JobSpec, found: tuple[Cost, ...], prices: Prices) -> dict[str, Any]:
+    """Return costs, and what they are computed from, as plain data."""
     sizes = [
         {
             "nodes": cost.nodes,
@@ -135,7 +104,10 @@ def as_json(found: tuple[Cost, ...], prices: Prices) -> dict[str, Any]:
         }
         for cost in found
     ]
-    return {"currency": prices.currency or None, "sizes": sizes}
+    of_types = {
+        name: {"per_hour": prices.per_hour[name], **asdict(prices.basis[name])} for name in instance_types(job)
+    }
+    return {"currency": prices.currency or None, "prices": of_types, "sizes": sizes}
 
 
 def _bound_h(job: JobSpec, hours: float | None) -> float | None:
@@ -154,16 +126,3 @@ def _bound_h(job: JobSpec, hours: float | None) -> float | None:
         message = "the job is stopped before that"
         raise fail("E806", "--hours", message, value=hours, allowed=f"at most {limit_h:g}", remedy=remedy)
     return (limit_h if hours is None else hours) + (jobs.keep_alive_s or 0) / _SECONDS_PER_HOUR
-
-
-def _price(prices: Prices, instance_type: str) -> float:
-    name = canonical(instance_type)
-    if name not in prices.per_hour:
-        known = sorted(prices.per_hour)
-        details = {"allowed": ", ".join(known) or None, "remedy": did_you_mean(name, known)}
-        raise fail("E806", "--prices", "the table has no price for that instance type", value=name, **details)
-    return prices.per_hour[name]
-
-
-def _is_price(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

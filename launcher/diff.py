@@ -1,29 +1,31 @@
 """What two recipes, two sizes, or a recipe and a bundle have different: one line a key."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher import bundle as bundles
-from launcher import yamlio
+from launcher import instance_notices, yamlio
 from launcher.compose import compose
+from launcher.context import job_name
 from launcher.contract import BASE_CONFIG, CONFIG_DIR, config_name
 from launcher.explain import Sizes
 from launcher.layout import value_text
-from launcher.problems import fail
+from launcher.plan import LAUNCHER_KEYS, named
+from launcher.problems import Notice, fail
 from launcher.render import MANIFEST
-from launcher.scales import leaves, static_tree
+from launcher.scales import is_index, leaves, static_tree
 
-_NUMBER = re.compile("[0-9]{1,6}")
 _HOW = ("dry_run", "server_dry_run", "wait")
 """Keys that say what a launch does, not what the job is."""
 _AT_LAUNCH = tuple(
     f"recipes.training_config.mlflow.{key}" for key in ("run_id", "tracking_uri", "run_name", "experiment_name")
 )
 """Keys that a launch fills in: a bundle has them, and composing the same words again does not."""
+_UNSIZED = frozenset(LAUNCHER_KEYS) - {"checkpointing"}
+"""Keys of a recipe that no configuration of a size has."""
 _TITLE = "training_config"
 """The key of the top level that repeats the recipe's name."""
 
@@ -35,13 +37,17 @@ class Side:
     Args:
         title: What it is, in a word or two.
         leaves: Dotted path to value.
+        notices: What the user should know of it.
     """
 
     title: str
     leaves: Mapping[str, Any]
+    notices: tuple[Notice, ...] = ()
 
 
-def of_recipe(title: str, words: Sequence[str], nodes: int | None, *, is_sized: bool) -> Side:
+def of_recipe(
+    title: str, words: Sequence[str], nodes: int | None, *, is_sized: bool, suffix: str | None = None
+) -> Side:
     """Return a composed recipe.
 
     Args:
@@ -49,17 +55,20 @@ def of_recipe(title: str, words: Sequence[str], nodes: int | None, *, is_sized: 
         words: Overrides, the one that chooses it among them.
         nodes: Its size; None for the base recipe.
         is_sized: Whether the recipe alone is compared, as at one size, and not the whole configuration.
+        suffix: End of the name of the job that it is compared with; None if it is not compared with a bundle.
 
     Raises:
         ProblemsFound: It does not compose, or has no such size.
     """
-    sizes = Sizes(compose(words, Path.cwd()))
+    sizes = Sizes(compose(words, Path.cwd(), suffix))
+    notices = tuple(instance_notices.unknown(sizes.composition))
     if not is_sized:
-        return Side(title, {path: value for path, value in sizes.base.items() if path != _TITLE})
+        return Side(title, {path: value for path, value in sizes.base.items() if path != _TITLE}, notices)
     recipe = sizes.composition.tree["recipes"]
-    if nodes is None:
-        return Side(title, dict(leaves(static_tree(recipe, recipe["trainer"]["num_nodes"]))))
-    return Side(title, dict(leaves(sizes.at(nodes))))
+    tree = static_tree(recipe, recipe["trainer"]["num_nodes"]) if nodes is None else sizes.at(nodes)
+    if suffix:
+        tree = named(tree, sizes.composition, job_name(tree["run"]["name"], suffix))
+    return Side(title, dict(leaves({key: value for key, value in tree.items() if key not in _UNSIZED})), notices)
 
 
 def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
@@ -88,6 +97,15 @@ def cluster_of(folder: Path) -> str:
     return bundles.read(folder)[1]
 
 
+def suffix_of(folder: Path) -> str:
+    """Return the end of the name of a bundle's job, which each launch draws anew.
+
+    Raises:
+        ProblemsFound: It is not a bundle.
+    """
+    return bundles.read(folder)[0].job_name.rpartition("-")[2]
+
+
 def again(folder: Path) -> tuple[Side, Side]:
     """Return a bundle, and what its own overrides compose to now, without what only a launch fills in.
 
@@ -96,14 +114,15 @@ def again(folder: Path) -> tuple[Side, Side]:
     """
     then = of_bundle(folder, None, is_sized=False)
     said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    now = of_recipe(f"{said['recipe']}, now", said["overrides"], None, is_sized=False)
+    title = f"{said['recipe']}, now"
+    now = of_recipe(title, said["overrides"], None, is_sized=False, suffix=suffix_of(folder))
     return without_launch(then), without_launch(now)
 
 
 def without_launch(side: Side) -> Side:
     """Return a side without the keys that only a launch fills in."""
     kept = {path: value for path, value in side.leaves.items() if path not in (*_AT_LAUNCH, *_HOW)}
-    return Side(side.title, kept)
+    return Side(side.title, kept, side.notices)
 
 
 def changes(old: Side, new: Side) -> list[str]:
@@ -121,4 +140,4 @@ def changes(old: Side, new: Side) -> list[str]:
 
 def _in_order(path: str) -> list[tuple[int, str]]:
     """Return what sorts paths by their words, sizes by their number."""
-    return [(int(word), "") if _NUMBER.fullmatch(word) else (-1, word) for word in path.split(".")]
+    return [(int(word), "") if is_index(word) else (-1, word) for word in path.split(".")]

@@ -1,4 +1,4 @@
-"""`distribution` of a recipe: start by MPI, and the parameters of SageMaker's model parallel library, SMP 1.
+"""`distribution` of a recipe: how a script is started, and the parameters of the model parallel library, SMP 1.
 
 Source: as `launcher.smp`.
 """
@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from launcher.fields import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt
 from launcher.problems import Notice
-from launcher.recipe import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt
 from launcher.smp import PARAMETERS
 
 
@@ -108,11 +108,30 @@ class ModelParallel(Model):
     """The library's version in your image, such as '1.3'; parameters it does not have yet are then refused."""
 
 
-class SmDistributed(Model):
-    """SageMaker's distributed libraries."""
+class DataParallel(Model):
+    """The data parallel library, SMDDP, started by its own launcher with a process a GPU."""
 
-    modelparallel: ModelParallel
-    """The model parallel library."""
+    enabled: bool
+    """true starts the script by the library's launcher. It has no default: the SDK's is false."""
+    custom_mpi_options: str | None = None
+    """Further options of mpirun, separated by blanks; quotes mean nothing."""
+
+
+class SmDistributed(Model):
+    """SageMaker's distributed libraries; a job starts with one of them at most."""
+
+    modelparallel: ModelParallel | None = None
+    """The model parallel library; it needs mpi."""
+    dataparallel: DataParallel | None = None
+    """The data parallel library, SMDDP; it needs no mpi."""
+
+
+class TorchDistributed(Model):
+    """Start by torchrun, one process a GPU or Neuron core."""
+
+    enabled: bool
+    """true starts the script by torchrun, which is also the start where distribution is left out and there is more
+    than one process; false starts one process a host."""
 
 
 class Mpi(Model):
@@ -130,14 +149,32 @@ class Distribution(Model):
     """How a script's processes are started and what they share."""
 
     smdistributed: SmDistributed | None = None
-    """SageMaker's distributed libraries; they need mpi."""
+    """SageMaker's distributed libraries."""
     mpi: Mpi | None = None
     """Start by mpirun."""
+    torch_distributed: TorchDistributed | None = None
+    """Start by torchrun."""
 
     @property
     def is_mpi(self) -> bool:
         """Whether mpirun starts the script."""
         return self.mpi is not None and self.mpi.enabled is True
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether the data parallel library's launcher starts the script."""
+        found = self.smdistributed.dataparallel if self.smdistributed else None
+        return found is not None and found.enabled is True
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """Sections that are enabled and start the script, each in a way of its own."""
+        found = {
+            "mpi": self.is_mpi,
+            "smdistributed.dataparallel": self.is_data_parallel,
+            "torch_distributed": self.torch_distributed is not None and self.torch_distributed.enabled is True,
+        }
+        return tuple(name for name, is_enabled in found.items() if is_enabled)
 
     @property
     def library(self) -> ModelParallel | None:
@@ -179,6 +216,7 @@ class Distribution(Model):
         """What does nothing because it is not enabled."""
         sections = (
             ("smdistributed.modelparallel", self.smdistributed and self.smdistributed.modelparallel),
+            ("smdistributed.dataparallel", self.smdistributed and self.smdistributed.dataparallel),
             ("mpi", self.mpi),
         )
         return tuple(

@@ -11,15 +11,12 @@ from launcher.nearest import nearest
 from launcher.planner import BOUND
 from launcher.problems import fail
 from launcher.provenance import Setting
-from launcher.scales import AUTO, get, is_base, leaves, scale_trees, size_of
+from launcher.scales import ABSENT, AUTO, SCALES, get, is_base, leaves, lookup, prefixes, scale_trees, size_of
 
 _ROOT = "recipes."
-_SCALES = "recipes.scale_config"
 _FILLED_IN = "training_config"
 """The key of the top level that gets the recipe's name."""
 _SIZE = "recipes.trainer.num_nodes"
-ABSENT = object()
-"""Stands for the value of a key that a size does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class Sizes:
         recipe = self.composition.tree["recipes"]
         if self._draft is not None:
             return {scale.nodes: scale.tree for scale in self._draft.scales if scale.nodes}
-        entries, _ = scale_trees(recipe, self.composition.explicit)
+        entries, _ = scale_trees(recipe, self.composition.decided)
         return {size_of(entry.key): entry.tree for entry in entries if size_of(entry.key)}
 
     @cached_property
@@ -117,7 +114,9 @@ def find(sizes: Sizes, key: str) -> list[str]:
             return [path]
         if inside := [leaf for leaf in known if leaf.startswith(f"{path}.")]:
             return inside
-    if found := [leaf for leaf in known if f".{key}." in f"{leaf}." and not leaf.startswith(f"{_SCALES}.")]:
+        if lookup(sizes.composition.tree, path) is not ABSENT:  # in a list, which is one leaf
+            return [leaf for leaf in prefixes(path) if leaf in known]
+    if found := [leaf for leaf in known if f".{key}." in f"{leaf}." and not leaf.startswith(f"{SCALES}.")]:
         return found
     raise fail("E101", key, "no such key in this recipe", remedy=_suggestion(key, known))
 
@@ -140,7 +139,7 @@ def explain(sizes: Sizes, path: str) -> tuple[Value, ...]:
     if path == _FILLED_IN and sizes.base[path] == sizes.composition.recipe:
         settings = (*settings, Setting(path, sizes.base[path], "the chosen recipe"))
     base = _value(None, sizes.base, path, settings)
-    if not path.startswith(_ROOT) or path.startswith(_SCALES):
+    if not path.startswith(_ROOT) or path.startswith(SCALES):
         return (base,)
     return (base, *(_value(n, tree, path, _at(sizes, path, n)) for n, tree in sizes.scales.items()))
 
@@ -149,14 +148,14 @@ def _at(sizes: Sizes, path: str, nodes: int) -> tuple[Setting, ...]:
     """Return all that sets a leaf of the recipe at a size, lowest precedence first."""
     composition = sizes.composition
     at_base = composition.settings(path)
-    own = composition.settings(f"{_SCALES}.{nodes}.{path.removeprefix(_ROOT)}")
-    own = tuple(setting for setting in own if setting.path != _SCALES)  # the word auto, which replaces a table
+    own = composition.settings(f"{SCALES}.{nodes}.{path.removeprefix(_ROOT)}")
+    own = tuple(setting for setting in own if setting.path != SCALES)  # the word auto, which replaces a table
     if path == _SIZE:
         return (*at_base, *(own or [Setting(path, nodes, "the size itself")]))
     files, typed = _parted(at_base)
     own_files, own_typed = _parted(own)
     planned = sizes.planned.get(nodes, {})
-    plan = [Setting(path, planned[path], f"planned ({_SCALES}: {AUTO})")] if path in planned else []
+    plan = [Setting(path, planned[path], f"planned ({SCALES}: {AUTO})")] if path in planned else []
     if not is_base(path):
         return (*files, *typed, *own_files, *own_typed)
     if plan and path == BOUND:

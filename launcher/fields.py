@@ -36,14 +36,18 @@ _T = TypeVar("_T")
 Listed = Annotated[list[_T], BeforeValidator(indexed)]
 """A list that the command line may also fill by index."""
 
-LARGEST = 2**63 - 1
-"""Largest number that every reader of a configuration holds: 64 bits with a sign."""
-MOST_SAMPLES = 2**31 - 1
+INT32, INT64 = 2**31 - 1, 2**63 - 1
+"""Largest numbers of 32 and 64 bits with a sign; every reader of a configuration holds the latter."""
+MOST_SAMPLES = INT32
 """Largest batch. What is counted, divided and printed for every size stays small."""
 
-PositiveInt = Annotated[int, Field(ge=1, le=LARGEST)]
+PositiveInt = Annotated[int, Field(ge=1, le=INT64)]
 BatchSize = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 ShareSize = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
 NodeCount = Annotated[int, Field(ge=1, le=100_000)]
 DeviceCount = Annotated[int, Field(ge=1, le=1024)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=INT64)]
+
+Positive32 = Annotated[int, Field(ge=1, le=INT32)]
+NonNegative32 = Annotated[int, Field(ge=0, le=INT32)]
+"""Numbers of a job's specification. Source: Kubernetes, API Conventions: integers are int32 unless they need more."""

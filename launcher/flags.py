@@ -15,11 +15,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher import console, multirun, override_text, recipe_files
+from launcher import console, multirun, override_text, recipe_files, redaction, slips
 from launcher.chosen import CONFIG, first_line
 from launcher.paths import COLLECTION
 from launcher.problems import Problem, ProblemsFound, fail, shown
 from launcher.process import USER_ERROR, refuse_unread
+from launcher.secret_forms import holds_token
 from launcher.sources import USER_RECIPE, UserRecipe, register
 
 _UNSUPPORTED = ("experimental_rerun", "config_name", "config_path")
@@ -53,8 +54,6 @@ def serve(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
     except ProblemsFound as error:
         console.show_problems(error.problems)
         return USER_ERROR
-    except SystemExit as stop:  # of --version
-        return USER_ERROR if stop.code else 0
     return multirun.run_all(run, [[*job, *added] for job in jobs])
 
 
@@ -64,10 +63,14 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     Raises:
         ProblemsFound: A flag that does not exist, lacks its value, or does not go with the others.
     """
+    if problems := slips.of_flags(words):
+        raise ProblemsFound(problems)
     parser = get_args_parser()
     parser.error = _refuse
     flags, unknown = parser.parse_known_intermixed_args(list(words))
     if problems := (*_faults(flags, unknown), *filter(None, map(override_text.unreadable, flags.overrides))):
+        raise ProblemsFound(problems)
+    if problems := (*slips.joined(flags.overrides)[1], *_refused(flags.overrides)):
         raise ProblemsFound(problems)
     flags.overrides = list(recipe_files.spelled(flags.overrides, Path.cwd()))
     return flags
@@ -81,7 +84,7 @@ def _refuse(message: str) -> NoReturn:
 
 def _faults(flags: argparse.Namespace, unknown: Sequence[str]) -> Iterator[Problem]:
     for word in unknown:
-        yield Problem("E801", word, "is not a flag of Hydra", remedy="python main.py --hydra-help")
+        yield Problem("E801", shown(word), "is not a flag of Hydra", remedy="python main.py --hydra-help")
     for name in _UNSUPPORTED:
         if getattr(flags, name) is not None:
             yield Problem("E801", _spelled(name), "is not supported: the configuration is the launcher's own")
@@ -97,6 +100,29 @@ def _faults(flags: argparse.Namespace, unknown: Sequence[str]) -> Iterator[Probl
     if flags.shell_completion and not _is_completion(flags.overrides):
         allowed = "install=SHELL, uninstall=SHELL or query=SHELL, SHELL one of bash, zsh, fish"
         yield Problem("E801", "--shell-completion", "is not understood", allowed=allowed)
+
+
+def _refused(words: Sequence[str]) -> Iterator[Problem]:
+    """Yield what Hydra must not see: it prints its configuration, repeats it in errors and writes it to files."""
+    for word in words:
+        if _has_secret(word):
+            message = "a secret is named, never written: its value would end up in files and logs"
+            yield Problem("E601", shown(word), message, allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}")
+        elif word.lstrip("+").partition("=")[0] == "hydra.output_subdir":
+            message = "would write the configuration beside the bundle, unchecked"
+            yield Problem("E009", "hydra.output_subdir", message, remedy="leave it out")
+
+
+def _has_secret(word: str) -> bool:
+    """Return whether an override has a secret in it; one that cannot be parsed has, if it names one."""
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except (HydraException, RecursionError, ValueError):
+        return shown(word) != word
+    value = override.value() if override.value_type else None
+    values = [getattr(each, "text", each) for each in getattr(value, "list", [value])]
+    names = re.split(r"[.@]", override.key_or_group + (f"@{override.package}" if override.package else ""))
+    return holds_token(word) or any(True for _ in redaction.secrets_of(values, ".".join(names)))
 
 
 def _spelled(name: str) -> str:

@@ -1,10 +1,8 @@
-"""What each instance type has, from `instances.yaml`."""
+"""The resources of each instance type, from `instances.csv`. Prices are in `launcher.prices`."""
 
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from launcher import yamlio
 
 COUNTED_MEMORY_GIB = {"ml.p5.48xlarge": 640}
 """GiB a node counts in a quota, where that is not all it has.
@@ -16,7 +14,10 @@ _REQUESTED_PERCENT = 90
 """Part of a node that pods request together: the kubelet, the system and daemons need the rest, and a pod that
 requested all of a node would never be scheduled. Our own choice."""
 
-_RESOURCE = {"gpu": "nvidia.com/gpu", "neuron": "aws.amazon.com/neurondevice", "cpu": None}
+RESOURCES = {"gpu": "nvidia.com/gpu", "neuron": "aws.amazon.com/neurondevice", "cpu": None}
+"""Kubernetes resource of each kind of accelerator. Source: device plugins of NVIDIA and AWS Neuron."""
+
+_RDMA = {"yes": True, "no": False, "unknown": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,15 @@ class Instance:
         accelerator_resource: Kubernetes resource name, None on a CPU instance.
         processes: Worker processes the accelerators serve, one a GPU or Neuron core; 0 means any number.
         efa: EFA network devices.
-        rdma: Whether they do RDMA.
+        gpudirect_rdma: Whether they reach accelerator memory without the host's; None if unknown.
         vcpus: Virtual CPUs.
-        memory_gib: Main memory, in GiB.
+        memory_gib: Main memory, in GiB, rounded down.
+        accelerator: What each accelerator is; "" on a CPU instance.
+        accelerator_memory_gib: Memory of each; 0 on a CPU instance.
+        network_gbps: Baseline of its network; None if unknown.
+        nvme_gb: Instance store, 0 for none.
+        architecture: `x86_64` or `arm64`; "" if unknown.
+        use: Where SageMaker has it: `training`, `hyperpod`, both, or neither for one that a recipe describes.
     """
 
     name: str
@@ -39,9 +46,15 @@ class Instance:
     accelerator_resource: str | None
     processes: int
     efa: int
-    rdma: bool
+    gpudirect_rdma: bool | None
     vcpus: int
     memory_gib: int
+    accelerator: str = ""
+    accelerator_memory_gib: float = 0
+    network_gbps: float | None = None
+    nvme_gb: int = 0
+    architecture: str = ""
+    use: tuple[str, ...] = ()
 
     @property
     def counted_memory_gib(self) -> int:
@@ -49,9 +62,12 @@ class Instance:
         return COUNTED_MEMORY_GIB.get(self.name, self.memory_gib)
 
     def efa_of(self, accelerators: int) -> int:
-        """Return the EFA devices of a pod with so many of the accelerators: its part of the node's, at least one."""
+        """Return the EFA devices of a pod with so many of the accelerators: its part of the node's, at least one.
+
+        A pod without accelerators gets none: its ranks communicate by gloo, over TCP.
+        """
         if not self.efa or not self.accelerators:
-            return self.efa
+            return 0
         return max(1, self.efa * accelerators // self.accelerators)
 
 
@@ -73,16 +89,37 @@ def requested(instance: Instance, accelerators: int, memory_gib: int | None = No
     return {"cpu": f"{cpu_m}m", "memory": f"{memory_mib // 1024}Gi" if memory_mib % 1024 == 0 else f"{memory_mib}Mi"}
 
 
-def canonical(instance_type: str) -> str:
-    """Return the name with its `ml.` prefix."""
-    return instance_type if instance_type.startswith("ml.") else f"ml.{instance_type}"
+def canonical(instance_type: object) -> str:
+    """Return the name with its `ml.` prefix; of a value that is not a text, which a check reports, its text."""
+    name = str(instance_type)
+    return name if name.startswith("ml.") else f"ml.{name}"
 
 
 @cache
 def table() -> dict[str, Instance]:
-    """Return every known instance type by its `ml.` name."""
-    rows = yamlio.load(Path(__file__).with_name("instances.yaml").read_text(encoding="utf-8"))
-    return {
-        canonical(name): Instance(canonical(name), count, _RESOURCE[kind], count * per, efa, rdma, vcpus, memory_gib)
-        for name, (count, kind, per, efa, rdma, vcpus, memory_gib) in rows.items()
-    }
+    """Return every known instance type by its `ml.` name, in the order of the API's enumerations."""
+    text = Path(__file__).with_name("instances.csv").read_text(encoding="utf-8")
+    head, *lines = (line for line in text.splitlines() if not line.startswith("#"))
+    most = head.count(",")
+    return {(row := _row(line.split(",", most))).name: row for line in lines}
+
+
+def _row(fields: list[str]) -> Instance:
+    name, use, vcpus, memory, count, accelerator, each_gib, processes, efa, rdma, gbps, nvme, arch, *_ = fields
+    kind = "neuron" if accelerator.startswith("AWS") else "gpu" if accelerator else "cpu"
+    return Instance(
+        name=f"ml.{name}",
+        accelerators=int(count),
+        accelerator_resource=RESOURCES[kind],
+        processes=int(processes),
+        efa=int(efa),
+        gpudirect_rdma=_RDMA[rdma],
+        vcpus=int(vcpus),
+        memory_gib=int(float(memory)),
+        accelerator=accelerator,
+        accelerator_memory_gib=float(each_gib or 0),
+        network_gbps=float(gbps) if gbps else None,
+        nvme_gb=int(nvme),
+        architecture=arch,
+        use=tuple(use.split("+")),
+    )

@@ -4,26 +4,25 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launcher import os_errors, redaction
 from launcher.backends.base import Backend
+from launcher.bundle import given_name
 from launcher.check import backends
-from launcher.contract import ADOPTED_FILE, JOB_FILE
+from launcher.contract import JOB_FILE
 from launcher.interrupts import Interrupted
-from launcher.problems import Problem, ProblemsFound, fail
+from launcher.problems import ProblemsFound, fail
 from launcher.render import MANIFEST
 from launcher.runtime.durable import write_text
 from launcher.specs import Bundle, JobHandle, JobState, JobStatus
 
 _NATIVE = ("native_id", "kind", "namespace", "context", "uid", "server")
 """What a record keeps of a handle beside the bundle's own name and place."""
-
-_PLACE_PATHS, _PLACE_CODES = ("cluster", "cluster.kube_context"), ("E394", "E396")
-"""Problems of a connection: their paths on Kubernetes, their codes on AWS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +50,6 @@ class JobRecord:
     is_submitted: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A bundle as `recipes jobs` lists it.
-
-    Args:
-        name: Its folder's.
-        record: None for one whose job was never submitted, or whose record is damaged.
-        status: None where nobody could tell.
-        problem: Why it could not be told.
-    """
-
-    name: str
-    record: JobRecord | None = None
-    status: JobStatus | None = None
-    problem: Problem | None = None
-
-
 def refuse_unwritable(folder: Path) -> None:
     """Raise a Problem where a job of the bundle in `folder` could not be recorded.
 
@@ -81,7 +63,7 @@ def refuse_unwritable(folder: Path) -> None:
 @contextlib.contextmanager
 def launching(folder: Path) -> Iterator[None]:
     """Keep other launches of a bundle waiting; the next one finds what this one has made."""
-    with _locked(folder / MANIFEST):
+    with locked(folder / MANIFEST):
         yield
 
 
@@ -113,13 +95,12 @@ def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
     if handle is None:
         yield
         return
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    job = replace(known, is_submitted=False) if known else JobRecord(handle, bundle.digest, now, user)
+    job = known or JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
     try:
-        with _locked(bundle.directory):
+        with locked(bundle.directory):
             write(bundle.directory, replace(job, is_submitted=False))
     except OSError as error:
-        raise _unwritten(bundle.directory, f"nothing was submitted: {error}") from error
+        raise _unwritten(bundle.directory, "nothing was submitted", error) from error
     try:
         yield
     except (ProblemsFound, KeyboardInterrupt) as error:
@@ -137,7 +118,7 @@ def _is_rolled_back(error: ProblemsFound | KeyboardInterrupt) -> bool:
 
 def _restore(folder: Path, known: JobRecord | None) -> None:
     """Put back the record as it was before a submission that left nothing."""
-    with contextlib.suppress(OSError), _locked(folder):
+    with contextlib.suppress(OSError), locked(folder):
         if known:
             write(folder, known)
         else:
@@ -160,10 +141,11 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
     else:
         job = JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
     try:
-        with _locked(bundle.directory):
+        with locked(bundle.directory):
             write(bundle.directory, job)
     except OSError as error:
-        raise _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded: {error}") from error
+        unwritten = _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded", error)
+        raise ProblemsFound(unwritten.problems, f"the job was submitted as {handle.native_id}") from error
     return job
 
 
@@ -288,48 +270,12 @@ def close(job: JobRecord) -> None:
             write(job.handle.bundle_dir, replace(current, is_closed=True))
 
 
-def listing(results: Path) -> tuple[Listed, ...]:
-    """Return every bundle and adopted job below a folder as its record has it, the one submitted last at the end."""
-    folders = {file.parent for name in (MANIFEST, ADOPTED_FILE) for file in results.glob(f"*/{name}")}
-    found = map(_listed, folders)
-    return tuple(sorted(found, key=lambda each: (each.record.submitted if each.record else "", each.name)))
-
-
-def with_statuses(listed: Iterable[Listed], load_backend: Callable[[str], Backend]) -> Iterator[Listed]:
-    """Yield bundles with the status of their jobs as they are now.
-
-    A cluster that does not answer is not asked for its other jobs, which could take a minute each. A Problem of one
-    job concerns that job alone.
-    """
-    refused: dict[tuple[str | None, ...], Problem] = {}
-    for each in listed:
-        job = each.record
-        if job is None:
-            yield each
-            continue
-        backend = load_backend(job.handle.backend)
-        place = (job.handle.backend, job.handle.context, job.handle.namespace, job.handle.server)
-        if place in refused and not job.ended:
-            yield replace(each, problem=refused[place])
-            continue
-        try:
-            yield replace(each, status=status(job, backend))
-        except ProblemsFound as error:
-            yield replace(each, problem=error.problems[0])
-            if _is_of_place(error.problems[0]):
-                refused[place] = error.problems[0]
-
-
-def _is_of_place(problem: Problem) -> bool:
-    """Return whether a Problem concerns every job of a cluster: it does not answer, or not this user."""
-    return problem.path in _PLACE_PATHS or problem.code in _PLACE_CODES
-
-
 def as_json(job: JobRecord, seen: JobStatus | None) -> dict[str, Any]:
     """Return a job as plain data; `seen` None where nobody could tell its status."""
     native = {name: value for name in _NATIVE if (value := getattr(job.handle, name))}
     return {
         "job": job.handle.job_name,
+        "name": given_name(job.handle.bundle_dir),
         "backend": job.handle.backend,
         **(asdict(seen) if seen else {"state": None}),
         "submitted": job.submitted,
@@ -338,13 +284,6 @@ def as_json(job: JobRecord, seen: JobStatus | None) -> dict[str, Any]:
         "native": native,
         "bundle": str(job.handle.bundle_dir),
     }
-
-
-def _listed(folder: Path) -> Listed:
-    try:
-        return Listed(folder.name, read(folder))
-    except ProblemsFound as error:
-        return Listed(folder.name, problem=error.problems[0])
 
 
 def _known(folder: Path) -> JobRecord | None:
@@ -368,7 +307,7 @@ def write(folder: Path, job: JobRecord) -> None:
         "is_closed": job.is_closed,
         "is_submitted": job.is_submitted,
     }
-    write_text(folder / JOB_FILE, json.dumps(fields, indent=2) + "\n")
+    write_text(folder / JOB_FILE, json.dumps(redaction.masked_tree(fields), indent=2) + "\n")
 
 
 def _status(fields: dict[str, Any]) -> JobStatus:
@@ -378,14 +317,14 @@ def _status(fields: dict[str, Any]) -> JobStatus:
 @contextlib.contextmanager
 def _current(job: JobRecord) -> Iterator[JobRecord | None]:
     """Give a job's record as it is now, None where it was submitted anew; others leave it alone meanwhile."""
-    with _locked(job.handle.bundle_dir):
+    with locked(job.handle.bundle_dir):
         current = _known(job.handle.bundle_dir)
         found = current and _findable(current)
         yield current if found and (found.handle, found.submitted) == (job.handle, job.submitted) else None
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Keep other commands on this machine from what they do under the same lock meanwhile."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -396,5 +335,6 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _unwritten(folder: Path, message: str) -> ProblemsFound:
-    return fail("E710", str(folder / JOB_FILE), message, remedy="make room, or take another base_results_dir")
+def _unwritten(folder: Path, message: str, error: OSError | None = None) -> ProblemsFound:
+    reason = f": {os_errors.described(error)[0]}" if error else ""
+    return fail("E710", str(folder / JOB_FILE), message + reason, remedy="choose another base_results_dir")

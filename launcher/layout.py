@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher import yamlio
-from launcher.problems import is_secret, masked
+from launcher.redaction import masked
+from launcher.secret_names import is_secret
 
 _GAP = 2
 """Blanks between two columns."""

@@ -16,7 +16,8 @@ from launcher.problems import Problem, ProblemsFound, shown
 _MOST_JOBS = 1000
 """Jobs of one command line: each is compiled, and launched, after the one before."""
 
-_ENDED_BY_SIGNAL = (130, 143)
+_SIGNALLED = 128
+"""Exit codes above this are of a job that a signal ended. Source: Bash manual, Exit Status."""
 
 
 def jobs(overrides: Sequence[str]) -> list[list[str]]:
@@ -44,7 +45,7 @@ def run_all(run: Callable[[Sequence[str]], int], found: Sequence[Sequence[str]])
     for words in found:
         code = run(words)
         highest = max(highest, code)
-        if code in _ENDED_BY_SIGNAL:
+        if code > _SIGNALLED:
             return code
     return highest
 

@@ -59,7 +59,7 @@ def respelled(override: Override) -> Problem | None:
 def hydra_fault(override: Override) -> Problem | None:
     """Return what is wrong with an override of Hydra's own settings, of which only the search path is ours."""
     key, value, text = override.key_or_group, override.value(), shown(override.input_line)
-    if key != "hydra.searchpath":
+    if key != "hydra.searchpath" or override.package is not None:
         return Problem(
             "E009", key, "is a setting of Hydra that no launch reads", allowed="hydra.searchpath", where=text
         )

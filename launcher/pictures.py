@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from launcher import os_errors
 from launcher.problems import fail
 
 FORMATS = (".png", ".svg")
@@ -44,4 +45,4 @@ def save(path: Path, salt: str, figure: Callable[[], Any]) -> None:
         try:
             made.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
         except OSError as error:
-            raise fail("E709", str(path), f"the picture cannot be written: {error}") from error
+            raise os_errors.refused("E709", str(path), error, path) from error

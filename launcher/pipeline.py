@@ -3,19 +3,20 @@
 overrides ─compose→ Composition ─check→ Draft ─plan→ JobSpec ─render→ Bundle ─write, submit→ JobRecord
 """
 
+import contextlib
 from collections.abc import Sequence
 
 from launcher import bundle as bundles
-from launcher import jobs, tracking
+from launcher import jobs, redaction, tracking
 from launcher.backends.base import Backend
 from launcher.check import backend_module, check
 from launcher.compose import compose
 from launcher.context import LaunchContext, current_user
 from launcher.jobs import JobRecord
 from launcher.plan import plan
-from launcher.problems import ProblemsFound
+from launcher.problems import Problem, ProblemsFound
 from launcher.render import render_bundle
-from launcher.specs import Bundle, JobSpec
+from launcher.specs import Bundle, JobHandle, JobSpec, JobState
 
 
 def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
@@ -24,7 +25,7 @@ def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
     Raises:
         ProblemsFound: Every fault in what the user gave.
     """
-    job = plan(check(compose(overrides, context.cwd)), context)
+    job = plan(check(compose(overrides, context.cwd, context.suffix)), context)
     if problems := load_backend(job.backend).check(job):
         raise ProblemsFound(problems)
     return job
@@ -32,7 +33,25 @@ def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
 
 def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
-    return render_bundle(job, context, load_backend(job.backend))
+    bundle = render_bundle(job, context, load_backend(job.backend))
+    _refuse_secrets(bundle)
+    return bundle
+
+
+def _refuse_secrets(bundle: Bundle) -> None:
+    """Raise Problems where a file holds the value of a variable or a key that is named like a secret."""
+    problems = [
+        Problem(
+            "E610",
+            f"{bundle.directory.name}/{name}",
+            f"would hold the value of {where}",
+            remedy="name the secret in env_vars: NAME={secretKeyRef: {name: …, key: …}} or {env: NAME}",
+        )
+        for name, text in bundle.files.items()
+        for where in redaction.exposed(text)
+    ]
+    if problems:
+        raise ProblemsFound(tuple(problems))
 
 
 def validate(job: JobSpec, context: LaunchContext) -> None:
@@ -41,31 +60,34 @@ def validate(job: JobSpec, context: LaunchContext) -> None:
     Raises:
         ProblemsFound: Every reason for which they would not.
     """
-    backend = load_backend(job.backend)
-    if problems := backend.validate(render_bundle(job, context, backend)):
+    if problems := load_backend(job.backend).validate(render(job, context)):
         raise ProblemsFound(problems)
 
 
-def track(job: JobSpec, context: LaunchContext) -> JobSpec:
-    """Open the job's MLflow run, after everything that can fail without it has been tried.
+def track(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> JobSpec:
+    """Reserve the job's MLflow run, after everything that can fail without it has been tried.
+
+    Args:
+        job: The planned job.
+        context: The launch's.
+        is_visible: Whether the run is visible before the job is launched.
 
     Raises:
         ProblemsFound: The bundle cannot be written where it should, or tracking refuses.
     """
     if not tracking.is_tracked(job):
         return job
-    bundles.refuse_existing(render(job, context).directory)
-    return tracking.open_run(job, context)
+    bundles.refuse_unwritable(render(job, context).directory)
+    return tracking.reserve_run(job, context, is_visible=is_visible)
 
 
 def write(bundle: Bundle) -> None:
-    """Write a bundle to disk and log it to its run.
+    """Write a bundle to disk.
 
     Raises:
-        ProblemsFound: Something of that name exists, or the disk or the tracking store refuses.
+        ProblemsFound: Something of that name exists, or the disk refuses.
     """
     bundles.write(bundle)
-    tracking.record(bundle)
 
 
 def submit(bundle: Bundle, backend: Backend) -> JobRecord:
@@ -76,14 +98,25 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
     """
     jobs.refuse_unwritable(bundle.directory)
     tracking.start(bundle)
+    handle = None
     try:
         with jobs.submitting(bundle, backend, current_user()):
             handle = backend.submit(bundle)
-    except (ProblemsFound, KeyboardInterrupt):
-        if (state := jobs.refused(bundle.directory, backend)).is_final:
-            tracking.finish(bundle, state)
+        return jobs.record(bundle, handle, current_user())
+    except (ProblemsFound, KeyboardInterrupt) as error:
+        is_undone = handle is None and getattr(error, "outcome", None) is None
+        if is_undone or backend.ends_with_launcher:
+            _end_refused(bundle, backend, handle, is_interrupted=isinstance(error, KeyboardInterrupt))
         raise
-    return jobs.record(bundle, handle, current_user())
+
+
+def _end_refused(bundle: Bundle, backend: Backend, handle: JobHandle | None, *, is_interrupted: bool) -> None:
+    """End a job that this process cannot follow, and mark its run by how it ended; the first refusal says more."""
+    with contextlib.suppress(ProblemsFound):
+        if handle:
+            backend.cancel(handle)
+        if (state := jobs.refused(bundle.directory, backend)).is_final:
+            tracking.finish(bundle, JobState.CANCELLED if is_interrupted and state is JobState.FAILED else state)
 
 
 def load_backend(cluster: str) -> Backend:

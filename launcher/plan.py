@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import batch
+from launcher import batch, instance_notices, shadowed
 from launcher.check import Draft, Scale, backend_module
 from launcher.checkpointing.section import compiled
-from launcher.context import LaunchContext
+from launcher.compose import Composition
+from launcher.context import LaunchContext, job_name
 from launcher.families import interface
 from launcher.instances import canonical
 from launcher.problems import Notice
@@ -17,7 +18,7 @@ from launcher.rules.batches import is_uneven
 from launcher.rules.custom import is_script, is_unstated
 from launcher.rules.elasticity import bounds_moved
 from launcher.rules.models import MODEL
-from launcher.scales import get, replaced
+from launcher.scales import ABSENT, SCALES, get, lookup, replaced
 from launcher.specs import (
     DEFAULT_SAVE_TIMEOUT_S,
     BatchSplit,
@@ -26,14 +27,14 @@ from launcher.specs import (
     Preemption,
     Resources,
     ScalePoint,
+    start_size,
 )
 
-_NAME_LENGTH = 34
-"""Characters of run.name kept in a job name. Source: the published launcher's job names."""
-
 _ARGS = "training_config.training_args"
-_LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing")
-"""Keys of a recipe that only the launcher reads, as they are written."""
+_NUM_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
+LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
+"""Keys of a recipe that only the launcher reads, as they are written. The published configurations of a size have no
+elastic_policy either: the operator decides about sizes."""
 
 
 def plan(draft: Draft, context: LaunchContext) -> JobSpec:
@@ -43,10 +44,10 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         The job, its sizes ascending. Its configurations hold no secret, and no MLflow run yet.
     """
     policy = draft.recipe.elastic_policy
-    name = f"{draft.recipe.run.name[:_NAME_LENGTH].rstrip('-')}-{context.suffix}"
+    name = job_name(draft.recipe.run.name, context.suffix)
     section = draft.recipe.checkpointing
     tiers = section and compiled(section, name, context.cwd if draft.backend == "local" else None)
-    sizes = tuple(_scale_point(draft, scale, tiers) for scale in draft.sizes)
+    sizes = tuple(_scale_point(draft, scale, name, tiers) for scale in draft.sizes)
     job = JobSpec(
         name=name,
         backend=draft.backend,
@@ -62,12 +63,35 @@ def plan(draft: Draft, context: LaunchContext) -> JobSpec:
         settings=draft.settings,
         config=_whole_config(draft),
         overrides=draft.composition.overrides,
-        notices=(*draft.notices, *_notices(draft, sizes), *draft.recipe.notices, *_about_checkpoints(draft)),
+        notices=tuple(_all_notices(draft, sizes)),
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
-    own = filter(None, (backend_module(draft.backend, part) for part in ("security", "unplayed")))
+    job = _as_its_backend_starts_it(draft, job)
+    parts = ("security", "stopping", "unplayed", "notices")
+    own = filter(None, (backend_module(draft.backend, part) for part in parts))
     return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
+
+
+def _as_its_backend_starts_it(draft: Draft, job: JobSpec) -> JobSpec:
+    """Return the job with the size that it starts with, where its backend decides that and not its recipe."""
+    start = backend_module(draft.backend, "start")
+    nodes = start and start.initial_nodes(job)
+    if not nodes:
+        return job
+    notices = [notice for notice in job.notices if notice.code != "N102"]
+    wanted = draft.recipe.trainer.num_nodes
+    if nodes != wanted and any(map(draft.is_explicit, _NUM_NODES)):
+        message = f"the job starts on {nodes} nodes, which its scenario gives it; num_nodes={wanted} has no effect"
+        notices.append(Notice("N102", message))
+    return dataclasses.replace(job, initial_nodes=nodes, notices=tuple(notices))
+
+
+def _of_other_sizes(draft: Draft) -> Iterator[Notice]:
+    """Yield a notice for each override of a single size that a static job does not read."""
+    decided = {} if draft.is_elastic else draft.composition.decided
+    for text in dict.fromkeys(text for path, text in decided.items() if path.startswith(f"{SCALES}.")):
+        yield Notice("N165", f"{text} changes nothing: the job is static")
 
 
 def tracking(job: JobSpec) -> Mlflow:
@@ -92,7 +116,7 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
     )
 
 
-def _scale_point(draft: Draft, scale: Scale, tiers: Mapping[str, Any] | None) -> ScalePoint:
+def _scale_point(draft: Draft, scale: Scale, name: str, tiers: Mapping[str, Any] | None) -> ScalePoint:
     args, size = scale.args, draft.data_parallel_size(scale)
     if is_uneven(scale):
         uneven = args.uneven_batch
@@ -113,9 +137,17 @@ def _scale_point(draft: Draft, scale: Scale, tiers: Mapping[str, Any] | None) ->
         split=split,
         micro_batch_size=micro,
         grad_accumulation=steps,
-        learning_rate=args.learning_rate,
-        config=_container_config(draft, scale.tree, tiers),
+        learning_rate=_learning_rate(draft, scale),
+        config=_container_config(draft, scale.tree, name, tiers),
     )
+
+
+def _learning_rate(draft: Draft, scale: Scale) -> float | None:
+    """Return the learning rate of a size; None where the recipe of a script states none and a stand-in holds."""
+    path = f"{_ARGS}.learning_rate"
+    if is_script(draft) and get(scale.own, path) is None and is_unstated(draft, f"recipes.{path}"):
+        return None
+    return scale.args.learning_rate
 
 
 def _micro_of_uneven(draft: Draft, scale: Scale) -> int | None:
@@ -128,8 +160,10 @@ def _micro_of_uneven(draft: Draft, scale: Scale) -> int | None:
     return scale.args.micro_train_batch_size if is_cut else None
 
 
-def _container_config(draft: Draft, tree: Mapping[str, Any], tiers: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the recipe as the container reads it: real devices, no reference to a secret, no launcher keys.
+def _container_config(
+    draft: Draft, tree: Mapping[str, Any], name: str, tiers: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return the recipe as the container reads it: the job's name, real devices, no secret, no launcher keys.
 
     It shares what is the same at every size; nobody changes it.
     """
@@ -137,11 +171,19 @@ def _container_config(draft: Draft, tree: Mapping[str, Any], tiers: Mapping[str,
     kept = {key: value for key, value in mlflow.items() if key != "enabled"}
     if mlflow.get("enabled") is False:
         kept |= {"tracking_uri": "", "run_id": ""}
-    config = {key: value for key, value in tree.items() if key not in _LAUNCHER_KEYS}
+    config = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
     config |= {"checkpointing": tiers} if tiers else {}
+    config = named(config, draft.composition, name)
     config = replaced(config, "trainer.devices", draft.devices)
     config = replaced(config, "run.hf_access_token", None)
     return replaced(config, "training_config.mlflow", kept)
+
+
+def named(recipe: Mapping[str, Any], composition: Composition, name: str) -> Mapping[str, Any]:
+    """Return a recipe with the job's name where the composition has its run.name."""
+    for path in composition.name_paths:
+        recipe = replaced(recipe, path.removeprefix("recipes."), name)
+    return recipe
 
 
 def _whole_config(draft: Draft) -> Mapping[str, Any]:
@@ -149,8 +191,7 @@ def _whole_config(draft: Draft) -> Mapping[str, Any]:
 
 
 def _initial_nodes(draft: Draft) -> int:
-    start, sizes = draft.recipe.trainer.num_nodes, [s.nodes for s in draft.sizes]
-    return start if start in sizes else min(sizes)
+    return start_size(draft.recipe.trainer.num_nodes, [s.nodes for s in draft.sizes])
 
 
 def _elastic(policy: Any, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
@@ -175,7 +216,19 @@ def _resources(draft: Draft) -> Resources:
         return Resources(None, 0, None, 0)
     per_device = max(1, instance.processes // max(1, instance.accelerators))
     accelerators = -(-draft.devices // per_device) if instance.accelerators else 0
-    return Resources(instance.name, accelerators, instance.accelerator_resource, instance.efa_of(accelerators))
+    efa = instance.efa_of(accelerators)
+    return Resources(instance.name, accelerators, instance.accelerator_resource, efa, instance)
+
+
+def _all_notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> Iterator[Notice]:
+    yield from draft.composition.notices
+    yield from _of_other_sizes(draft)
+    yield from shadowed.notices(draft)
+    yield from draft.notices
+    yield from instance_notices.notices(draft)
+    yield from _notices(draft, sizes)
+    yield from draft.recipe.notices
+    yield from _about_checkpoints(draft)
 
 
 def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
@@ -201,7 +254,7 @@ def _notices(draft: Draft, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
         notices.append(Notice("N115", "recipes.planner has no effect: scale_config is not auto"))
     notices += _changed_by_elasticity(draft, sizes)
     if is_script(draft) and is_unstated(draft, f"recipes.{_ARGS}.train_batch_size"):
-        words = "the recipe states no batch of your script: one sample a rank and a learning rate of 1 stand for it"
+        words = "the recipe states no batch for your script, so the plan counts one sample per rank"
         notices.append(Notice("N116", words))
     if len({point.samples_per_step for point in sizes}) > 1:
         counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
@@ -235,9 +288,8 @@ def _likely_slips(draft: Draft) -> Iterator[Notice]:
 
 def _has(draft: Draft, key: str) -> bool:
     """Tell whether the recipe sets a key, at some size at least."""
-    parent, _, name = f"recipes.{key}".rpartition(".")
-    trees = (draft.composition.tree, *({"recipes": scale.tree} for scale in draft.scales))
-    return any(name in (get(tree, parent) or ()) for tree in trees)
+    trees = (draft.composition.tree["recipes"], *(scale.tree for scale in draft.scales))
+    return any(lookup(tree, key) is not ABSENT for tree in trees)
 
 
 def _idle(draft: Draft) -> int:

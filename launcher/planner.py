@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher import batch
 from launcher.problems import Notice
+from launcher.provenance import is_stand_in
 from launcher.scales import AUTO, get, merged
 
 if TYPE_CHECKING:
@@ -41,12 +42,15 @@ class Given:
     Args:
         table: The recipe's own `scale_config`, which `auto` shadows; empty when it has none.
         base: Values of the base keys below the user's own.
-        own: Base keys that the user set: by an override, or in the file that says `auto`.
+        own: Base keys that the user set: by an override, in the file that says `auto`, or in a file of his own that
+            inherits the table.
+        has_rate: False where the recipe of a script states no learning rate.
     """
 
     table: Mapping[str, Any]
     base: Mapping[str, Any]
     own: frozenset[str]
+    has_rate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,13 @@ class Basis:
 
     Args:
         samples: Per optimizer step, at every size.
-        learning_rate: Peak, at every size.
+        learning_rate: Peak, at every size; None leaves the base recipe's.
         max_micro: Most samples of one rank in a forward pass: the memory bound.
         said: The three in words, with where each was taken from.
     """
 
     samples: int
-    learning_rate: float
+    learning_rate: float | None
     max_micro: int
     said: str
 
@@ -91,6 +95,8 @@ def given(composition: "Composition") -> Given:
     """Return what a recipe's files say of its batch, below what the user chose."""
     says = composition.layers("recipes.scale_config")
     first_own = max((layer for layer, value in says if value == AUTO), default=math.inf)
+    below = max((layer for layer, value in says if value != AUTO), default=-1)
+    chosen = {layer for layer in composition.own_layers if layer > below}
     table: Mapping[str, Any] = {}
     for _, value in says:
         table = merged(table, value) if isinstance(value, Mapping) else table if value == AUTO else {}
@@ -98,10 +104,12 @@ def given(composition: "Composition") -> Given:
     for name in (_BATCH, _MICRO, _RATE):
         path = f"recipes.{ARGS}.{name}"
         layers = composition.layers(path)
-        base[name] = next((value for layer, value in reversed(layers) if layer < first_own), None)
-        if path in composition.explicit or any(layer >= first_own for layer, _ in layers):
+        inherited = [value for layer, value in layers if layer < first_own and layer not in chosen]
+        base[name] = inherited[-1] if inherited else None
+        if path in composition.explicit or len(inherited) < len(layers):
             own.add(name)
-    return Given(table, base, frozenset(own))
+    has_rate = not is_stand_in(composition.origin(f"recipes.{ARGS}.{_RATE}"))
+    return Given(table, base, frozenset(own), has_rate)
 
 
 def basis(recipe: Any, given: Given, *, is_elastic: bool) -> Basis:
@@ -127,6 +135,8 @@ def basis(recipe: Any, given: Given, *, is_elastic: bool) -> Basis:
         samples = args.train_batch_size if is_own else samples
         whose = "yours" if is_own else source
         said = [f"{samples} samples a step ({whose})", f"learning rate {rate:g} ({rate_said})"]
+    if not given.has_rate:
+        rate, said = None, [f"{samples} samples a step ({'yours' if _BATCH in given.own else source})"]
     max_micro, micro_said = _memory_bound(recipe, given)
     said.append(f"at most {max_micro} in a pass ({micro_said})")
     return Basis(samples, rate, max_micro, ", ".join(said))
@@ -239,8 +249,9 @@ def _entry(nodes: int, fitted: batch.Fit, found: Basis, had_uneven: bool) -> dic
     args: dict[str, Any] = {
         _BATCH: found.samples,
         _MICRO: fitted.micro_batch_size,
-        _RATE: found.learning_rate,
     }
+    if found.learning_rate is not None:
+        args[_RATE] = found.learning_rate
     split = fitted.split
     if not split.is_even:
         args["uneven_batch"] = {

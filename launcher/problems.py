@@ -4,21 +4,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-_SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)(_|$)", re.I
-)
-_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{30,}|glpat-[\w-]{20,}"
-    r"|sk-[\w-]{32,}|xox[abeprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
-    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*)",
-    re.S,
-)
-"""Forms that tokens are told by, whatever they are called: those of Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS,
-any JSON Web Token, a private key.
+from launcher.redaction import masked
+from launcher.secret_forms import without_detected
+from launcher.secret_names import NAME, is_secret, names_secret
 
-Source: GitHub, Secret scanning, Supported patterns; AWS IAM, Identifiers, Unique ids; RFC 7519, 3.1; RFC 7468, 10.
-"""
-_KEY_IN_VALUE = re.compile(r"\b(\w+)['\"]?\s*[:=]")
+_REFERENCE_KEYS = re.compile(r"(?:\.(?:secretKeyRef|name|key|env|\d+)\b)*=?")
+"""What may follow a secret's name in an override and is not its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +35,12 @@ class Problem:
     where: str | None = None
 
     def __post_init__(self) -> None:
+        if self.value is not None and is_secret(self.path):
+            object.__setattr__(self, "value", None)
         for name in ("path", "message", "value", "allowed", "remedy", "where"):
             text = getattr(self, name)
-            if text is not None and holds_token(str(text)):
-                object.__setattr__(self, name, masked(str(text)))
+            if text is not None and (hidden := without_detected(masked(str(text)))) != str(text):
+                object.__setattr__(self, name, hidden)
 
     def __str__(self) -> str:
         lines = [f"{self.code} {self.path}", f"     {self.message}"]
@@ -61,26 +54,16 @@ class Problem:
         return "\n".join(lines)
 
 
-def is_secret(path: str) -> bool:
-    """Tell whether a value at a dotted path must not be shown."""
-    return any(_SECRET_NAME.search(name) for name in path.split("."))
-
-
 def shown(override: str) -> str:
-    """Return an override as it may be shown: without its value where that holds a secret."""
-    key, equals, value = override.partition("=" if "=" in override else " ")
-    names = (key.lstrip("+~"), *_KEY_IN_VALUE.findall(value))
-    return f"{key}{equals}…" if equals and any(map(is_secret, names)) else masked(override)
-
-
-def holds_token(text: str) -> bool:
-    """Tell whether a text has a token in it, by its form."""
-    return _TOKEN.search(text) is not None
-
-
-def masked(text: str) -> str:
-    """Return a text as it may be shown: without the tokens in it."""
-    return _TOKEN.sub("…", text)
+    """Return an override as it may be shown: without what follows the name of a secret, whatever separates them."""
+    key, equals, _ = override.partition("=")
+    found = next((match for match in NAME.finditer(override) if names_secret(match[0])), None)
+    if found is None:
+        return masked(override)
+    end = _REFERENCE_KEYS.match(override, found.end()).end()
+    if found.start() > len(key) and equals:
+        return f"{key}=…"
+    return f"{override[:end]}…" if override[end:] else override
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +87,13 @@ class ProblemsFound(Exception):
 
     Args:
         problems: Every fault found, in the order they should be shown.
+        outcome: What exists in spite of them, such as a submitted job; None where nothing was done.
     """
 
-    def __init__(self, problems: tuple[Problem, ...]):
+    def __init__(self, problems: tuple[Problem, ...], outcome: str | None = None):
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+        self.outcome = outcome
 
 
 def fail(code: str, path: str, message: str, **details: Any) -> "ProblemsFound":

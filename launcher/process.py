@@ -41,8 +41,8 @@ def ended(program: Callable[[], int]) -> int:
         code = program()
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return 128 + getattr(interrupt, "signum", signal.SIGINT)  # an Interrupted has one
     except BrokenPipeError:
         return _unread()
     except OSError as error:

@@ -10,6 +10,7 @@ import yaml
 
 from launcher import yamlio
 from launcher.paths import COLLECTION
+from launcher.scales import ABSENT, child
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,9 @@ def settings(layers: Iterable[tuple[Path, str]], path: str) -> Iterator[Setting]
 
 def _find(tree: Any, node: yaml.Node | None, path: str) -> tuple[str, Any, int] | None:
     """Return what of `path` lies below a value that replaces it, that value and its line. A key may hold dots."""
+    if isinstance(node, yaml.SequenceNode) and child(tree, index := path.partition(".")[0]) is not ABSENT:
+        rest, item = path[len(index) + 1 :], node.value[int(index)]
+        return _find(tree[int(index)], item, rest) if rest else ("", tree[int(index)], item.start_mark.line + 1)
     if not isinstance(node, yaml.MappingNode) or not node.value:
         return node and (path, tree, node.start_mark.line + 1)
     for key, value in node.value:
@@ -88,6 +92,15 @@ def _nodes(file: Path) -> yaml.Node | None:
 
 def _name(file: Path) -> Path:
     return file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
+
+
+_STAND_INS = "base/custom/"
+"""Part of a script's recipe whose values hold until a recipe or an override states its own."""
+
+
+def is_stand_in(origin: str | None) -> bool:
+    """Return whether a value of this origin only stands in for one that nobody has stated."""
+    return (origin or "").startswith(_STAND_INS)
 
 
 def nearest(origins: Mapping[str, str], path: str) -> str | None:
@@ -117,4 +130,4 @@ def _leaves(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:
     elif node is not None:
         yield path, node.start_mark.line + 1
     for i, item in enumerate(node.value) if isinstance(node, yaml.SequenceNode) else ():
-        yield f"{path}.{i}", item.start_mark.line + 1
+        yield from _leaves(item, f"{path}.{i}")

@@ -4,10 +4,11 @@ Models are strict (a string is never a boolean or a number), frozen, and refuse 
 `recipes_collection/`, not here; a field has a default of None only where a recipe may leave the key out.
 """
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from launcher.checkpointing.section import Checkpointing
 from launcher.fields import (
@@ -16,22 +17,42 @@ from launcher.fields import (
     Listed,
     Model,
     NodeCount,
-    NonNegativeInt,
+    NonNegative32,
     PositiveInt,
     ShareSize,
 )
+from launcher.instance_specs import InstanceSpec
 from launcher.problems import Notice
 
 if TYPE_CHECKING:
     from launcher.checkpointing.sizes import Content
 
 
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""Source: Kubernetes, Object Names and IDs: DNS subdomain names."""
+_SECRET_KEY = re.compile(r"\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*")
+"""Source: Kubernetes, Secrets: keys of data, neither . nor beginning with two dots."""
+_LONGEST_NAME = 253
+
+
+def _secret_name(name: str) -> str:
+    if not _SUBDOMAIN.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise ValueError("should be a DNS name: lower-case letters, digits, - and .")
+    return name
+
+
+def _secret_key(key: str) -> str:
+    if not _SECRET_KEY.fullmatch(key) or len(key) > _LONGEST_NAME:
+        raise ValueError("should be a key of a Secret: letters, digits, -, _ and ., not beginning with two dots")
+    return key
+
+
 class SecretKeyRef(Model):
     """A key of a Kubernetes Secret in the job's namespace."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+    name: Annotated[str, AfterValidator(_secret_name)]
     """Name of the Secret object, in the job's own namespace."""
-    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")]
+    key: Annotated[str, AfterValidator(_secret_key)]
     """Which entry of that Secret holds the value."""
 
 
@@ -55,10 +76,11 @@ class Run(Model):
 
     name: str
     """Start of the job's name (its first 34 characters; a random ending follows), and the default MLflow experiment.
-    A DNS label: at most 63 lower-case letters, digits and -."""
+    A DNS label: at most 63 lower-case letters, digits and -. The container, and paths that refer to it as
+    ${recipes.run.name}, get the job's name."""
     results_dir: str
-    """Folder for results, as the container sees it; handed to it unchanged. The bundle's own folder follows
-    base_results_dir."""
+    """Folder for results, as the container sees it. The default ends with the job's name, so that two launches share
+    no folder. The bundle's own folder follows base_results_dir."""
     model_type: str
     """The family that trains it. It decides which keys a recipe may have and which program is started."""
     hf_access_token: SecretRef | None
@@ -122,15 +144,15 @@ class ElasticSettings(Model):
     use_graceful_shutdown: bool
     """true lets workers save a checkpoint when the size changes. false ends them at once; they redo what the last
     regular checkpoint does not hold."""
-    scaling_timeout: NonNegativeInt | None = None
+    scaling_timeout: NonNegative32 | None = None
     """Seconds to wait before a scale-up. More keeps a job from restarting for nodes that soon leave again; less uses
     free nodes earlier."""
-    graceful_shutdown_timeout: NonNegativeInt | None = None
+    graceful_shutdown_timeout: NonNegative32 | None = None
     """Seconds workers have to save and exit before they are killed. Raise it when the checkpoint of a large model
     takes longer, or its work is lost."""
-    faulty_timeout: NonNegativeInt | None = None
+    faulty_timeout: NonNegative32 | None = None
     """Seconds to wait for a lost or faulty node to come back before the job goes on with fewer."""
-    scale_up_snooze_time: NonNegativeInt | None = None
+    scale_up_snooze_time: NonNegative32 | None = None
     """Seconds after a restart in which the job does not grow, against one restart on another."""
     preemption: Preemption | None = None
     """Two priorities for one job, so that only its elastic nodes are preempted. Needs min_nodes below max_nodes."""
@@ -259,6 +281,10 @@ class RecipeBase(Model):
     instance_types: list[str]
     """Instance types it was tried on and fits the memory of; another one is refused unless you add it. An empty list
     allows any."""
+    instance_specs: Listed[InstanceSpec] | None = None
+    """Instance types that the launcher's table lacks, described: [{name: p9.48xlarge, accelerators: 8,
+    accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}]. For a type of the table, the values replace
+    the table's."""
     run: Run
     """What the job is called and which family trains it."""
     trainer: Trainer
@@ -321,9 +347,10 @@ class Git(Model):
     commit: str | None
     """Commit to check out, for a job that can be repeated; the branch's newest when null."""
     entry_script: str | None
-    """Path of the training script inside the repository. Wins over entry_module."""
+    """Path of the training script to start: absolute, such as /app/src/train.py, or inside the repository. Wins over
+    entry_module."""
     entry_module: str | None
-    """Python module to start in place of the family's own."""
+    """Python module to start in place of the family's own, as by python -m."""
     token: SecretRef | None
     """Where the token of a private repository is found. The manifest refers to it; its value is never written."""
     update_adapter: bool

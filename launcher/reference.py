@@ -1,4 +1,4 @@
-"""The pages of docs/ that are made from the code: recipes, keys, codes, commands."""
+"""The pages of docs/ that are made from the code: recipes, keys, codes, commands, and the README's picture."""
 
 import itertools
 import os
@@ -9,10 +9,11 @@ from typing import Any
 
 from launcher import catalogue, families, parts, schema
 from launcher.codes import Code, all_codes
-from launcher.fields import LARGEST
+from launcher.fields import INT64
 from launcher.layout import clipped, value_text
 from launcher.paths import CHECKOUT, COLLECTION
 from launcher.render import render_template
+from launcher.terminal_picture import plan_picture
 
 DOCS = Path("docs")
 _ROOT = CHECKOUT or Path()
@@ -29,6 +30,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference/keys.md": _keys(),
         DOCS / "reference/rules.md": _rules(),
         DOCS / "reference/commands.md": _commands(),
+        DOCS / "pictures/plan.svg": plan_picture(),
     }
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
 
@@ -156,7 +158,7 @@ def _kind(node: Mapping[str, Any]) -> str:
 
 def _bounds(node: Mapping[str, Any]) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    given = {sign: node[key] for key, sign in signs.items() if key in node and node[key] != LARGEST}
+    given = {sign: node[key] for key, sign in signs.items() if key in node and node[key] != INT64}
     return "".join(
         f", {sign} {bound if float(f'{bound:g}') != bound else f'{bound:g}'}" for sign, bound in given.items()
     )

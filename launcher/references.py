@@ -9,7 +9,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.chosen import first_line
+from launcher.context import job_name
 from launcher.problems import Problem
+from launcher.scales import ABSENT, child
 
 FEW = 16
 """References that need no look: however they refer to each other, they repeat a value some 250 times at most."""
@@ -17,8 +19,14 @@ FEW = 16
 _MOST = 100_000
 """Values of a configuration with references written out, a hundred characters of text counted as one."""
 
-_LONGEST_INDEX = 6
 _REFERENCE = re.compile(r"\$\{\s*(\.*)([\w\-.\[\]]*)\s*\}")
+
+_NAMES = RUN_NAME, _SCRIPT_NAME, _EXPERIMENT = (
+    "recipes.run.name",
+    "recipes.training_cfg.run.name",
+    "recipes.training_config.mlflow.experiment_name",
+)
+"""Keys that hold a name of the job, and the one that does so for many jobs."""
 
 
 class _Fault(Exception):
@@ -49,8 +57,8 @@ def _size(value: Any, path: tuple[str, ...], tree: Any, known: dict[tuple[str, .
         return found
     known[path] = None
     total = 1 + (len(value) // 100 if isinstance(value, str) else 0)
-    for child, below in _inside(value, path, tree):
-        total += _size(child, below, tree, known)
+    for inner, below in _inside(value, path, tree):
+        total += _size(inner, below, tree, known)
         if total > _MOST:
             message = "refers to values that repeat each other"
             allowed = f"{_MOST} values in all, each written out wherever it is referred to"
@@ -81,17 +89,11 @@ def absent(text: str, path: tuple[str, ...], tree: Mapping[str, Any]) -> str | N
     for target in targets(text, path):
         node: Any = tree
         for key in target:
-            if isinstance(node, str) or (_is_index(key, node)):
-                break  # it leads on through another reference, or an item
-            if not isinstance(node, Mapping) or key not in node:
+            if isinstance(node, str):
+                break  # it leads on through another reference
+            if (node := child(node, key)) is ABSENT:
                 return ".".join(target)
-            node = node[key]
     return None
-
-
-def _is_index(key: str, value: Any) -> bool:
-    """Return whether a key names an item of a list; it may have any characters and any length."""
-    return isinstance(value, list) and key.isdecimal() and len(key) <= _LONGEST_INDEX and int(key) < len(value)
 
 
 def leads_back(path: tuple[str, ...], tree: Mapping[str, Any]) -> bool:
@@ -113,12 +115,9 @@ def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:
     """Return the value at a path, or what stands on the way to it; and where that is."""
     value = tree
     for i, key in enumerate(path):
-        if isinstance(value, Mapping) and key in value:
-            value = value[key]
-        elif _is_index(key, value):
-            value = value[int(key)]
-        else:
-            return value if isinstance(value, str) else None, path[:i] if isinstance(value, str) else path
+        if (inside := child(value, key)) is ABSENT:
+            return (value, path[:i]) if isinstance(value, str) else (None, path)
+        value = inside
     return value, path
 
 
@@ -144,3 +143,23 @@ def unresolved(node: Any, path: str) -> Iterator[Problem]:
             continue
         if OmegaConf.is_config(value):
             yield from unresolved(value, here)
+
+
+def give_job_name(config: Any, suffix: str) -> dict[str, str]:
+    """Set run.name to the job's name, so that references follow; return what was stated, by path.
+
+    An MLflow experiment keeps the stated name: it holds the runs of many jobs. A name that is faulty stays as it is.
+    """
+    try:
+        name, script_name, experiment = (OmegaConf.select(config, path) for path in _NAMES)
+    except (OmegaConfBaseException, RecursionError):  # reported when all is resolved
+        return {}
+    if not isinstance(name, str) or not name:
+        return {}
+    is_script_name = OmegaConf.is_interpolation(config.recipes.run, "name") and script_name == name
+    paths = (RUN_NAME, _SCRIPT_NAME) if is_script_name else (RUN_NAME,)
+    for path in paths:
+        OmegaConf.update(config, path, job_name(name, suffix))
+    if experiment is not None:
+        OmegaConf.update(config, _EXPERIMENT, experiment)
+    return dict.fromkeys(paths, name)

@@ -2,11 +2,18 @@
 
 from typing import Any
 
-from launcher import batch, layout
+from launcher import batch
 from launcher.specs import JobSpec, ScalePoint
 
-COLUMNS = ("nodes", "ranks", "samples per rank", "micro x steps", "learning rate", "")
-BALANCE = "balance"
+COLUMNS = ("nodes", "ranks", "samples per rank", "micro x accum", "learning rate")
+"""Headings of the plan's columns, wherever it is shown. `micro x accum`: samples per forward pass of a rank, and the
+forward passes accumulated for one optimizer step."""
+IDLE, SPEEDUP = "idle", "speedup"
+"""Further columns: the part of all ranks' time spent waiting, and the speed relative to the smallest size's."""
+REMARKS = "remarks"
+START_MARK = "*"
+_NUMBERS = ("nodes", "ranks", IDLE, SPEEDUP)
+"""Columns that are aligned to the right."""
 _MOST_BARS = 40
 _LEAST_BAR = 10
 """Columns a bar has on the narrowest terminal."""
@@ -19,35 +26,49 @@ def row(point: ScalePoint) -> tuple[str, ...]:
         str(point.ranks),
         samples_per_rank(point),
         f"{point.micro_batch_size} x {point.grad_accumulation}",
-        f"{point.learning_rate:g}",
-        "" if point.split.is_even else "uneven",
+        "none" if point.learning_rate is None else f"{point.learning_rate:g}",
     )
 
 
-def table(job: JobSpec) -> list[str]:
-    """Return the plan as aligned lines, the head first."""
-    rows = [[*row(point)[:-1], words] for point, words in zip(job.scales, _split(job), strict=True)]
-    return layout.table([COLUMNS, *rows], right=range(2))
+def table(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the headings of the plan and a row for each size, with a last column for remarks if there are any.
 
+    The size that the job starts with has START_MARK. A step takes as long as the largest share of its samples.
 
-def table_in_full(job: JobSpec) -> list[str]:
-    """Return the plan as aligned lines, the head first, with what each size costs and is worth.
-
-    A step takes as long as the largest share; `speed` is that of the smallest size divided by this one's.
+    Args:
+        job: The planned job.
+        in_full: Whether to add how long the ranks of a size idle, and its speedup over the smallest size.
     """
-    first, start = job.scales[0], len(COLUMNS) - 1
+    first, remarks = job.scales[0], _remarks(job)
     slowest = first.split.large / first.samples_per_step
-    rows = [
-        (
-            *row(point)[:-1],
-            f"{100 * point_idle(point):.1f} %",
-            f"{slowest * point.samples_per_step / point.split.large:.2f}",
-            "yes" if other is None else f"as {other} node{'s' if other > 1 else ''}",
-        )
-        for point, other in zip(job.scales, as_fast_as(job), strict=True)
+    rows = []
+    for point, remark in zip(job.scales, remarks, strict=True):
+        speedup = slowest * point.samples_per_step / point.split.large
+        further = (f"{100 * point_idle(point):.1f} %", f"{speedup:.2f}") if in_full else ()
+        rows.append((_nodes(job, point), *row(point)[1:], *further, *([remark] if any(remarks) else [])))
+    return (*COLUMNS, *((IDLE, SPEEDUP) if in_full else ()), *([REMARKS] if any(remarks) else [])), rows
+
+
+def aligned(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return `table` with the cells of its numbers padded, so that they align to the right."""
+    head, rows = table(job, in_full=in_full)
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    padded = [
+        tuple(cell.rjust(widths[i]) if head[i] in _NUMBERS else cell for i, cell in enumerate(cells))
+        for cells in (head, *rows)
     ]
-    head = (*COLUMNS[:3], "passes", "rate", "idle", "speed", "worth")
-    return layout.table([head, *rows], right=(0, 1, start, start + 1))
+    return padded[0], padded[1:]
+
+
+def summary(job: JobSpec) -> str:
+    """Return the batch of a job and the size it starts with, in a line."""
+    samples, nodes = _samples(job), job.initial_nodes
+    batch_words = f"{samples} sample{'' if samples == '1' else 's'} per optimizer step"
+    return f"{batch_words}; {START_MARK} starts on {nodes} node{'s' if nodes > 1 else ''}"
+
+
+def _nodes(job: JobSpec, point: ScalePoint) -> str:
+    return f"{START_MARK} {point.nodes}" if point.nodes == job.initial_nodes else str(point.nodes)
 
 
 def point_balance(point: ScalePoint) -> float:
@@ -66,13 +87,13 @@ def as_fast_as(job: JobSpec) -> list[int | None]:
     return [None if i is None else job.scales[i].nodes for i in batch.no_faster_than(shares)]
 
 
-def _split(job: JobSpec) -> list[str]:
-    """Return what is to be said of each size: nothing, where its shares are equal."""
-    words = []
+def _remarks(job: JobSpec) -> list[str]:
+    """Return a remark on each size: whether its shares are uneven, and which smaller size is as fast."""
+    remarks = []
     for point, other in zip(job.scales, as_fast_as(job), strict=True):
         parts = [] if point.split.is_even else ["uneven"]
-        words.append(", ".join(parts if other is None else [*parts, f"no faster than {other}"]))
-    return words
+        remarks.append(", ".join(parts if other is None else [*parts, f"no faster than {other}"]))
+    return remarks
 
 
 def chart(job: JobSpec, width: int = 80) -> list[str]:
@@ -84,11 +105,11 @@ def chart(job: JobSpec, width: int = 80) -> list[str]:
     gap = len(points) > _MOST_BARS
     shown = [*points[: _MOST_BARS // 2], *points[-_MOST_BARS // 2 :]] if gap else points
     largest = max(point.split.large for point in shown)
-    labels = [str(point.nodes) for point in shown]
+    labels = [_nodes(job, point) for point in shown]
     values = [str(point.split.large) for point in shown]
     pad = max(len("nodes"), *map(len, labels))
     room = max(_LEAST_BAR, width - pad - max(map(len, values)) - 5)
-    lines = [f" {'nodes'.rjust(pad)}  largest share of a step; hatched: what equal shares would save"]
+    lines = [f" {'nodes'.rjust(pad)}  samples per rank, the larger share; hatched: idle"]
     for point, label, value in zip(shown, labels, values, strict=True):
         bar = max(1, round(room * point.split.large / largest))
         busy = max(1, round(bar / point_balance(point)))
@@ -178,16 +199,11 @@ def _scale_json(point: ScalePoint, as_fast: int | None) -> dict[str, Any]:
 
 def plan_markdown(job: JobSpec) -> str:
     """Return the plan as a Markdown page."""
-    head = [*COLUMNS[:-1], BALANCE, "split"]
+    head, rows = table(job, in_full=True)
     lines = [f"# {job.name}", "", f"{kind(job)}. Recipe `{job.recipe}`.", ""]
     lines += [f"| {' | '.join(head)} |", "|" + " ---: |" * len(head)]
-    for point, words in zip(job.scales, _split(job), strict=True):
-        lines.append(f"| {' | '.join((*row(point)[:-1], f'{point_balance(point):.2f}', words or 'even'))} |")
-    lines += [
-        "",
-        f"{_samples(job)} samples per optimizer step; starts on {job.initial_nodes}"
-        f" node{'s' if job.initial_nodes > 1 else ''}.",
-    ]
+    lines += [f"| {' | '.join(cells)} |" for cells in rows]
+    lines += ["", f"{summary(job)}."]
     if job.notices:
         lines += ["", *(f"- {notice.code} {notice.message}" for notice in job.notices)]
     return "\n".join(lines) + "\n"

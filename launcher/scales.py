@@ -5,17 +5,27 @@ and it says so), the user's override of that size's key.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.layout import clipped, value_text
 from launcher.problems import Notice, Problem
 
 AUTO = "auto"
 """What `scale_config` says where its sizes are planned."""
+SCALES = "recipes.scale_config"
+"""Where single sizes are written."""
+ABSENT = object()
+"""Stands for the value of a key that is not there."""
 MOST_SIZES = 5000
 """Sizes of one job. Each is a configuration that is typed, checked and written."""
 _SIZE = "trainer.num_nodes"
+_MOST_VALUE = 60
+"""Characters of a value that a notice repeats."""
+_ROOT = "recipes."
+_INDEX = re.compile("0|[1-9][0-9]{0,8}")
+"""An item's place in a list, as an override spells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ def scale_trees(
 
     Args:
         recipe: Resolved recipe tree.
-        explicit: Dotted path (from `recipes.`) of every leaf the user's overrides set.
+        explicit: Dotted path (from `recipes.`) of every leaf the user's overrides set or remove.
 
     Returns:
         The merged trees in ascending size, and a notice for each base override that wins over a size.
@@ -85,29 +95,49 @@ def scale_trees(
     entries = recipe.get("scale_config")
     if not isinstance(entries, Mapping):
         return (), ()
-    base_overrides = [p.removeprefix("recipes.") for p in explicit if is_base(p)]
+    base_overrides = [path.removeprefix(_ROOT) for path in explicit if is_base(path)]
     scales, shadowed = [], dict.fromkeys(base_overrides, 0)
     for key in sorted(entries, key=size_of):
         own = entries[key] if isinstance(entries[key], Mapping) else {}
         tree = merged(static_tree(recipe, size_of(key)), own)
-        for path in base_overrides:
-            if f"recipes.scale_config.{key}.{path}" in explicit:
+        of_size = f"{SCALES}.{key}."
+        typed = {path.removeprefix(of_size): None for path in explicit if path.startswith(of_size)}.keys()
+        for override in base_overrides:
+            if not typed.isdisjoint(prefixes(override)):
                 continue
-            value, before = get(recipe, path), get(own, path)
-            if before is not None and before != value:
-                shadowed[path] += 1
-            tree = replaced(tree, path, value)
+            path = _reachable(tree, override)
+            value = lookup(recipe, path)
+            shadowed[override] += lookup(own, path) not in (ABSENT, value)
+            tree = without(tree, path) if value is ABSENT else replaced(tree, path, value)
             own = _cleared(own, path)
-        scales.append(ScaleTree(key, own, tree))
-    return tuple(scales), tuple(
-        Notice(
-            "N104",
-            f"{path.rpartition('.')[2]}={get(recipe, path)} from the command line wins over scale_config"
-            f" at {count} size{'s' if count > 1 else ''}",
-        )
-        for path, count in shadowed.items()
-        if count
-    )
+        scales.append(ScaleTree(key, own, _with_typed(tree, entries[key], typed)))
+    return tuple(scales), tuple(_wins(recipe, path, count) for path, count in shadowed.items() if count)
+
+
+def _reachable(tree: Any, path: str) -> str:
+    """Return `path` up to the first value on it that is not a mapping; a list counts as one value."""
+    node, rest = tree, path
+    while rest and isinstance(node, Mapping):
+        key, rest = _first_key(node, rest)
+        node = child(node, key)
+    return path if node is ABSENT or not rest else path.removesuffix(f".{rest}")
+
+
+def _with_typed(tree: Mapping[str, Any], entry: Any, typed: Iterable[str]) -> Mapping[str, Any]:
+    """Return a size's tree with the values that the user's overrides of this size set, over those of the base."""
+    for path in typed:
+        value = lookup(entry, path)
+        if value is not ABSENT and not isinstance(value, Mapping):
+            tree = replaced(tree, path, value)
+    return tree
+
+
+def _wins(recipe: Mapping[str, Any], path: str, count: int) -> Notice:
+    name = path.removeprefix(f"{_reachable(recipe, path).rpartition('.')[0]}.")
+    value = lookup(recipe, path)
+    what = f"the removal of {name}" if value is ABSENT else f"{name}={clipped(value_text(value, path), _MOST_VALUE)}"
+    sizes = f"{count} size{'s' if count > 1 else ''}"
+    return Notice("N104", f"{what} from the command line wins over scale_config at {sizes}")
 
 
 def is_base(path: str) -> bool:
@@ -115,47 +145,96 @@ def is_base(path: str) -> bool:
 
     `trainer.num_nodes` is the size a job starts with, and bounds and steps belong to the job as a whole.
     """
-    return path.startswith("recipes.") and not path.startswith(
-        ("recipes.scale_config", f"recipes.{_SIZE}", "recipes.elastic_policy")
-    )
+    return path.startswith("recipes.") and not path.startswith((SCALES, f"recipes.{_SIZE}", "recipes.elastic_policy"))
 
 
-def merged(tree: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `tree` with `other` over it, mapping by mapping; anything else replaces. Both are left as they are."""
-    return {
-        **tree,
-        **{
-            key: merged(tree[key], value)
-            if isinstance(value, Mapping) and isinstance(tree.get(key), Mapping)
-            else value
-            for key, value in other.items()
-        },
+def merged(tree: Any, other: Mapping[str, Any]) -> Any:
+    """Return `tree` with `other` over it, key by key; both are left as they are.
+
+    A mapping of items (`{0: {type: Foo}}`) over a list that has them changes these; anything else replaces.
+    """
+    new = {
+        key: merged(old, value) if isinstance(value, Mapping) and _takes(old := child(tree, key), value) else value
+        for key, value in other.items()
     }
+    if isinstance(tree, list):
+        return [new.get(str(i), value) for i, value in enumerate(tree)]
+    return {**tree, **new}
 
 
-def replaced(tree: Mapping[str, Any], path: str, value: Any) -> Mapping[str, Any]:
-    """Return `tree` with another value at a dotted path; the mappings on the way are new, the rest is shared."""
-    key, _, rest = path.partition(".")
-    if rest:
-        inner = tree.get(key)
-        value = replaced(inner if isinstance(inner, Mapping) else {}, rest, value)
-    return {**tree, key: value}
+def _takes(value: Any, other: Mapping[str, Any]) -> bool:
+    """Return whether a mapping can be merged over a value."""
+    if isinstance(value, list):
+        return bool(other) and all(child(value, key) is not ABSENT for key in other)
+    return isinstance(value, Mapping)
+
+
+def child(node: Any, key: str) -> Any:
+    """Return what a mapping has under a key, or a list at an index; ABSENT if it has nothing there."""
+    if isinstance(node, Mapping):
+        return node.get(key, ABSENT)
+    return node[int(key)] if isinstance(node, list) and is_index(key) and int(key) < len(node) else ABSENT
+
+
+def is_index(word: str) -> bool:
+    """Return whether a word of a path may be the index of a list's item."""
+    return _INDEX.fullmatch(word) is not None
+
+
+def _first_key(node: Any, path: str) -> tuple[str, str]:
+    """Return the first key of a dotted path from `node`, and the rest. A key of a mapping may hold dots."""
+    head, _, rest = path.partition(".")
+    if rest and isinstance(node, Mapping) and head not in node:
+        for key in node:
+            if f"{path}.".startswith(f"{key}."):
+                return key, path[len(str(key)) + 1 :]
+    return head, rest
+
+
+def lookup(tree: Any, path: str) -> Any:
+    """Return the value at a dotted path, whose words are keys of mappings and indices of lists; ABSENT if none."""
+    while path and tree is not ABSENT:
+        key, path = _first_key(tree, path)
+        tree = child(tree, key)
+    return tree
+
+
+def prefixes(path: str) -> Iterator[str]:
+    """Yield a dotted path and every one above it."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
 
 
 def get(tree: Any, path: str) -> Any:
     """Return the value at a dotted path, or None."""
-    for key in path.split("."):
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
-    return tree
+    value = lookup(tree, path)
+    return None if value is ABSENT else value
 
 
-def without(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def replaced(tree: Any, path: str, value: Any) -> Any:
+    """Return `tree` with another value at a dotted path; what is on the way is new, the rest is shared.
+
+    A value on the way that holds no such key or item gives way to a mapping.
+    """
+    key, rest = _first_key(tree, path)
+    if rest:
+        value = replaced(child(tree, key), rest, value)
+    if isinstance(tree, list) and child(tree, key) is not ABSENT:
+        return [value if str(i) == key else item for i, item in enumerate(tree)]
+    return {**(tree if isinstance(tree, Mapping) else {}), key: value}
+
+
+def without(tree: Any, path: str) -> Any:
     """Return `tree` without the value at a dotted path; itself, if there is none."""
-    key, _, rest = path.partition(".")
-    inner = tree.get(key)
-    if not rest:
-        return {name: value for name, value in tree.items() if name != key}
-    return {**tree, key: without(inner, rest)} if isinstance(inner, Mapping) else tree
+    key, rest = _first_key(tree, path)
+    if (inner := child(tree, key)) is ABSENT:
+        return tree
+    if rest:
+        return replaced(tree, key, without(inner, rest)) if isinstance(inner, Mapping | list) else tree
+    if isinstance(tree, list):
+        return [item for i, item in enumerate(tree) if str(i) != key]
+    return {name: value for name, value in tree.items() if name != key}
 
 
 def _cleared(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:

@@ -93,7 +93,7 @@ def effective(parameters: "SmpParameters", framework: str) -> dict[str, Any]:
 
 
 def hyperparameters(tree: Mapping[str, Any], processes_per_host: int, instance_type: str) -> dict[str, str]:
-    """Return the hyperparameters that tell a training image of a distribution, each as JSON.
+    """Return the hyperparameters by which a training image knows of a distribution, each as JSON.
 
     Args:
         tree: `distribution` as the user wrote it, checked; its order is that of `mp_parameters`.
@@ -108,10 +108,16 @@ def hyperparameters(tree: Mapping[str, Any], processes_per_host: int, instance_t
         found["sagemaker_mpi_num_of_processes_per_host"] = processes_per_host
         found["sagemaker_mpi_custom_mpi_options"] = mpi.get("custom_mpi_options") or ""
     if smdistributed := tree.get("smdistributed"):
-        library = smdistributed["modelparallel"]
+        library = smdistributed.get("modelparallel") or {"enabled": False}
         given = {key: value for key, value in (library.get("parameters") or {}).items() if value is not None}
         if library["enabled"] and given:
             found["mp_parameters"] = given
-        found["sagemaker_distributed_dataparallel_enabled"] = False
+        data = smdistributed.get("dataparallel") or {"enabled": False}
+        found["sagemaker_distributed_dataparallel_enabled"] = data["enabled"]
+        found["sagemaker_instance_type"] = instance_type
+        if data["enabled"]:
+            found["sagemaker_distributed_dataparallel_custom_mpi_options"] = data.get("custom_mpi_options") or ""
+    if torch := tree.get("torch_distributed"):
+        found["sagemaker_torch_distributed_enabled"] = torch["enabled"]
         found["sagemaker_instance_type"] = instance_type
     return {name: json.dumps(value) for name, value in found.items()}

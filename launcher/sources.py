@@ -18,10 +18,12 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 
-from launcher import yamlio
+from launcher import redaction, yamlio
 from launcher.paths import COLLECTION
 from launcher.problems import Problem, ProblemsFound, fail
+from launcher.secret_names import names_secret
 
 USER_RECIPE = "file/_recipe_"
 """Choice under `recipes` that stands for a recipe given as a file outside the collection."""
@@ -106,7 +108,17 @@ def _divide_ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def _variable(name: str, *default: str | None) -> str | None:
+    """Return an environment variable as OmegaConf's `oc.env` does, unless it is a secret."""
+    if names_secret(name):
+        raise ValueError(
+            f"{name} is a secret's name, and its value would be written: use {{env: {name}}} in env_vars"
+        )
+    return oc.env(name, *default)
+
+
 _RESOLVERS = {
+    "oc.env": _variable,
     "multiply": lambda a, b: a * b,
     "add": lambda *numbers: sum(numbers),
     "divide_ceil": _divide_ceil,
@@ -129,6 +141,8 @@ def _read(path: Path, mtime_ns: int) -> tuple[str, Any]:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise fail("E004", place, f"not valid YAML: {error.problem}") from error
+    if not path.is_relative_to(COLLECTION):
+        redaction.learn(tree)
     if not isinstance(tree, dict):
         raise fail("E004", str(path), "a recipe is a mapping of keys", allowed="key: value")
     return text, tree
@@ -202,6 +216,11 @@ def known_configs(search: Sequence[str]) -> list[str]:
         else:
             names |= {str(file.relative_to(place).with_suffix("")) for file in place.rglob("*.yaml")}
     return sorted(names)
+
+
+def is_group(config_path: str, search: Sequence[str]) -> bool:
+    """Return whether a path names a folder of configs to choose from."""
+    return any(source.is_group(config_path) for source in _sources(search))
 
 
 def _sources(search: Sequence[str]) -> list[RecipeFiles]:

@@ -1,11 +1,12 @@
 """The values that pass from one stage to the next. All frozen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from launcher.instances import Instance
 from launcher.problems import Notice
 
 DEFAULT_SAVE_TIMEOUT_S = 600
@@ -48,7 +49,7 @@ class ScalePoint:
         split: Samples per data-parallel rank and optimizer step.
         micro_batch_size: Samples per forward pass of a rank with the larger share.
         grad_accumulation: Forward passes per optimizer step.
-        learning_rate: Peak learning rate at this size.
+        learning_rate: Peak learning rate at this size; None where the recipe of a script states none.
         config: The recipe as it is at this size, resolved; what the container reads.
     """
 
@@ -58,13 +59,18 @@ class ScalePoint:
     split: BatchSplit
     micro_batch_size: int
     grad_accumulation: int
-    learning_rate: float
+    learning_rate: float | None
     config: Mapping[str, Any] = field(repr=False)
 
     @property
     def samples_per_step(self) -> int:
         """Samples of one optimizer step over all ranks."""
         return self.split.samples(self.data_parallel_size)
+
+
+def start_size(num_nodes: int, sizes: Sequence[int]) -> int:
+    """Return the size that a job of these sizes starts with: `num_nodes`, or the smallest if that is not one."""
+    return num_nodes if num_nodes in sizes else min(sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +109,14 @@ class Resources:
         accelerators: Devices of `accelerator_resource` per node; 0 for a CPU job.
         accelerator_resource: Kubernetes resource name, or None.
         efa: EFA devices per node.
+        instance: All that a node has; None on this machine.
     """
 
     instance_type: str | None
     accelerators: int
     accelerator_resource: str | None
     efa: int
+    instance: Instance | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field
 
-from launcher import instances, pod_policy, yamlio
+from launcher import instance_specs, instances, pod_policy, yamlio
+from launcher.fields import Listed, Model, NodeCount, NonNegativeInt
+from launcher.instance_specs import InstanceSpec
 from launcher.instances import Instance
 from launcher.nearest import did_you_mean
 from launcher.problems import Notice, Problem, ProblemsFound
-from launcher.recipe import Listed, Model, NodeCount, NonNegativeInt
 from launcher.render import render_template
 from launcher.rules.kubernetes import DNS_LABEL, DNS_SUBDOMAIN
 from launcher.typed import type_problems
@@ -50,6 +51,8 @@ class Team(Model):
     """The team: a DNS label of at most 40 characters. Its namespace is hyperpod-ns-<team>."""
     instance_type: str
     """What each of its nodes is, with or without ml."""
+    instance_specs: Listed[InstanceSpec] | None = None
+    """Instance types that the table lacks, described as in a recipe: [{name: p9.48xlarge, accelerators: 8, …}]."""
     nodes: NodeCount
     """Nodes that are the team's own: max_nodes of its largest job, or what its jobs together may have."""
     borrow_nodes: NonNegativeInt = 0
@@ -112,9 +115,9 @@ class Team(Model):
         return self.namespace + _SUFFIX
 
     @property
-    def instance(self) -> Instance:
-        """Its nodes."""
-        return instances.table()[instances.canonical(self.instance_type)]
+    def instance(self) -> Instance | None:
+        """Its nodes; None for a type that nothing describes, which no checked team has."""
+        return instance_specs.find(self.instance_type, self.instance_specs)
 
     @property
     def memory_gib(self) -> int:
@@ -193,9 +196,15 @@ def _name_faults(team: Team) -> Iterator[Problem]:
 
 def _instance_faults(team: Team) -> Iterator[Problem]:
     name = instances.canonical(team.instance_type)
-    if name not in (known := list(instances.table())):
-        remedy = did_you_mean(name, known)
-        yield Problem("E230", "instance_type", "is not an instance type this program knows", name, None, remedy)
+    for i, spec in enumerate(team.instance_specs or ()):
+        if lacking := instance_specs.missing(spec):
+            message = f"the description of {spec.name} lacks {', '.join(lacking)}, and so does the table"
+            yield Problem("E234", f"instance_specs.{i}", message, allowed=", ".join(type(spec).model_fields))
+            return
+    if team.instance is None:
+        allowed = f"one that recipes instances lists, or instance_specs=[{instance_specs.EXAMPLE % name}]"
+        remedy = did_you_mean(name, list(instances.table()))
+        yield Problem("E230", "instance_type", "is not an instance type of the table", name, allowed, remedy)
     elif (team.memory_gib_per_node or 0) > team.instance.memory_gib:
         allowed = f"at most {team.instance.memory_gib}, which is what {name} has"
         yield Problem("E362", "memory_gib_per_node", "is more than a node has", team.memory_gib_per_node, allowed)
@@ -244,7 +253,7 @@ def _access_faults(team: Team) -> Iterator[Problem]:
 
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Team], Iterator[Problem]]], ...] = (
     (("team",), _name_faults),
-    (("instance_type", "memory_gib_per_node"), _instance_faults),
+    (("instance_type", "instance_specs", "memory_gib_per_node"), _instance_faults),
     (("borrow_nodes", "cohort", "topology", "kueue"), _queue_faults),
     (("kueue", "kueue_version", "scheduler_preempts"), _kueue_faults),
     (("priorities",), _priority_faults),

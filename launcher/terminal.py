@@ -5,12 +5,14 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher import report
 from launcher.backends.base import NEWS
-from launcher.console import say, say_all, show_notice, shown_path, width
+from launcher.bundle import given_name
+from launcher.console import say, say_all, show_notice, show_table, shown_path, width
 from launcher.contract import LOG_DIR, RUN_DIR
 from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
@@ -46,7 +48,9 @@ _WIDE = 100
 def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
     """Print a job's name, its sizes and its notices; `in_full`, also what each size costs and is worth."""
     say(f"{job.name}   {report.kind(job)}", "bold")
-    _show_table(report.table_in_full(job) if in_full else report.table(job))
+    head, rows = report.aligned(job, in_full=in_full)
+    show_table(head, rows)
+    say(report.summary(job))
     if in_full and len(job.scales) > 1:
         say("")
         for line in report.chart(job, width() or _PIPED):
@@ -55,13 +59,12 @@ def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
         show_notice(notice)
 
 
-def _show_table(lines: list[str]) -> None:
-    say_all((line, "" if i else "dim") for i, line in enumerate(lines))
-
-
 def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
     """Print where a bundle is and what to do with it."""
-    where = f"bundle {shown_path(bundle.directory)}  {len(bundle.files)} files, digest {bundle.digest[:6]}"
+    name = given_name(bundle.directory)
+    label = f" ({name})" if name else ""
+    size = f"{len(bundle.files)} files, digest {bundle.digest[:6]}"
+    where = f"bundle {shown_path(bundle.directory)}{label}  {size}"
     say(where + (f"   next: {next_step}" if next_step else ""))
 
 
@@ -85,6 +88,8 @@ def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_go_
     say(f"logs {shown_path(bundle.directory / RUN_DIR / LOG_DIR)}" if is_here else f"logs: recipes logs {folder}")
     if settings := tracking.run_of(bundle):
         say(f"mlflow run {settings.run_id} in {settings.tracking_uri}")
+        if command := tracking.ui_command(settings.tracking_uri):
+            say(command)
 
 
 def typed_path(path: Path) -> str:
@@ -142,7 +147,8 @@ def show_timeline(course: "Timeline", run_dir: Path) -> None:
 def follow(lines: Iterator[str]) -> None:
     """Print a job's log as it comes; its steps as a progress bar on a terminal, else one in two seconds.
 
-    A step that is done again moves the bar back.
+    A step that is done again moves the bar back. The last progress line is the last step, and reports that the job
+    ended or that following it was interrupted.
     """
     if not sys.stdout.isatty():
         _follow_plain(lines)
@@ -153,16 +159,17 @@ def follow(lines: Iterator[str]) -> None:
     pulse = _Pulse()
     with _progress(console, pulse) as progress:
         task = progress.add_task("training", total=None)
-        for line in lines:
-            if match := _STEP.match(line):
-                done, total, rest = match.groups()
-                pulse.step(rest, time.monotonic())
-                progress.update(task, completed=int(done), total=int(total))
-            elif _NEWS.match(line):
-                pulse.news(line)
-                console.print(line, style="yellow", markup=False)
-            else:
-                console.print(line, markup=False)
+        with pulse.until_over():
+            for line in lines:
+                if match := _STEP.match(line):
+                    done, total, rest = match.groups()
+                    pulse.step(rest, time.monotonic())
+                    progress.update(task, completed=int(done), total=int(total))
+                elif _NEWS.match(line):
+                    pulse.news(line)
+                    console.print(line, style="yellow", markup=False)
+                else:
+                    console.print(line, markup=False)
 
 
 def _progress(console: "Console", pulse: "_Pulse") -> "Progress":
@@ -175,10 +182,14 @@ def _progress(console: "Console", pulse: "_Pulse") -> "Progress":
         def render(self, _task: "Task") -> Text:
             return Text(pulse.words(time.monotonic()), no_wrap=True, overflow="ellipsis")
 
+    class Remaining(TimeRemainingColumn):
+        def render(self, task: "Task") -> Text:
+            return Text() if pulse.is_over else Text("remaining ").append_text(super().render(task))
+
     columns = [TextColumn("step"), MofNCompleteColumn(table_column=Column(no_wrap=True))]
     if console.width >= _WIDE:
         columns[1:1] = [BarColumn(bar_width=20)]
-        columns += [TextColumn("remaining"), TimeRemainingColumn(table_column=Column(no_wrap=True))]
+        columns.append(Remaining(table_column=Column(no_wrap=True)))
     return Progress(*columns, Now(), console=console)
 
 
@@ -190,6 +201,23 @@ class _Pulse:
         self._pause = "starting"
         self._since: float | None = None
         self._patience_s = _PATIENCE_S
+        self._outcome = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is followed."""
+        return bool(self._outcome)
+
+    @contextmanager
+    def until_over(self) -> Iterator[None]:
+        """Report from the end of the block on that the job ended, or that following it was interrupted."""
+        self._outcome = ""
+        try:
+            yield
+        except BaseException:
+            self._outcome = "interrupted"
+            raise
+        self._outcome = "ended"
 
     def step(self, said: str, now_s: float) -> None:
         """Take what a step says, at a time of the monotonic clock."""
@@ -211,6 +239,8 @@ class _Pulse:
 
     def words(self, now_s: float) -> str:
         """Return what goes on at a time of the monotonic clock."""
+        if self._outcome:
+            return f"{self._outcome}; last step: {self._said}" if self._said else self._outcome
         if self._since is None:
             return self._pause
         quiet_s = now_s - self._since
@@ -220,10 +250,19 @@ class _Pulse:
 
 
 def _follow_plain(lines: Iterator[str]) -> None:
-    last = 0.0
-    for line in lines:
-        match = _STEP.match(line)
-        is_last = match and match[1] == match[2]
-        if not match or is_last or time.monotonic() - last >= _QUIET_S:
+    """Print lines, one step in two seconds; the step before a line of news and the last step always."""
+    last_s, held_back = 0.0, []
+    try:
+        for line in lines:
+            match, now_s = _STEP.match(line), time.monotonic()
+            if match and match[1] != match[2] and now_s - last_s < _QUIET_S:
+                held_back = [line]
+                continue
+            if match:
+                last_s, held_back = now_s, []
+            elif _NEWS.match(line):
+                say_all((step, "") for step in held_back)
+                held_back = []
             say(line)
-            last = time.monotonic() if match else last
+    finally:
+        say_all((step, "") for step in held_back)

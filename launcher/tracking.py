@@ -1,25 +1,35 @@
-"""One job, one MLflow run: created (or resumed) before the job is rendered, so that its id is in every
-configuration. The only module of the launcher that imports mlflow, and only where tracking is on."""
+"""One job, one MLflow run: reserved (or named) before the job is rendered, so that its id is in every configuration,
+and restored when the job is launched. The only module of the launcher that imports mlflow, where tracking is on."""
 
+import errno
+import importlib.metadata
 import importlib.util
+import json
 import logging
 import os
+import shlex
+import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import contract, yamlio
+from launcher import contract, os_errors, yamlio
 from launcher.context import LaunchContext
 from launcher.plan import tracking, with_run
-from launcher.problems import fail
+from launcher.problems import ProblemsFound, fail
 from launcher.recipe import Mlflow
+from launcher.render import MANIFEST
 from launcher.scales import get, leaves
 from launcher.specs import Bundle, JobSpec, JobState
 
 if TYPE_CHECKING:
     from launcher.timeline import Timeline
 
+_DELETED = "deleted"
+"""Source: mlflow.entities.LifecycleStage."""
+_DIGEST = "digest"
+"""Tag of a run, written once everything else of its bundle is."""
 _PATH = "recipes.training_config.mlflow"
 _STORE = "mlflow.db"
 _ARTIFACTS = "mlartifacts"
@@ -30,6 +40,13 @@ _PARAM_BATCH = 100
 """Parameters per request. Source: MLflow REST API, Log Batch."""
 _TAG_LENGTH = 5000
 """Characters of a tag's value. Source: mlflow.utils.validation, MAX_TAG_VAL_LENGTH: 8000, in servers of 2023 5000."""
+_NUMBERS = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_CANTOPEN: 0,
+}
+"""What SQLite's result codes mean where the folder can be written to all the same; 0 where that is not known."""
 _TOTALS = ("goodput", "restarts", "samples_lost", "samples_redone", "wall_s")
 _STATUS = {JobState.SUCCEEDED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}
 
@@ -40,10 +57,16 @@ def is_tracked(job: JobSpec) -> bool:
     return settings.enabled is not False and bool(settings.tracking_uri or job.backend == "local")
 
 
-def open_run(job: JobSpec, context: LaunchContext) -> JobSpec:
-    """Create the job's MLflow run, or resume the one its recipe names, and write its id into every size.
+def reserve_run(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> JobSpec:
+    """Write the id of the job's MLflow run into every size: that of a new run, or of the one its recipe names.
 
-    The run waits (SCHEDULED) until the job is launched.
+    A new run is created and deleted at once, so that a bundle that is never launched leaves no run behind; `start`
+    restores it. MLflow chooses ids itself, hence there is no id without a run.
+
+    Args:
+        job: The planned job.
+        context: The launch's.
+        is_visible: Whether a new run stays: for manifests that others apply, who call no `start`.
 
     Raises:
         ProblemsFound: The store cannot be reached, refuses, or does not know the run.
@@ -56,10 +79,12 @@ def open_run(job: JobSpec, context: LaunchContext) -> JobSpec:
     )
     with _problems(uri):
         client = _client(uri)
-        run = _resume(client, settings.run_id) if settings.run_id else _create(client, uri, experiment, name, job)
-        for key, value in _tags(job, context).items():
-            client.set_tag(run.info.run_id, key, value)
-        _log_params(client, run, job.config["recipes"])
+        if settings.run_id:
+            run = _known_run(client, settings.run_id, f"leave {_PATH}.run_id empty for a new one")
+        else:
+            run = _create(client, uri, experiment, name)
+            if not is_visible:
+                client.delete_run(run.info.run_id)
     return with_run(
         job, tracking_uri=uri, run_id=run.info.run_id, experiment_name=experiment, run_name=run.info.run_name
     )
@@ -103,28 +128,44 @@ def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
     return f"sqlite:///{path if scheme == 'sqlite' or path.suffix == '.db' else path / _STORE}"
 
 
-def record(bundle: Bundle) -> None:
-    """Log a bundle that is on disk to its run: files as artifacts, digest as a tag."""
-    if settings := run_of(bundle):
-        with _problems(settings.tracking_uri):
-            client = _client(settings.tracking_uri)
-            client.set_tag(settings.run_id, "digest", bundle.digest)
-            for path in bundle.files:
-                folder = str(Path("bundle", path).parent)
-                client.log_artifact(settings.run_id, str(bundle.directory / path), folder)
-
-
 def start(bundle: Bundle) -> None:
-    """Mark the run of a bundle as running.
+    """Give the run of a bundle its tags, parameters and files, and mark it as running.
+
+    A run that was only reserved is restored first, and reserved again if the rest fails.
 
     Raises:
         ProblemsFound: The store cannot be reached or does not know the run.
     """
-    if settings := run_of(bundle):
-        if _is_server(settings.tracking_uri):
-            _reach(settings.tracking_uri)
-        with _problems(settings.tracking_uri):
-            _client(settings.tracking_uri).update_run(settings.run_id, status="RUNNING")
+    if not (settings := run_of(bundle)):
+        return
+    if _is_server(settings.tracking_uri):
+        _reach(settings.tracking_uri)
+    _refuse_removed_store(settings.tracking_uri)
+    with _problems(settings.tracking_uri):
+        client = _client(settings.tracking_uri)
+        run = _known_run(client, settings.run_id, "render the recipe again, for a bundle with a run of its own")
+        is_reserved = run.info.lifecycle_stage == _DELETED
+        if is_reserved:
+            client.restore_run(settings.run_id)
+        try:
+            _describe(client, run, bundle)
+            client.update_run(settings.run_id, status="RUNNING")
+        except BaseException:
+            if is_reserved:
+                client.delete_run(settings.run_id)
+            raise
+
+
+def _describe(client: Any, run: Any, bundle: Bundle) -> None:
+    """Log a bundle to its run, unless that was done before: tags, the recipe as parameters, files as artifacts."""
+    if run.data.tags.get(_DIGEST) == bundle.digest:
+        return
+    for key, value in _tags(json.loads(bundle.files[MANIFEST])).items():
+        client.set_tag(run.info.run_id, key, value)
+    _log_params(client, run, yamlio.load(bundle.files["recipe.yaml"])["recipes"])
+    for path in bundle.files:
+        client.log_artifact(run.info.run_id, str(bundle.directory / path), str(Path("bundle", path).parent))
+    client.set_tag(run.info.run_id, _DIGEST, bundle.digest)
 
 
 def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) -> None:
@@ -157,7 +198,7 @@ def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) ->
 def _refuse_removed_store(uri: str) -> None:
     """Raise a Problem where a store's file is gone: MLflow would write a traceback, or make an empty store."""
     if uri.startswith("sqlite:///") and not os.path.exists(uri.removeprefix("sqlite:///")):
-        raise fail("E502", f"{_PATH}.tracking_uri", "the tracking store was removed while the job ran", value=uri)
+        raise fail("E502", f"{_PATH}.tracking_uri", "the tracking store no longer exists", value=uri)
 
 
 def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path, prefix: str) -> None:
@@ -184,15 +225,57 @@ def run_of(bundle: Bundle) -> Mlflow | None:
     return settings if settings.run_id and settings.tracking_uri and settings.enabled is not False else None
 
 
+def ui_command(uri: str) -> str | None:
+    """Return the command that shows a store's runs in a browser; None for a server, which has an address itself.
+
+    Source: MLflow, Command-Line Interface, mlflow ui.
+    """
+    if not uri.startswith("sqlite:"):
+        return None
+    command = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+    try:
+        importlib.metadata.version("mlflow")
+    except importlib.metadata.PackageNotFoundError:  # mlflow-skinny has no pages to show
+        return f"{command}  # needs: pip install mlflow"
+    return command
+
+
 @contextmanager
 def _problems(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises into a Problem."""
-    from mlflow.exceptions import MlflowException
+    """Turn what MLflow raises into a Problem; leave no half-made store behind where the disk is full."""
+    from launcher.runtime import store_errors  # which imports MLflow
 
+    errors, file = store_errors.raised(), _file_of(uri)
+    is_new = file is not None and not file.exists()
     try:
         yield
-    except (MlflowException, OSError) as error:
-        raise fail("E502", f"{_PATH}.tracking_uri", str(error).splitlines()[0], value=uri) from error
+    except errors as error:
+        refusal = _refusal(uri, error)  # as long as what fills the disk is there
+        if is_new and store_errors.code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            for path in file.parent.glob(f"{file.name}*"):
+                path.unlink()
+            with suppress(OSError):
+                file.parent.rmdir()  # unless something is in it
+        raise refusal from error
+
+
+def _refusal(uri: str, error: Exception) -> ProblemsFound:
+    """Return what a store raised as a Problem, in the operating system's terms where a file refuses."""
+    from launcher.runtime import store_errors
+
+    key, file = f"{_PATH}.tracking_uri", _file_of(uri)
+    if isinstance(error, OSError):
+        return os_errors.refused("E502", key, error, error.filename or (file and file.parent))
+    number = _NUMBERS.get(store_errors.code(error)) if file else None
+    if number is not None:
+        refusal = os_errors.written(file.parent) or os_errors.limited(file) or (number and OSError(number, ""))
+        if refusal:
+            return os_errors.refused("E502", key, refusal, file)
+    return fail("E502", key, store_errors.plain(error), value=uri)
+
+
+def _file_of(uri: str) -> Path | None:
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def _client(uri: str) -> Any:
@@ -228,7 +311,7 @@ def _reach(uri: str) -> None:
         ) from error
 
 
-def _create(client: Any, uri: str, experiment: str, name: str, job: JobSpec) -> Any:
+def _create(client: Any, uri: str, experiment: str, name: str) -> Any:
     known = client.get_experiment_by_name(experiment)
     if known is None:
         place = None
@@ -237,35 +320,35 @@ def _create(client: Any, uri: str, experiment: str, name: str, job: JobSpec) -> 
         experiment_id = client.create_experiment(experiment, artifact_location=place)
     else:
         experiment_id = known.experiment_id
-    run = client.create_run(experiment_id, run_name=name)
-    client.update_run(run.info.run_id, status="SCHEDULED")
-    return run
+    return client.create_run(experiment_id, run_name=name)
 
 
-def _resume(client: Any, run_id: str) -> Any:
+def _known_run(client: Any, run_id: str, remedy: str) -> Any:
+    """Return a run of the store, also one that is deleted.
+
+    Raises:
+        ProblemsFound: The store has no such run.
+        MlflowException: The store refuses.
+    """
     from mlflow.exceptions import MlflowException
 
     try:
         return client.get_run(run_id)
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise fail(
-                "E505",
-                f"{_PATH}.run_id",
-                "the tracking store has no such run",
-                value=run_id,
-                remedy=f"leave {_PATH}.run_id empty for a new one",
-            ) from error
+            message = "the tracking store has no such run"
+            raise fail("E505", f"{_PATH}.run_id", message, value=run_id, remedy=remedy) from error
         raise
 
 
-def _tags(job: JobSpec, context: LaunchContext) -> dict[str, str]:
+def _tags(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags of a run, from its bundle's manifest."""
     return {
-        "recipe": job.recipe,
-        "backend": job.backend,
-        "job_name": job.name,
-        "git_revision": context.git_revision or "none",
-        "mlflow.user": context.user,
+        "recipe": manifest["recipe"],
+        "backend": manifest["backend"],
+        "job_name": manifest["job_name"],
+        "git_revision": manifest["git_revision"] or "none",
+        "mlflow.user": manifest["user"],
     }
 
 

@@ -8,7 +8,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.nearest import did_you_mean
-from launcher.problems import Problem, is_secret
+from launcher.problems import Problem
+from launcher.scales import is_index
+from launcher.secret_names import is_secret
 
 _ALLOWED = {
     "bool_type": "true or false",
@@ -42,12 +44,18 @@ def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, 
 
 
 def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Leave one error for a value that matches no member of a union; it allows what any of them does."""
+    """Leave one error for a value that matches no member of a union; it allows what any of them does.
+
+    If the faults are inside the value, those are left alone.
+    """
     seen: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for error in errors:
         loc = tuple(part for part in error["loc"] if not _is_union_tag(part))
         seen.setdefault(loc, []).append({**error, "loc": loc})
-    for first, *others in seen.values():
+    inside = {loc[:n] for loc in seen for n in range(1, len(loc))}
+    for loc, (first, *others) in seen.items():
+        if loc in inside:  # a union: the value is a mapping, which another member of it takes
+            continue
         literal = next((error for error in others if error["type"] == "literal_error"), None)
         if literal:
             allowed = f"{_allowed(first)} or {literal['ctx']['expected']}"
@@ -103,7 +111,7 @@ def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     for part in loc:
         if current is None:
             return []
-        if isinstance(part, str):
+        if isinstance(part, str) and not is_index(part):
             current = submodel(current, part)
     return field_names(current) if current else []
 

@@ -2,6 +2,9 @@
 
 import os
 import pty
+import select
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,13 +60,13 @@ def test_help_lists_every_command(recipes):
     for words in (["--help"], ["-h"]):
         code, out, _ = recipes(*words)
         rows = out.partition("Recipes:")[2].splitlines()
-        assert code == 0 and [row.split()[0] for row in rows if row.startswith("  ")] == COMMANDS
+        assert code == 0 and [row[2:].partition("  ")[0] for row in rows if row.startswith("  ")] == COMMANDS
         assert not any("..." in row for row in rows)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_its_arguments(recipes, command):
-    code, out, _ = recipes(command, "--help")
+    code, out, _ = recipes(*command.split(), "--help")
     assert code == 0 and out.startswith(f"Usage: recipes {command} [OPTIONS]") and "<str>" not in out
 
 
@@ -180,6 +183,30 @@ def completed(recipes, monkeypatch, shell, words):
         pytest.param(f"check {SHORT} recipes.run.n", ["recipes.run.name="], id="check"),
         pytest.param("schema tin", ["tiny_lm"], id="family"),
         pytest.param("explain nothing_like_it micro", [], id="no such recipe"),
+        pytest.param(f"plan {SHORT} cluster_", ["cluster_type="], id="key of the launch"),
+        pytest.param(
+            f"plan {SHORT} cluster=",
+            ["cluster=k8s", "cluster=local", "cluster=slurm", "cluster=sm_jobs"],
+            id="clusters",
+        ),
+        pytest.param(f"plan {SHORT} instance_type=p4d.", ["instance_type=p4d.24xlarge"], id="instance type"),
+        pytest.param(f"plan {SHORT} instance_type=ml.p4d.", ["instance_type=ml.p4d.24xlarge"], id="with its prefix"),
+        pytest.param(f"plan {SHORT} cluster=k8s cluster.namesp", ["cluster.namespace="], id="key of the cluster"),
+        pytest.param("plan tiny_lm_cpu cluster.scenario=pre", ["cluster.scenario=preemption"], id="scenario"),
+        pytest.param(f"plan {SHORT} dry_run=", ["dry_run=true", "dry_run=false"], id="true and false"),
+        pytest.param(f"plan {SHORT} ++recipes.planner.sizes=w", ["++recipes.planner.sizes=worthwhile"], id="words"),
+        pytest.param(f"plan {SHORT} recipes.trainer.num_nodes=", ["recipes.trainer.num_nodes=1"], id="current value"),
+        pytest.param(
+            f"plan {SHORT} recipes.scale_config.2.training_config.training_args.ring_attn_size=",
+            ["recipes.scale_config.2.training_config.training_args.ring_attn_size=1"],
+            id="one size",
+        ),
+        pytest.param(f"plan {SHORT} recipes.run.hf_access_token=", [], id="secret"),
+        pytest.param(f"plan {SHORT} recipes.nonsense=", [], id="no such key"),
+        pytest.param(f"plan {SHORT} cluster=nonsense dry_run=t", ["dry_run=true"], id="faulty"),
+        pytest.param("check tiny_lm_cpu cluster=l", ["cluster=local"], id="check's value"),
+        pytest.param("jobs rem", ["remove"], id="command of two words"),
+        pytest.param("jobs --state fai", ["failed"], id="state"),
     ],
 )
 def test_shells_complete(recipes, monkeypatch, shell, words, offers):
@@ -189,6 +216,81 @@ def test_shells_complete(recipes, monkeypatch, shell, words, offers):
     else:
         found = [line.partition("\t")[0] for line in out.splitlines() if line]
     assert found == offers
+
+
+SHELLS = {
+    "bash": (["--norc", "--noprofile", "-i"], "bind 'set enable-bracketed-paste off'; source {script}"),
+    "zsh": (["-f", "-i"], "autoload -Uz compinit; compinit -u -D; source {script}"),
+    "fish": (["--no-config", "-i"], "source {script}"),
+}
+"""Of each shell: its options, and what makes it complete `recipes`."""
+
+
+def typed(shell, keys, folder):
+    """Type keys into a shell, with its own completion and a real terminal; return what its line has become."""
+    options, setup = SHELLS[shell]
+    script = process("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
+    (folder / "script").write_text(script)
+    program = folder / "recipes"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m launcher "$@"\n')
+    program.chmod(0o755)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        own = {"TERM": "dumb" if shell == "bash" else "xterm", "COLUMNS": "200", "LINES": "50", "HOME": str(folder)}
+        os.environ |= own | {"PATH": f"{folder}:{os.environ['PATH']}"}
+        os.execvp(shell, [shell, *options])
+    try:
+        drive(terminal, f"{setup.format(script=folder / 'script')}; echo > ready\r", folder / "ready")
+        # The line becomes the words of an echo into a file: what a terminal shows is each shell's own.
+        drive(terminal, f"{keys}\x01echo \x05 > partial; mv partial line\r", folder / "line")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+    return (folder / "line").read_text().strip()
+
+
+def drive(terminal, keys, file):
+    """Type keys, then take what the terminal shows until a file exists."""
+    os.write(terminal, keys.encode())
+    while not file.exists():
+        if select.select([terminal], [], [], 0.1)[0]:
+            os.read(terminal, 65536)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        pytest.param("recipes sch\t", "recipes schema", id="command"),
+        pytest.param("recipes plan tiny_lm_cpu cluster=k\t", "recipes plan tiny_lm_cpu cluster=k8s", id="cluster"),
+        pytest.param(
+            "recipes plan tiny_lm_cpu instance_type=ml.p4d.\t",
+            "recipes plan tiny_lm_cpu instance_type=ml.p4d.24xlarge",
+            id="instance type",
+        ),
+        pytest.param(
+            "recipes plan tiny_lm_cpu ++recipes.planner.sizes=w\t",
+            "recipes plan tiny_lm_cpu ++recipes.planner.sizes=worthwhile",
+            id="value",
+        ),
+        pytest.param(
+            "recipes explain tiny_lm_cpu@2 micro_tr\t",
+            "recipes explain tiny_lm_cpu@2 micro_train_batch_size",
+            id="after a size",
+        ),
+    ],
+)
+def test_a_shell_completes_at_the_tab_key(tmp_path, shell, keys, line):
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    assert typed(shell, keys, tmp_path) == line
+
+
+def test_bash_leaves_no_blank_between_a_key_and_its_value(tmp_path):
+    keys = "recipes plan tiny_lm_cpu cluster.scen\tpreem\t"
+    assert typed("bash", keys, tmp_path) == "recipes plan tiny_lm_cpu cluster.scenario=preemption"
 
 
 def test_bash_completes_with_the_script_it_is_given(recipes, tmp_path):

@@ -18,7 +18,7 @@ import pytest
 from conftest import ROOT
 from whole_jobs import bundle_of, start, wait_for
 
-from launcher import cli, run
+from launcher import cli, own_flags, run
 from launcher.backends.local.state import read_snapshot
 from launcher.specs import JobState
 
@@ -89,7 +89,8 @@ def carry_out(words: Sequence[str]) -> int:
     if words[0] == "recipes":
         return cli.run(words[1:])
     assert words[1] == "main.py"
-    return run.main([*(word for word in words[2:] if word != "dry_run=true"), "dry_run=true"])
+    given = [*(word for word in words[2:] if word != "dry_run=true"), "dry_run=true"]
+    return own_flags.serve(given, run.main) if any(word.startswith("-") for word in given) else run.main(given)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ def test_the_job_ends_well_and_says_where_everything_is(trained):
     assert f"bundle results/{bundle.name}  11 files" in out
     assert "step 1/" in out and "finished at step" in out
     assert out.splitlines()[-3] == "succeeded"
-    assert out.splitlines()[-1].startswith("mlflow run ")
+    run_line, ui_line = out.splitlines()[-2:]
+    assert run_line.startswith("mlflow run ") and ui_line.startswith("mlflow ui --backend-store-uri ")
     assert left_behind(folder) == []
 
 
@@ -70,7 +71,8 @@ def test_a_failed_job_is_exit_code_3_with_its_reason(tmp_path):
 
 
 def test_ctrl_c_stops_everything_and_the_bundle_resumes(tmp_path):
-    process = start(f"{ARGS}.max_epochs=3", f"{ARGS}.save_steps=4", cwd=tmp_path)
+    folder = f"{ARGS}.training_dir='saved/${{recipes.run.name}}'"
+    process = start(f"{ARGS}.max_epochs=3", f"{ARGS}.save_steps=4", folder, cwd=tmp_path)
     for line in process.stdout:
         if line.startswith("step ") and int(line.split()[1].split("/")[0]) >= 2:
             break
@@ -86,6 +88,7 @@ def test_ctrl_c_stops_everything_and_the_bundle_resumes(tmp_path):
     code, out, err = finish(start("launch", str(bundle_of(tmp_path)), cwd=tmp_path, module=True))
     assert code == 0, err
     assert "resumed from step" in out
+    assert [each.name for each in (tmp_path / "saved").iterdir()] == [bundle_of(tmp_path).name]
     steps = [step for step, _ in curve(tmp_path)]
     assert steps == list(range(1, len(steps) + 1))
     assert mlflow_run(tmp_path)[1].info.status == "FINISHED"

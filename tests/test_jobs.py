@@ -1,6 +1,8 @@
 """The record of a submitted job, and the commands that start from it, with a cluster that does as it is told."""
 
+import errno
 import json
+import os
 import shutil
 import signal
 import threading
@@ -13,9 +15,10 @@ from conftest import frozen_context
 from launch_records import Job
 
 from launcher import bundle as bundles
-from launcher import cli, jobs, pipeline, run, tracking
+from launcher import cli, job_list, jobs, pipeline, run, tracking
 from launcher.backends.base import RANK_0
 from launcher.backends.local.backend import LocalBackend
+from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.contract import JOB_FILE
 from launcher.interrupts import Interrupted
 from launcher.problems import Problem, ProblemsFound, fail
@@ -46,6 +49,7 @@ class Cluster:
     def __init__(self, *statuses, refuses=None):
         self.statuses = list(statuses)
         self.refuses = refuses
+        self.is_known = False
         self.calls = []
 
     def _called(self, name):
@@ -61,8 +65,8 @@ class Cluster:
         return None
 
     def submit(self, bundle):
-        is_new = "submit" not in self.calls
         self._called("submit")
+        is_new, self.is_known = not self.is_known, True
         return handle_of(bundle.directory, is_new=is_new)
 
     def status(self, handle):
@@ -92,6 +96,10 @@ class Cluster:
     def cancel(self, handle):
         self._called("cancel")
         self.statuses = [GONE]
+
+    def clear(self, handle):
+        self._called("clear")
+        self.is_known = False
 
 
 def handle_of(folder, **changes):
@@ -178,7 +186,7 @@ def test_a_damaged_record_is_a_problem_and_hides_no_other_job(bundle, record, da
     path.write_text(damage(path.read_text()))
     with pytest.raises(ProblemsFound, match="E711"):
         jobs.submitted(bundle.directory)
-    (faulty, sound) = jobs.listing(Path("results"))
+    (faulty, sound) = job_list.listing(Path("results"))
     assert faulty.problem.code == "E711" and sound.record.handle.bundle_dir == other.resolve()
     assert jobs.record(bundle, record.handle, "ada").handle == record.handle
 
@@ -196,7 +204,7 @@ def test_a_job_that_runs_unrecorded_is_named(bundle, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(jobs, "write_text", full)
-    with pytest.raises(ProblemsFound, match=f"E710.*\n.*runs as {NAME}, unrecorded.*No space left"):
+    with pytest.raises(ProblemsFound, match=f"E710.*\n.*runs as {NAME}, unrecorded.*the disk is full"):
         pipeline.submit(bundle, Cluster(RUNNING))
 
 
@@ -266,7 +274,7 @@ def test_a_cluster_that_refuses_is_asked_once_for_all_its_jobs(bundle, record):
         shutil.copytree(bundle.directory, bundle.directory.with_name(name))
     jobs.settled(jobs.submitted(ended), FAILED, Cluster())
     cluster = Cluster(refuses=Problem("E342", "cluster.kube_context", "does not answer"))
-    listed = tuple(jobs.with_statuses(jobs.listing(Path("results")), lambda name: cluster))
+    listed = tuple(job_list.with_statuses(job_list.listing(Path("results")), lambda name: cluster))
     assert cluster.calls == ["status"]
     problems = {each.name: each.problem and each.problem.code for each in listed}
     assert problems == {NAME: "E342", "second": "E342", "third": "E342", "ended": None}
@@ -286,7 +294,7 @@ def test_a_job_that_cannot_be_read_hides_no_other_job(bundle, record, problem):
                 raise ProblemsFound((problem,))
             return super().status(handle)
 
-    listed = jobs.with_statuses(jobs.listing(Path("results")), lambda name: Partly(RUNNING))
+    listed = job_list.with_statuses(job_list.listing(Path("results")), lambda name: Partly(RUNNING))
     assert {each.name: each.problem or each.status for each in listed} == {NAME: problem, "second": RUNNING}
 
 
@@ -361,15 +369,15 @@ def test_jobs_lists_what_is_rendered_runs_and_cannot_be_told(bundle, record, on,
     shutil.copytree(bundle.directory, rendered)
     (rendered / JOB_FILE).unlink()
     on(Cluster(RUNNING))
-    assert cli.run(["jobs"]) == 0
+    assert cli.run(["jobs", "--all"]) == 0
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["job", "cluster", "state", "nodes", "submitted", "message"]
     assert first.split() == ["rendered", "-", "rendered", "-", "-"]
     assert second.split() == [NAME, "k8s", "running", "2", record.submitted, "training"]
     on(Cluster(refuses=Problem("E341", "cluster", "does not answer")))
-    assert cli.run(["jobs", "--json"]) == 0
+    assert cli.run(["jobs", "--json", "--all"]) == 0
     untold, unknown = json.loads(capsys.readouterr().out)
-    assert untold == {"job": "rendered", "state": None}
+    assert untold == {"job": "rendered", "name": None, "state": None}
     assert unknown["state"] is None and "E341" in unknown["problem"]
     assert cli.run(["jobs", "nowhere"]) == 0 and cli.run(["jobs", "nowhere", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
@@ -451,15 +459,53 @@ def test_launch_returns_once_a_job_elsewhere_is_submitted(bundle, on, capsys):
     assert cluster.calls == ["submit"] and jobs.submitted(bundle.directory).handle.uid == "7-8-9"
 
 
-def test_launching_the_same_bundle_again_says_that_nothing_was_submitted(bundle, on, capsys):
-    on(Cluster(SUCCEEDED))
+@pytest.mark.parametrize("status", [RUNNING, FAILED], ids=["runs", "failed"])
+def test_launching_the_same_bundle_again_says_that_nothing_was_submitted(bundle, on, capsys, status):
+    on(Cluster(status))
     assert cli.run(["launch", NAME]) == 0
     first = jobs.submitted(bundle.directory)
     capsys.readouterr()
     assert cli.run(["launch", NAME]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert "is there already, from this very bundle; nothing was submitted" in out[0] and out[1] == "succeeded"
+    assert "is there already, from this very bundle; nothing was submitted" in out[0]
+    if status is FAILED:
+        assert out[1].startswith("failed") and out[2].startswith(f"recipes launch --again results/{NAME}")
+        first = replace(first, ended=FAILED, is_closed=True)
+    assert jobs.submitted(bundle.directory) == first
+
+
+def test_a_job_that_succeeded_is_launched_again_only_where_that_is_asked_for(bundle, on, capsys, monkeypatch):
+    finished = []
+    monkeypatch.setattr(tracking, "finish", lambda bundle, state: finished.append(state))
+    cluster = on(Cluster(SUCCEEDED))
+    assert cli.run(["launch", NAME]) == 0
+    first = jobs.submitted(bundle.directory)
+    assert cli.run(["launch", NAME]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"E715 results/{NAME}\n") and "has succeeded" in told and "--again" in told
     assert jobs.submitted(bundle.directory) == replace(first, ended=SUCCEEDED, is_closed=True)
+    assert finished == [JobState.SUCCEEDED] and cluster.calls == ["submit", "status"]
+    cluster.statuses = [RUNNING]
+    assert cli.run(["launch", NAME, "--again"]) == 0
+    assert cluster.calls == ["submit", "status", "clear", "submit"]
+    anew = jobs.submitted(bundle.directory)
+    assert anew.ended is None and not anew.is_closed
+
+
+def test_a_job_that_may_not_be_launched_again_keeps_its_record(bundle, on, capsys):
+    cluster = on(Cluster(SUCCEEDED))
+    assert cli.run(["launch", NAME]) == 0
+    cluster.clear = SageMakerBackend().clear
+    assert cli.run(["launch", NAME, "--again"]) == 2
+    assert capsys.readouterr().err.startswith("E716 job") and cluster.calls == ["submit", "status"]
+    assert jobs.submitted(bundle.directory).ended == SUCCEEDED
+
+
+def test_a_job_that_still_runs_or_was_never_launched_takes_again_as_well(bundle, on):
+    cluster = on(Cluster(RUNNING))
+    for _ in range(2):
+        assert cli.run(["launch", NAME, "--again"]) == 0
+    assert "clear" not in cluster.calls
 
 
 @pytest.mark.parametrize(("last", "code"), [(SUCCEEDED, 0), (FAILED, 3)], ids=["succeeded", "failed"])
@@ -534,16 +580,19 @@ def test_a_launch_that_is_refused_does_not_end_the_run_of_a_job_that_goes_on(bun
     assert ends == told
 
 
-def test_ctrl_c_leaves_a_job_elsewhere_alone(bundle, on, capsys):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_leaves_a_job_elsewhere_alone(bundle, on, capsys, number, code):
     class Interrupting(Cluster):
         def logs(self, handle, selection=None, *, follow):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
             yield "never read"
 
     cluster = on(Interrupting(RUNNING))
-    assert cli.run(["launch", NAME, "--wait"]) == 130
+    before = signal.getsignal(number)
+    assert cli.run(["launch", NAME, "--wait"]) == code
+    assert signal.getsignal(number) is before
     told = capsys.readouterr()
-    assert "the job goes on" in told.err and f"recipes cancel results/{NAME}" in told.out
+    assert "detached; the job keeps running" in told.err and f"recipes cancel results/{NAME}" in told.out
     assert "cancel" not in cluster.calls
 
 
@@ -574,7 +623,7 @@ def test_a_server_dry_run_asks_the_cluster_and_submits_nothing(tmp_path, monkeyp
     cluster = with_rendering(Cluster())
     assert run.main([*MAIN, "server_dry_run=true"]) == 0
     assert cluster.calls == ["validate"] and "next: recipes launch results/" in capsys.readouterr().out
-    (written,) = jobs.listing(Path("results"))
+    (written,) = job_list.listing(Path("results"))
     assert written.record is None
 
 
@@ -598,6 +647,18 @@ def test_local_events_are_those_of_the_last_launch_until_its_end(tmp_path):
     assert (events[-1].kind, events[-1].message) == ("ended", "succeeded")
     starting = next(event for event in events if event.kind == "starting")
     assert "nodes 0" in starting.message
+
+
+def test_a_job_that_cannot_be_recorded_was_submitted_all_the_same(bundle, on, capsys, monkeypatch):
+    on(Cluster(RUNNING))
+
+    def full(folder, job):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(jobs, "write", full)
+    assert cli.run(["launch", NAME]) == 2
+    told = capsys.readouterr().err
+    assert "E710" in told and f"the job was submitted as {NAME}" in told and "nothing was done" not in told
 
 
 FAILURES = {

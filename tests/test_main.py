@@ -355,20 +355,37 @@ def test_a_terminal_s_progress_bar_goes_back_to_the_step_that_is_done_again(tmp_
     shown = os.read(master, 65536).decode()
     os.close(master)
     assert "hello" in shown and "event  node 1 is lost" in shown
-    assert re.findall(r"(\d+)/20 [^/]*? ([abc])\s", shown)[-1] == ("6", "c")
+    assert re.findall(r"(\d+)/20 [^/]*? ended; last step: ([abc])\s", shown)[-1] == ("6", "c")
+
+
+FOLLOW_LIVE = """
+import sys
+from launcher import terminal
+made = terminal._progress
+def kept(*arguments):
+    global bar
+    bar = made(*arguments)
+    return bar
+terminal._progress = kept
+def lines():
+    yield from sys.argv[1:]
+    bar.refresh()
+terminal.follow(lines())
+"""
 
 
 def shown_on_a_terminal(lines, columns):
-    """Return what `follow` prints on a terminal, and its last picture of the progress line."""
+    """Return what `follow` prints on a terminal, the progress line before the job ended, and the one at its end."""
     master, slave = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": str(columns), "NO_COLOR": "1"}
-    code = f"from launcher import terminal\nterminal.follow(iter({lines!r}))"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=slave, check=True, timeout=200)
+    command = [sys.executable, "-c", FOLLOW_LIVE, *lines]
+    subprocess.run(command, cwd=ROOT, env=environment, stdout=slave, check=True, timeout=200)
     os.close(slave)
     shown = os.read(master, 65536).decode()
     os.close(master)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
-    return plain, [line for line in re.split(r"[\r\n]+", plain) if line.startswith("step")][-1].rstrip()
+    frames = [line.rstrip() for line in re.split(r"[\r\n]+", plain) if line.startswith("step")]
+    return plain, [frame for frame in frames if " ended" not in frame][-1], frames[-1]
 
 
 STEP = "step 1041/12000  loss 2.3112  3 nodes, 6 ranks, 310.2 samples/s"
@@ -376,9 +393,26 @@ STEP = "step 1041/12000  loss 2.3112  3 nodes, 6 ranks, 310.2 samples/s"
 
 @pytest.mark.parametrize("columns", [50, 66, 120])
 def test_the_step_stays_readable_however_narrow_the_terminal_is(columns):
-    shown, last = shown_on_a_terminal([STEP], columns)
-    assert "1041/12000 loss 2.3112" in last.replace("remaining -:--:-- ", "") and len(last) <= columns
+    shown, live, last = shown_on_a_terminal([STEP], columns)
+    assert "1041/12000 loss 2.3112" in live.replace("remaining -:--:-- ", "")
+    assert max(len(live), len(last)) <= columns
     assert ("remaining" in shown) == ("━" in shown) == (columns == 120)
+
+
+@pytest.mark.parametrize("columns", [50, 120])
+def test_the_last_progress_line_shows_that_the_job_ended(columns):
+    *_, last = shown_on_a_terminal([STEP, "fault  node 1: its agent ended", STEP, "last words"], columns)
+    assert re.search("1041/12000 +ended; last step: loss 2.3112", last) and "remaining" not in last
+    *_, last = shown_on_a_terminal([STEP, "fault  node 1: its agent ended"], columns)
+    assert re.search("1041/12000 +ended$", last) and "remaining" not in last
+
+
+def test_the_last_progress_line_shows_that_following_was_interrupted():
+    pulse = terminal._Pulse()
+    pulse.step("loss 2.3", 1.0)
+    with pytest.raises(KeyboardInterrupt), pulse.until_over():
+        raise KeyboardInterrupt
+    assert pulse.words(9.0) == "interrupted; last step: loss 2.3"
 
 
 @pytest.mark.parametrize(
@@ -390,8 +424,8 @@ def test_the_step_stays_readable_however_narrow_the_terminal_is(columns):
     ids=["fault", "suspension"],
 )
 def test_the_progress_line_tells_no_rate_while_nothing_trains(news, said):
-    _, last = shown_on_a_terminal([STEP, news, "event  an -> 0 event"], 80)
-    assert f"1041/12000 {said} (0 s since the last step)" in last and "samples/s" not in last
+    _, live, _ = shown_on_a_terminal([STEP, news, "event  an -> 0 event"], 80)
+    assert re.search(rf"1041/12000 {said} \(\d+ s since the last step\)", live) and "samples/s" not in live
 
 
 def test_the_progress_line_notices_by_itself_that_no_step_comes():
@@ -470,4 +504,21 @@ def test_what_is_abandoned_is_told():
 
 def test_a_pipe_gets_plain_lines_and_all_news():
     result = subprocess.run([sys.executable, "-c", FOLLOW], cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert result.stdout.splitlines() == ["hello", "step 9/20  a", "event  node 1 is lost"]
+    assert result.stdout.splitlines() == ["hello", "step 9/20  a", "event  node 1 is lost", "step 6/20  c"]
+
+
+def test_a_pipe_gets_the_last_step_of_an_interrupted_job(capsys):
+    def lines():
+        yield from ("step 7/20  a", "step 8/20  b")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        terminal.follow(lines())
+    assert capsys.readouterr().out.splitlines() == ["step 7/20  a", "step 8/20  b"]
+
+
+def test_a_pipe_gets_the_step_before_an_event_too():
+    lines = ["step 7/20  a", "step 8/20  b", "event  node 1 is lost", "step 9/20  c", "traceback", "step 20/20  d"]
+    code = f"from launcher import terminal\nterminal.follow(iter({lines!r}))"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert result.stdout.splitlines() == [*lines[:3], *lines[4:]]

@@ -213,7 +213,26 @@ def test_a_kubeflow_job_is_a_master_and_the_other_workers(job, nodes):
         container = only(template["spec"]["containers"])
         assert container["name"] == "pytorch"
         assert "ports" not in container
-        assert {"name": "USE_HYPERPODRUN", "value": "false"} in container["env"]
+        assert "USE_HYPERPODRUN" not in {entry["name"] for entry in container["env"]}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        ((), "-m amzn_awsllm_fine_tuning.train_hp"),
+        (("git.entry_module=my.train",), "-m my.train"),
+        (("git.entry_script=/app/src/train_hp.py",), "/app/src/train_hp.py"),
+        (("git.entry_script=a.py", "git.entry_module=b"), "a.py"),
+    ],
+    ids=["default", "module", "script", "script_before_module"],
+)
+@pytest.mark.parametrize("kind", [(ELASTIC,), (KUBEFLOW,)], ids=["hyperpod", "kubeflow"])
+def test_the_llmft_image_starts_a_module_by_its_option_and_a_script_by_its_path(job, overrides, path, kind):
+    for template in templates(job(*overrides, *kind)):
+        env = {entry["name"]: entry["value"] for entry in template["spec"]["containers"][0]["env"]}
+        assert env["SCRIPT_PATH"] == path
+        assert env["INSTANCE_TYPE"] == "p5.48xlarge"
+        assert env.get("USE_HYPERPODRUN") == ("true" if kind == (ELASTIC,) else None)
 
 
 def test_a_kubeflow_job_without_a_time_to_live_stays(job):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from launcher import pipeline, yamlio
 from launcher.backends.kubernetes.backend import BACKEND
-from launcher.backends.kubernetes.settings import LabelSelector, LogMonitor, RunPolicy, Toleration
+from launcher.backends.kubernetes.settings import LabelSelector, LogMonitor, RunPolicy, SecurityContext, Toleration
 from launcher.scales import replaced
 
 SNIPPETS = [
@@ -60,7 +60,7 @@ def hostile(job, text):
         "tolerations": [Toleration.model_construct(key=text, value=text)],
         "command": [text, text],
         "run_policy": RunPolicy.model_construct(workloadMode=text, logMonitoringConfiguration=[monitor]),
-        "security_context": {"procMount": text},
+        "security_context": SecurityContext.model_construct(procMount=text),
     }
     config = replaced(job.config, "env_vars", {text: text})
     changed = job.settings.model_copy(update=update)

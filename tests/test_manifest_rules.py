@@ -98,7 +98,7 @@ FAULTS = [
     ),
     (("cluster.run_as_user=0",), "E102", "cluster.run_as_user", "1"),
     (("++recipes.resources={cpu: many}",), "E309", "recipes.resources.cpu", "quantity"),
-    ((f"cluster.annotations={{a: {'x' * 262_144}}}",), "E304", "cluster.annotations", "262145 bytes"),
+    ((f"cluster.annotations={{a: {'x' * 262_144}}}",), "E304", "cluster.annotations", "at most 261120"),
 ]
 
 

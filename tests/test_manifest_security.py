@@ -83,12 +83,12 @@ def test_pods_are_restricted(pods, overrides):
         (
             (
                 *LLAMA_K8S,
-                "cluster.security_context={allowPrivilegeEscalation: false, runAsNonRoot: true, runAsUser: 0,"
-                " capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}, procMount: Unmasked,"
+                "cluster.security_context={allowPrivilegeEscalation: false, runAsNonRoot: false, runAsUser: 0,"
+                " capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}, procMount: Default,"
                 " appArmorProfile: {type: Unconfined}, seLinuxOptions: {user: u}}",
             ),
-            {"Running as Non-root user", "procMount", "AppArmor", "SELinux"},
-            ["user 0", "AppArmor", "procMount Unmasked", "seLinuxOptions"],
+            {"Running as Non-root", "Running as Non-root user", "AppArmor", "SELinux"},
+            ["user 0", "AppArmor", "may run as root", "seLinuxOptions"],
         ),
     ],
     ids=["published_image", "asked_for", "host_network", "host_path", "privileged", "own_context"],

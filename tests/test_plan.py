@@ -1,7 +1,14 @@
-import pytest
-from conftest import ELASTIC, LLAMA_K8S
+import dataclasses
+import json
+import re
 
-from launcher import report
+import pytest
+from conftest import ELASTIC, LLAMA_K8S, ROOT
+
+from launcher import pipeline, plan_picture, report, terminal
+from launcher.backends.local import rehearsal
+from launcher.backends.local.scenario import Scenario
+from launcher.families import interface
 from launcher.plan import with_run
 from launcher.runtime.settings import shares_of
 from launcher.runtime.shares import micro_batches
@@ -14,13 +21,13 @@ def test_every_size_of_the_elastic_llama(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC)
     assert job.name == "llama-3-1-8b-instruct-x068q"
     assert [report.row(point) for point in job.scales] == [
-        ("1", "8", "16", "8 x 2", "0.0004", ""),
-        ("2", "16", "8", "8 x 1", "0.0004", ""),
-        ("3", "24", "5 on 16, 6 on 8", "6 x 1", "0.0004", "uneven"),
-        ("4", "32", "4", "4 x 1", "0.0004", ""),
-        ("6", "48", "2 on 16, 3 on 32", "3 x 1", "0.0004", "uneven"),
-        ("8", "64", "2", "2 x 1", "0.0004", ""),
-        ("16", "128", "1", "1 x 1", "0.0004", ""),
+        ("1", "8", "16", "8 x 2", "0.0004"),
+        ("2", "16", "8", "8 x 1", "0.0004"),
+        ("3", "24", "5 on 16, 6 on 8", "6 x 1", "0.0004"),
+        ("4", "32", "4", "4 x 1", "0.0004"),
+        ("6", "48", "2 on 16, 3 on 32", "3 x 1", "0.0004"),
+        ("8", "64", "2", "2 x 1", "0.0004"),
+        ("16", "128", "1", "1 x 1", "0.0004"),
     ]
     assert {point.samples_per_step for point in job.scales} == {128}
     assert job.elastic.replica_values == (1, 2, 3, 4, 6, 8, 16)
@@ -105,24 +112,128 @@ def test_long_run_names_are_cut(prepare):
     assert name == "a" * 34 + "-x068q"
 
 
-def test_the_table_says_balance_and_what_wins_nothing(prepare):
+def test_the_table_states_which_sizes_are_uneven_and_which_are_no_faster(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=5")
-    assert report.table(job)[-1].endswith("0.0004         uneven, no faster than 4")
+    head, rows = report.table(job)
+    assert head[-1] == "remarks" and rows[4][-1] == "uneven, no faster than 4" and rows[3][-1] == ""
     assert (
         report.plan_json(job)["scales"][4] | {"balance": 1.25, "idle_fraction": 0.2, "as_fast_as_nodes": 4}
         == (report.plan_json(job)["scales"][4])
     )
-    assert "| 1.25 | uneven, no faster than 4 |" in report.plan_markdown(job)
+    assert "| 20.0 % | 4.00 | uneven, no faster than 4 |" in report.plan_markdown(job)
 
 
-def test_the_whole_table_says_what_sizes_cost_and_are_worth(prepare):
+def test_the_table_in_full_states_idle_time_and_speedup(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto")
-    head, *rows = report.table_in_full(job)
-    assert head.split()[-3:] == ["idle", "speed", "worth"] and max(map(len, rows)) <= 80
-    said = [row.split("0.0004")[1].split() for row in rows]
-    assert [float(idle) for idle, *_ in said[:6]] == [0, 0, 11.1, 0, 20, 11.1]
-    assert [float(cells[2]) for cells in said if cells[3] == "yes"] == [1, 2, 2.67, 4, 5.33, 8, 16]
-    assert rows[14].split()[0] == "15" and rows[14].endswith("as 8 nodes")
+    head, rows = report.table(job, in_full=True)
+    assert head[-3:] == ("idle", "speedup", "remarks")
+    assert [row[5] for row in rows[:6]] == ["0.0 %", "0.0 %", "11.1 %", "0.0 %", "20.0 %", "11.1 %"]
+    assert [float(row[6]) for row in rows if "no faster" not in row[7]] == [1, 2, 2.67, 4, 5.33, 8, 16]
+    assert rows[14][0] == "15" and rows[14][-1] == "uneven, no faster than 8"
+
+
+def test_a_plan_without_remarks_has_no_column_for_them(prepare):
+    head, rows = report.table(prepare(*LLAMA_K8S))
+    assert head == report.COLUMNS and len(rows[0]) == len(head)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "nodes"),
+    [
+        ((*LLAMA_K8S, ELASTIC), 1),
+        ((*LLAMA_K8S, ELASTIC, "recipes.trainer.num_nodes=4"), 4),
+        (("cluster.scenario=preemption",), 4),
+        (("cluster.scenario=tour",), 2),
+        (("cluster.scenario=scale-up",), 1),
+        (("cluster.scenario=tour", "recipes.elastic_policy.max_nodes=1"), 1),
+        (("+cluster.events=[{at:{step:20},capacity:3}]", "recipes.trainer.num_nodes=3"), 3),
+        (("+cluster.events=[{at:{seconds:0},capacity:2}]", "recipes.trainer.num_nodes=3"), 2),
+        (("+cluster.events=[{at:{seconds:0},capacity:0},{at:{seconds:9},capacity:4}]",), 4),
+    ],
+    ids=["smallest", "num_nodes", "preemption", "tour", "scale-up", "bounded", "events", "taken", "later"],
+)
+def test_the_console_plan_md_and_the_job_agree_on_the_size_it_starts_with(prepare, render, capsys, overrides, nodes):
+    job = prepare(*overrides)
+    terminal.show_plan(job)
+    out, bundle = capsys.readouterr().out, render(*overrides)
+    starts_on = f"* starts on {nodes} node{'s' if nodes > 1 else ''}"
+    assert starts_on in out and starts_on in bundle.files["plan.md"]
+    assert re.findall(r"^ +\* (\d+) ", out, re.M) == re.findall(r"^\| \* (\d+) \|", bundle.files["plan.md"], re.M)
+    assert f"* {nodes} " in out and json.loads(bundle.files["plan.json"])["initial_nodes"] == nodes
+    if scenario := bundle.files.get("scenario.json"):
+        cluster = rehearsal.begin(Scenario.model_validate_json(scenario))
+        times = (event.at.seconds or 0 for event in cluster.scenario.events)
+        capacities = []
+        for now_s in sorted({0.0, *times}):
+            cluster, _ = rehearsal.advance(cluster, rehearsal.Progress(now_s, 0, 0), 0)
+            capacities.append(cluster.capacity)
+        sizes = [[point.nodes for point in job.scales if point.nodes <= capacity] for capacity in capacities]
+        assert max(next(filter(None, sizes))) == nodes
+
+
+def test_num_nodes_that_a_scenario_overrules_is_a_notice(prepare):
+    (notice,) = prepare("cluster.scenario=preemption", "recipes.trainer.num_nodes=2").notices
+    assert notice.code == "N102" and "starts on 4 nodes" in notice.message and "num_nodes=2" in notice.message
+    assert prepare("cluster.scenario=preemption").notices == ()
+
+
+MODULE = "training_cfg.entry_module=json.tool"
+STATED = "recipes.training_config.training_args.learning_rate=0.5"
+BATCH = "recipes.training_config.training_args.train_batch_size=32"
+RATE_OF_2 = "+recipes.scale_config.2.training_config.training_args.learning_rate=0.25"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rates"),
+    [
+        (("recipes=training/custom/script",), [None]),
+        (("recipes=training/custom/script", STATED), [0.5]),
+        (("recipes=training/custom/elastic_script", BATCH, "++recipes.scale_config=auto"), [None] * 4),
+        (
+            (
+                "recipes=training/custom/elastic_script",
+                BATCH,
+                "++recipes.scale_config=auto",
+                "++recipes.planner.learning_rate=sqrt",
+            ),
+            [None] * 4,
+        ),
+        (("recipes=training/custom/elastic_script", BATCH, "++recipes.scale_config=auto", STATED), [0.5] * 4),
+        (
+            ("recipes=training/custom/elastic_script", BATCH, "++recipes.scale_config=auto", RATE_OF_2),
+            [None, 0.25, None, None],
+        ),
+    ],
+    ids=["none", "stated", "planned", "scaled", "planned and stated", "one size"],
+)
+def test_a_placeholder_learning_rate_is_shown_as_none(prepare, tmp_path, overrides, rates):
+    job = prepare(*overrides, MODULE)
+    cells = ["none" if rate is None else f"{rate:g}" for rate in rates]
+    assert [report.row(point)[4] for point in job.scales] == cells
+    assert [scale["learning_rate"] for scale in report.plan_json(job)["scales"]] == rates
+    assert ("learning rate" in " ".join(notice.message for notice in job.notices if notice.code == "N109")) is (
+        STATED in overrides and len(rates) > 1
+    )
+    plan_picture.draw(job, tmp_path / "plan.svg")
+
+
+@pytest.mark.parametrize("page", ["docs/concepts.md", "plan.md", "recipes plan", "main.py"])
+def test_one_vocabulary_for_the_columns_of_a_plan(prepare, capsys, page):
+    job = prepare(*LLAMA_K8S, ELASTIC)
+    columns = [*report.COLUMNS, report.IDLE, report.SPEEDUP, report.REMARKS]
+    if page == "docs/concepts.md":
+        section = (
+            (ROOT / page).read_text(encoding="utf-8").partition("The columns of a plan")[2].partition("\n\nA ")[0]
+        )
+        found = re.findall(r"^\| ([a-z ]+?) \|", section, re.M)[1:]
+    elif page == "plan.md":
+        line = next(line for line in report.plan_markdown(job).splitlines() if line.startswith("| nodes"))
+        found = line.strip("| ").split(" | ")
+    else:
+        terminal.show_plan(job, in_full=page == "recipes plan")
+        found = re.split(r" {2,}", capsys.readouterr().out.splitlines()[1].strip())
+        columns = columns if page == "recipes plan" else [*report.COLUMNS, report.REMARKS]
+    assert found == columns
 
 
 @pytest.mark.parametrize("width", [20, 80, 160])
@@ -146,7 +257,7 @@ def test_a_long_chart_shows_both_ends(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", *overrides)
     lines = report.chart(job)
     assert len(lines) < 50 and any(line.strip() == "…" for line in lines)
-    assert lines[1].split()[0] == "1" and lines[-1].split()[0] == "500"
+    assert lines[1].split()[:2] == ["*", "1"] and lines[-1].split()[0] == "500"
 
 
 def test_a_job_s_sizes_are_not_changed_by_its_run(prepare):
@@ -189,3 +300,61 @@ def test_a_likely_slip_is_noticed(prepare, override, says):
 def test_a_recipe_that_leaves_the_model_open_says_so(prepare):
     job = prepare("recipes=fine-tuning/gpt_oss/llmft_gpt_oss_20b_seq4k_gpu_sft_lora", "cluster=k8s")
     assert "N126" in {notice.code for notice in job.notices}
+
+
+SCRIPT = ("recipes=training/custom/script", "training_cfg.entry_module=json.tool", "container=me/image:1")
+NAMED_PATHS = (
+    "recipes.training_config.training_args.training_dir='/fsx/${recipes.run.name}'",
+    "training_cfg.script_args=[{--out: '${recipes.run.results_dir}/out'}]",
+    "+env_vars.OUT='${recipes.run.results_dir}'",
+    "++recipes.training_config.mlflow.experiment_name='${recipes.run.name}'",
+)
+
+
+@pytest.mark.parametrize("name", ["", "training_cfg.run.name=other", "recipes.run.name=other"])
+@pytest.mark.parametrize("cluster", ["local", "k8s"])
+def test_two_launches_share_no_folder_and_every_path_of_one_agrees(context, cluster, name):
+    devices = "training_cfg.run.ntasks_per_node=8" if cluster == "k8s" else "training_cfg.run.ntasks_per_node=2"
+    volumes = ["cluster.volumes=[{volumeName: a, hostPath: '/${recipes.run.name}', mountPath: /fsx}]"]
+    words = [*SCRIPT, f"cluster={cluster}", devices, *NAMED_PATHS, *filter(None, [name])]
+    words += volumes if cluster == "k8s" else []
+    for suffix in ("aaaaa", "bbbbb"):
+        job = pipeline.prepare(words, dataclasses.replace(context, suffix=suffix))
+        stated = "other" if name else "custom-script"
+        (point,) = job.scales
+        assert job.name == f"{stated}-{suffix}"
+        assert point.config["run"]["name"] == job.name
+        assert point.config["run"]["results_dir"] == f"results/{job.name}"
+        assert point.config["training_config"]["training_args"]["training_dir"] == f"/fsx/{job.name}"
+        assert job.config["env_vars"]["OUT"] == f"results/{job.name}"
+        assert interface("custom").program(job)[-2:] == ("--out", f"results/{job.name}/out")
+        assert report.plan_json(job)["job_name"] == job.name
+        if cluster == "k8s":
+            assert job.settings.volumes[0].hostPath == f"/{job.name}"
+        assert job.config["recipes"]["run"]["name"] == stated
+        assert point.config["training_config"]["mlflow"]["experiment_name"] == stated
+
+
+@pytest.mark.parametrize("overrides", [(), (ELASTIC,), (ELASTIC, "recipes.scale_config=auto")])
+def test_the_job_s_name_is_in_the_configuration_of_every_size(prepare, overrides):
+    job = prepare(*LLAMA_K8S, *overrides)
+    for point in job.scales:
+        run = point.config["run"]
+        assert (run["name"], run["results_dir"]) == (job.name, f"results/{job.name}")
+
+
+def test_a_long_name_is_cut_where_paths_are_made_of_it_too(prepare):
+    job = prepare(*LLAMA_K8S, f"recipes.run.name={'a' * 60}")
+    assert job.scales[0].config["run"]["results_dir"] == f"results/{'a' * 34}-x068q"
+
+
+def test_a_folder_that_is_stated_stays_as_it_is(prepare):
+    job = prepare(*LLAMA_K8S, ELASTIC, "recipes.run.results_dir=/fsx/results")
+    assert {point.config["run"]["results_dir"] for point in job.scales} == {"/fsx/results"}
+
+
+@pytest.mark.parametrize("name", ["My_Run", "''", "3", "null", "'${nowhere}'", "'${recipes.run.results_dir}'"])
+def test_a_faulty_name_is_reported_as_it_is_stated(problems, name):
+    found = problems(*LLAMA_K8S, f"recipes.run.name={name}")
+    assert "x068q" not in str(found)
+    assert "recipes.run.name" in {problem.path for problem in found}

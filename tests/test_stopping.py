@@ -103,7 +103,7 @@ def test_shellcheck_finds_nothing_in_the_start_script(render, tmp_path, override
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert shellcheck, "shellcheck is one of the test dependencies"
     path = tmp_path / "start.sh"
-    path.write_text(start_script(render(*LLAMA_K8S, *overrides)))
+    path.write_text(start_script(render(*LLAMA_K8S, DATA, *overrides)))
     done = subprocess.run([shellcheck, "--exclude=SC2329", str(path)], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -118,6 +118,44 @@ def start_script(bundle):
 def is_process_one_allowed():
     probe = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "true"]
     return shutil.which("unshare") and subprocess.run(probe, capture_output=True, timeout=200).returncode == 0
+
+
+DATA = "cluster.persistent_volume_claims=[{claimName: fsx, mountPath: /data}]"
+VOLUME = "cluster.volumes=[{{volumeName: a, hostPath: /mnt, mountPath: {}}}]"
+LOG = "/data/training.log"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "is_kept"),
+    [
+        ((), False),
+        ((DATA,), True),
+        ((VOLUME.format("/data"),), True),
+        ((VOLUME.format("/data/"),), True),
+        ((VOLUME.format("/database"),), False),
+        ((VOLUME.format("/data/models"),), False),
+        ((VOLUME.format("/data, readOnly: true"),), False),
+    ],
+)
+def test_the_image_s_log_file_is_written_where_it_outlives_the_pod(render, prepare, mounts, is_kept):
+    script = start_script(render(*LLAMA_K8S, *mounts))
+    noticed = [notice.message for notice in prepare(*LLAMA_K8S, *mounts).notices if notice.code == "N166"]
+    assert (LOG in script) is is_kept
+    assert [LOG in text and "mountPath: /data" in text for text in noticed] == ([] if is_kept else [True])
+
+
+@pytest.mark.parametrize("own", ["cluster.command=[train]", "cluster.runtime=launcher"])
+def test_a_command_without_the_image_s_log_file_gets_no_notice_of_it(prepare, own):
+    codes = {notice.code for notice in prepare(*LLAMA_K8S, "container=me/image:1", own).notices}
+    assert "N166" not in codes
+
+
+def test_a_pod_without_the_log_s_folder_trains_and_prints_all_lines(render, image, tmp_path):
+    with Container(render(*LLAMA_K8S), tmp_path, [image("exec ")]) as pod:
+        pod.until(lambda: "training" in pod.log())
+        (tmp_path / "done").touch()
+        assert pod.wait() == 3
+    assert pod.log() == "training\n"
 
 
 class Container:
@@ -195,7 +233,7 @@ def image(tmp_path):
 def test_sigterm_reaches_the_agent_behind_script_and_tee_and_the_pod_waits_for_its_checkpoint(
     render, image, tmp_path, word, status
 ):
-    with Container(render(*LLAMA_K8S), tmp_path, [image(word)]) as pod:
+    with Container(render(*LLAMA_K8S, DATA), tmp_path, [image(word)]) as pod:
         pod.until(lambda: "training" in pod.log())
         pod.terminate()
         pod.until(lambda: "saving" in pod.log())
@@ -211,11 +249,12 @@ def test_sigterm_reaches_the_agent_behind_script_and_tee_and_the_pod_waits_for_i
 
 @pytest.mark.parametrize("word", ["exec ", ""], ids=["exec", "a-shell-that-waits"])
 def test_the_exit_status_of_training_comes_through_tee(render, image, tmp_path, word):
-    with Container(render(*LLAMA_K8S), tmp_path, [image(word)]) as pod:
+    (tmp_path / "training.log").write_text("earlier\n")
+    with Container(render(*LLAMA_K8S, DATA), tmp_path, [image(word)]) as pod:
         pod.until(lambda: "training" in pod.log())
         (tmp_path / "done").touch()
         assert pod.wait() == 3
-    assert (tmp_path / "training.log").read_text() == "training\n"
+    assert (tmp_path / "training.log").read_text() == "earlier\ntraining\n"
 
 
 def test_sigterm_reaches_a_program_without_a_log_file(render, image, tmp_path):

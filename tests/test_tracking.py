@@ -1,20 +1,26 @@
 """One job, one run: against a real sqlite store and a real MLflow server."""
 
+import importlib.metadata
 import os
+import re
+import shutil
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
-from conftest import LLAMA_K8S, ROOT
+from conftest import LLAMA_K8S, ROOT, SHORT
 from launch_records import rehearse
 
-from launcher import pipeline, tracking, yamlio
+from launcher import pipeline, terminal, tracking, yamlio
 from launcher.problems import ProblemsFound
-from launcher.specs import JobState
+from launcher.specs import JobState, JobStatus
 
 MLFLOW = "recipes.training_config.mlflow"
+RENDERED = (SHORT, "cluster=k8s")
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +53,7 @@ def server(tmp_path_factory, unused_port):
 
 @pytest.fixture
 def tracked_first(context):
-    """Return a function from overrides to a tracked job and its written bundle, where there is no store yet."""
+    """Return a function from overrides to a reserved job and its written bundle, where there is no store yet."""
 
     def track(*overrides):
         job = pipeline.track(pipeline.prepare(overrides, context), context)
@@ -59,9 +65,30 @@ def tracked_first(context):
 
 
 @pytest.fixture
-def tracked(tracked_first, store):
+def reserved(tracked_first, store):
     """Return the same, where there is a store."""
     return tracked_first
+
+
+@pytest.fixture
+def tracked(reserved):
+    """Return the same, with the run of a job that is being launched."""
+
+    def track(*overrides):
+        job, bundle = reserved(*overrides)
+        tracking.start(bundle)
+        return job, bundle
+
+    return track
+
+
+def runs_of(job):
+    """Return the runs that a user sees, each with its status."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=tracking.tracking(job).tracking_uri)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    return [run.info.status for run in client.search_runs(experiments)]
 
 
 def run_of(job):
@@ -80,14 +107,56 @@ def test_the_default_is_a_sqlite_file_beside_the_bundles(tracked_first, context)
     job, bundle = tracked_first()
     settings = tracking.tracking(job)
     assert settings.tracking_uri == f"sqlite:///{context.cwd}/results/mlflow.db"
+    assert sorted(p.name for p in (context.cwd / "results").iterdir()) == ["mlflow.db", job.name]
+    tracking.start(bundle)
     client, run = run_of(job)
-    assert run.info.status == "SCHEDULED"
+    assert run.info.status == "RUNNING"
     assert run.data.params["training_config.training_args.train_batch_size"] == "32"
     assert run.data.params["scale_config.3.training_config.training_args.uneven_batch.large_local_batch_size"] == "6"
     expected = {"recipe": job.recipe, "backend": "local", "digest": bundle.digest, "git_revision": "0" * 40}
     assert run.data.tags.items() >= expected.items()
     assert {"bundle/bundle.json", "bundle/plan.md", "bundle/run.sh"} <= artifacts(client, run)
     assert sorted(p.name for p in (context.cwd / "results").iterdir()) == ["mlartifacts", "mlflow.db", job.name]
+
+
+def test_a_bundle_that_is_not_launched_leaves_no_run_and_a_launch_has_the_run_of_its_bundle(reserved):
+    job, bundle = reserved()
+    assert runs_of(job) == []
+    tracking.start(bundle)
+    assert runs_of(job) == ["RUNNING"]
+    client, run = run_of(job)
+    tracking.finish(bundle, JobState.SUCCEEDED)
+    tracking.start(bundle)  # a second launch
+    assert runs_of(job) == ["RUNNING"] and run_of(job)[1].info.run_id == tracking.run_of(bundle).run_id
+
+
+def test_a_launch_whose_run_cannot_be_described_leaves_no_run(reserved, monkeypatch):
+    def fails(*arguments):
+        raise KeyboardInterrupt
+
+    job, bundle = reserved()
+    monkeypatch.setattr(tracking, "_describe", fails)
+    with pytest.raises(KeyboardInterrupt):
+        tracking.start(bundle)
+    assert runs_of(job) == []
+
+
+def test_a_dry_run_leaves_a_run_that_its_recipe_names_as_it_was(tracked, context):
+    first, _ = tracked()
+    client, before = run_of(first)
+    job = pipeline.prepare((f"{MLFLOW}.run_id={before.info.run_id}", "recipes.run.name=other"), context)
+    pipeline.write(pipeline.render(pipeline.track(job, context), context))
+    after = client.get_run(before.info.run_id)
+    assert after.to_dictionary() == before.to_dictionary()
+
+
+def test_printed_manifests_have_a_run_that_is_visible(server, recipes):
+    code, out, err = recipes("render", *RENDERED, f"{MLFLOW}.tracking_uri={server}", "--stdout")
+    assert code == 0, err
+    from mlflow import MlflowClient
+
+    (run_id,) = set(re.findall(r"run_id: ([0-9a-f]{32})", out))
+    assert MlflowClient(tracking_uri=server).get_run(run_id).info.lifecycle_stage == "active"
 
 
 def test_the_run_s_id_is_in_every_size(tracked):
@@ -121,7 +190,7 @@ def test_a_store_that_cannot_be_made_is_a_problem(context):
         pipeline.track(job, context)
 
 
-def test_a_job_is_not_started_when_its_run_is_unknown(tracked):
+def test_a_job_is_not_started_when_its_run_is_unknown(reserved, empty_store):
     class NeverStarted:
         def intent(self, bundle, known):
             return None
@@ -129,10 +198,13 @@ def test_a_job_is_not_started_when_its_run_is_unknown(tracked):
         def submit(self, bundle):
             raise AssertionError("started")
 
-    job, bundle = tracked()
-    client, run = run_of(job)
-    client.delete_run(run.info.run_id)
-    with pytest.raises(ProblemsFound, match="E502"):
+    job, bundle = reserved()
+    store = Path(tracking.tracking(job).tracking_uri.removeprefix("sqlite:///"))
+    shutil.copy(empty_store, store)
+    with pytest.raises(ProblemsFound, match="(?s)E505.*render the recipe again"):
+        pipeline.submit(bundle, NeverStarted())
+    store.unlink()
+    with pytest.raises(ProblemsFound, match="E502.*\n.*no longer exists"):
         pipeline.submit(bundle, NeverStarted())
 
 
@@ -158,7 +230,6 @@ def test_a_named_run_is_resumed(tracked, context):
 )
 def test_the_run_ends_as_the_job_did(tracked, state, status):
     job, bundle = tracked()
-    tracking.start(bundle)
     assert run_of(job)[1].info.status == "RUNNING"
     tracking.finish(bundle, state)
     assert run_of(job)[1].info.status == status
@@ -290,3 +361,53 @@ def test_main_says_soon_that_a_server_is_away(tmp_path):
     assert result.returncode == 2 and "E501" in result.stderr
     assert time.monotonic() - began < 10
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_at_the_end_of_a_run_shows_that_run(tracked_first, tmp_path, context, capsys):
+    """The printed line is run by a shell as it is, but for a port of its own."""
+    from mlflow import MlflowClient
+
+    job, bundle = tracked_first(f"++{MLFLOW}.tracking_uri='{tmp_path}/a store/mlflow.db'")
+    tracking.start(bundle)
+    capsys.readouterr()
+    terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mlflow ui ")]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = line.replace("mlflow ui", f"exec mlflow ui --port {port} --workers 1", 1)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    log = (tmp_path / "log").open("w")
+    process = subprocess.Popen(command, shell=True, env=environment, stdout=log, stderr=log, cwd=tmp_path)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        while True:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=200).close()
+                break
+            except OSError:
+                time.sleep(0.5)
+        run_id = tracking.tracking(job).run_id
+        assert MlflowClient(tracking_uri=url).get_run(run_id).data.tags["job_name"] == job.name
+    finally:
+        process.terminate()
+        process.wait(200)
+
+
+def test_a_server_has_an_address_and_needs_no_command():
+    assert tracking.ui_command("http://127.0.0.1:5000") is None
+    assert tracking.ui_command("arn:aws:sagemaker:us-west-2:1:mlflow-tracking-server/x") is None
+
+
+@pytest.mark.parametrize("is_installed", [True, False], ids=["mlflow", "mlflow-skinny"])
+def test_the_command_names_the_package_that_it_needs(monkeypatch, is_installed):
+    def version(name):
+        if not is_installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "3"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    command = tracking.ui_command("sqlite:////tmp/mlflow.db")
+    assert command.startswith("mlflow ui --backend-store-uri sqlite:////tmp/mlflow.db")
+    assert command.endswith("  # needs: pip install mlflow") is not is_installed

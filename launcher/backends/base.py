@@ -105,6 +105,13 @@ class Backend(Protocol):
             ProblemsFound: It cannot be stopped, or does not end.
         """
 
+    def clear(self, handle: JobHandle) -> None:
+        """Remove what is left of a job that has ended, where it would keep its bundle from being launched again.
+
+        Raises:
+            ProblemsFound: It cannot be removed, or this backend runs no bundle twice (E716).
+        """
+
 
 @runtime_checkable
 class PodBackend(Protocol):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.commands.names import AsJson, Overrides, Picture, SizedRecipe, Target, composed
+from launcher.commands.names import AsJson, Overrides, Picture, SizedRecipe, Target, composed, say_unknown_instance
 from launcher.problems import fail
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def checkpoint(
 
     target = Target.read(recipe)
     draft = check(composed(target.name, overrides))
+    say_unknown_instance(draft.composition)
     sizes = [scale.nodes for scale in draft.sizes]
     nodes = target.among(sizes) or max(sizes)
     given = {"failures_per_node_hour": _rate(rate, mtbf, nodes), "restart_s": restart, "step_s": step}

@@ -180,7 +180,7 @@ def _time(time_s: float) -> str:
 
 
 def _show_nodes(found: "Capacity") -> None:
-    from launcher import console
+    from launcher import console, instance_notices
 
     if found.nodes is None:
         return
@@ -192,6 +192,8 @@ def _show_nodes(found: "Capacity") -> None:
         total = sum(node.accelerators for node in usable)
         ready = f"{len(usable)} of {len(own)} node{'s' if len(own) > 1 else ''} ready"
         console.say(f"total  {instance}  {free} of {total} accelerators free; {ready}")
+    for notice in instance_notices.unknown_nodes(node.instance for node in found.nodes if node.resource):
+        console.show_notice(notice, stderr=True)
 
 
 def _node_cells(node: "Node") -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import typer
 
 from launcher.commands.names import (
     AsJson,
+    GivenName,
     Overrides,
     Picture,
     Recipe,
@@ -73,7 +74,12 @@ def plan(
     picture: Picture = None,
     prices: Annotated[
         Path | None,
-        typer.Option("--prices", metavar="FILE", help="Your prices: YAML, instance type to an hour.", dir_okay=False),
+        typer.Option(
+            "--prices",
+            metavar="FILE",
+            help="Your prices: YAML, instance type to an hour. Else dated ones.",
+            dir_okay=False,
+        ),
     ] = None,
     hours: Annotated[
         float | None, typer.Option("--hours", min=0, help="How long it runs, for its cost; a training job's limit.")
@@ -85,7 +91,7 @@ def plan(
     from launcher.context import LaunchContext
 
     job = pipeline.prepare([choice(recipe, overrides or ()), *(overrides or ())], LaunchContext.read())
-    cost, paid = _costs(job, prices, hours) if prices else ({}, [])
+    cost, paid = _costs(job, prices, hours)
     if picture is not None:
         from launcher import plan_picture
 
@@ -94,24 +100,37 @@ def plan(
         print(json.dumps(report.plan_json(job) | cost, indent=2))
         return
     terminal.show_plan(job, in_full=True)
-    console.say_all((line, "" if i else "dim") for i, line in enumerate(paid))
+    for i, line in enumerate(paid):
+        console.say_fitted(line, "" if i else "dim")
     if picture is not None:
         console.say(f"picture {console.shown_path(picture)}")
 
 
-def _costs(job: "JobSpec", table: Path, hours: float | None) -> tuple[dict[str, Any], list[str]]:
-    """Return what a job costs by a price table, as plain data and as lines."""
-    from launcher import costs
+def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dict[str, Any], list[str]]:
+    """Return what a job costs, as plain data and as lines: by the user's prices, else by the dated ones.
 
-    prices = costs.read(table)
+    Nothing is paid for a job on this machine, which is asked about only with `--prices` or `--hours`.
+    """
+    from launcher import console, costs
+    from launcher import prices as tables
+
+    if job.backend in ("local", "contract") and table is None and hours is None:
+        return {}, []
+    prices = tables.read(table) if table else tables.shipped(job.backend)
+    for notice in tables.unknown(prices, job.resources.instance_type):
+        console.show_notice(notice, stderr=True)
+    if table is None and (lacking := [name for name in costs.instance_types(job) if name not in prices.per_hour]):
+        return {"costs": None}, [f"no price of {', '.join(lacking)} is known: --prices FILE takes yours"]
     found = costs.costs(job, prices, hours)
-    return {"costs": costs.as_json(found, prices)}, costs.table(found, prices)
+    source = [f"{line}{'' if table else '; --prices FILE takes yours'}" for line in costs.bases(job, prices)]
+    return {"costs": costs.as_json(job, found, prices)}, [*costs.table(found, prices), *source]
 
 
 def render(
     recipe: Recipe,
     overrides: Overrides = None,
     stdout: Annotated[bool, typer.Option("--stdout", help="Print the manifests only; write no bundle.")] = False,
+    name: GivenName = None,
 ) -> None:
     """Write the bundle of a recipe. With --stdout, print its manifests for kubectl apply -f - instead."""
     from launcher import pipeline, run
@@ -119,11 +138,13 @@ def render(
 
     words = [choice(recipe, overrides or ()), *(overrides or ())]
     if not stdout:
-        raise typer.Exit(run.main([*words, "dry_run=true"]))
+        raise typer.Exit(run.main([*words, "dry_run=true"], name))
+    if name is not None:
+        raise fail("E801", "--name", "--stdout writes no bundle that could have a name", value=name)
     context = LaunchContext.read()
     job = pipeline.prepare(words, context)
     if job.backend != "local":  # a manifest is applied as it is printed, so its run must exist
-        job = pipeline.track(job, context)
+        job = pipeline.track(job, context, is_visible=True)
     files = pipeline.render(job, context).files
     manifests = [text for path, text in files.items() if path.startswith("manifests/")] or [
         files[name] for name in ("request.json", "run.sh") if name in files

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 
-from launcher.explain import ABSENT, Value, differing
+from launcher.explain import Value, differing
 from launcher.layout import clipped, table, value_text
 from launcher.planner import spans
 from launcher.provenance import Setting
+from launcher.scales import ABSENT
 
 _MOST_VALUE = 48
 """Columns of a value beside others; the first line holds it whole where it stands alone."""

@@ -8,66 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.commands.cluster import Context, Namespace, cluster_jobs
 from launcher.commands.names import AsJson, AsLines, JobName
 from launcher.commands.pods import show_reasons, troubled_json
-from launcher.problems import fail
 
 if TYPE_CHECKING:
     from launcher.backends.base import Backend
-    from launcher.jobs import JobRecord, Listed
+    from launcher.jobs import JobRecord
     from launcher.specs import JobEvent, JobPod, JobStatus, LogSelection
 
 _RANK = re.compile(r"rank (\d+)(?: on \S+)? \| ")
-_COLUMNS = ("job", "cluster", "state", "nodes", "submitted", "message")
-
-
-def jobs(
-    folder: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FOLDER]", help="What base_results_dir was when they were launched; results if left out."
-        ),
-    ] = None,
-    cluster: Annotated[
-        bool, typer.Option("--cluster", help="In place of the folder: the training jobs of a Kubernetes cluster.")
-    ] = False,
-    context: Context = None,
-    namespace: Namespace = None,
-    is_everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="With --cluster.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List every bundle with the state of its job. With --cluster, everybody's jobs there."""
-    from pathlib import Path
-
-    if cluster:
-        if folder is not None:
-            raise fail("E801", "recipes jobs", "--cluster takes the place of a folder", value=folder)
-        cluster_jobs(context, namespace, is_everywhere=is_everywhere, as_json=as_json)
-        return
-    if context or namespace or is_everywhere:
-        raise fail("E801", "recipes jobs", "--context, --namespace and --all-namespaces go with --cluster")
-
-    from launcher import bundle, console, pipeline
-    from launcher.jobs import listing, with_statuses
-
-    folder = folder or bundle.RESULTS
-    listed = tuple(with_statuses(listing(Path(folder)), pipeline.load_backend))
-    if as_json:
-        print(json.dumps([_listed_json(each) for each in listed], indent=2))
-        return
-    if not listed:
-        console.say(f"no bundles in {folder}", "dim", stderr=True)
-        return
-    rows = [_COLUMNS, *map(_cells, listed)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1] + [0]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    console.say_all((line, "" if i else "dim") for i, line in enumerate(lines))
 
 
 def status(job: JobName, as_json: AsJson = False) -> None:
     """Show a job's state and size. With what it waits for, or why it ended."""
     from launcher import console, terminal
+    from launcher.bundle import given_name
     from launcher.jobs import as_json as to_json
     from launcher.jobs import status as now
 
@@ -83,6 +38,8 @@ def status(job: JobName, as_json: AsJson = False) -> None:
         console.say(f"restarts  {seen.restarts}")
     if seen.faulty_nodes:
         console.say(f"faulty    {', '.join(seen.faulty_nodes)}")
+    if name := given_name(record.handle.bundle_dir):
+        console.say(f"name      {name}")
     console.say(f"runs as   {terminal.native_name(record.handle)}")
     console.say(f"submitted {record.submitted} by {record.user}")
 
@@ -203,25 +160,6 @@ def log_json(line: str, selection: "LogSelection") -> dict[str, Any]:
         return {"kind": "line", "rank": int(match[1]), "text": line[match.end() :]}
     rank = None if selection.has_prefixes else selection.ranks[0]
     return {"kind": "line", "rank": rank, "text": line}
-
-
-def _cells(each: "Listed") -> tuple[str, ...]:
-    """Return a row of `recipes jobs`."""
-    job, seen, problem = each.record, each.status, each.problem
-    if problem:
-        state, words = "unknown", f"{problem.code} {problem.message}"
-    else:
-        state, words = (seen.state.value, seen.message) if seen else ("rendered", "")
-    nodes = str(seen.nodes) if seen and seen.nodes else "-"
-    submitted = job.submitted if job else "-"
-    return each.name, job.handle.backend if job else "-", state, nodes, submitted, words.partition("\n")[0]
-
-
-def _listed_json(each: "Listed") -> dict[str, Any]:
-    from launcher.jobs import as_json as to_json
-
-    known = to_json(each.record, each.status) if each.record else {"job": each.name, "state": None}
-    return known | ({"problem": str(each.problem)} if each.problem else {})
 
 
 def _event_json(event: "JobEvent") -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.names import AsJson, AsLines, BundleName, JobName
+from launcher.commands.names import AsJson, AsLines, BundleName, GivenName, JobName
 from launcher.problems import fail
 
 
@@ -15,14 +15,20 @@ def launch(
     wait: Annotated[
         bool, typer.Option("--wait", help="Follow it to its end. On this machine that is always done.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also where its job has ended; one that succeeded is refused without it.")
+    ] = False,
+    name: GivenName = None,
 ) -> None:
-    """Launch a bundle that was rendered earlier and follow the job."""
+    """Launch a bundle that was rendered earlier and follow the job. One that failed resumes from its checkpoint."""
     from launcher import bundle as bundles
-    from launcher import run
+    from launcher import job_names, run
     from launcher.interrupts import exit_code
 
     try:
-        code = run.launch(*bundles.read(bundles.locate(bundle)), wait=wait)
+        found = bundles.read(bundles.locate(bundle))
+        with job_names.given(found[0].directory, name):
+            code = run.launch(*found, wait=wait, is_again=again)
     except KeyboardInterrupt as interrupt:
         code = exit_code(interrupt)
     raise typer.Exit(code)
@@ -99,7 +105,7 @@ def scale(
 def timeline(bundle: BundleName, as_json: AsJson = False) -> None:
     """Show when a job scaled, and what it cost."""
     from launcher import bundle as bundles
-    from launcher import terminal
+    from launcher import os_errors, terminal
     from launcher import timeline as timelines
     from launcher.contract import EVENTS_FILE, RUN_DIR, TIMELINE
 
@@ -109,7 +115,7 @@ def timeline(bundle: BundleName, as_json: AsJson = False) -> None:
     try:
         course = timelines.write(run_dir)
     except OSError as error:
-        raise fail("E708", str(run_dir), f"the timeline cannot be written: {error}") from error
+        raise os_errors.refused("E708", str(run_dir), error, error.filename or run_dir) from error
     if as_json:
         sys.stdout.write((run_dir / TIMELINE).with_suffix(".json").read_text(encoding="utf-8") + "\n")
     else:

@@ -22,8 +22,11 @@ from launcher.commands.names import (
     composed,
     folders,
     parted,
+    say_unknown_instance,
 )
-from launcher.problems import ProblemsFound, fail, is_secret, masked
+from launcher.problems import ProblemsFound, fail
+from launcher.redaction import masked
+from launcher.secret_names import is_secret
 
 if TYPE_CHECKING:
     from launcher.catalogue import Entry
@@ -175,6 +178,7 @@ def show(
 
     target = Target.read(recipe)
     sizes = Sizes(composed(target.name, overrides))
+    say_unknown_instance(sizes.composition)
     recipe_tree = sizes.composition.tree["recipes"] if target.nodes is None else sizes.at(target.nodes)
     tree = _hidden({**sizes.composition.tree, "recipes": recipe_tree} if whole else recipe_tree)
     if as_json:
@@ -250,6 +254,7 @@ def explain(
 
     target = Target.read(recipe)
     sizes = explanations.Sizes(composed(target.name, overrides))
+    say_unknown_instance(sizes.composition)
     if target.nodes is not None:
         sizes.at(target.nodes)
     found = {path: explanations.explain(sizes, path) for path in explanations.find(sizes, key)}
@@ -297,6 +302,8 @@ def diff(
         raise fail("E801", old, message, remedy="recipes diff A B, or a bundle alone")
     sides = diffs.again(_bundle(old)) if new is None else _sides(old, new, overrides or ())
     lines = diffs.changes(*sides)
+    for notice in dict.fromkeys(notice for side in sides for notice in side.notices):
+        console.show_notice(notice, stderr=True)
     styles = {"-": "red", "+": "green"}
     if lines:
         console.say_all([(f"--- {sides[0].title}", "bold"), (f"+++ {sides[1].title}", "bold")])
@@ -314,6 +321,7 @@ def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple[Any, Any]:
     is_sized = any(target.nodes is not None for target in targets)
     folders = [_bundle(target.name) for target in targets]
     cluster = next((f"cluster={diffs.cluster_of(folder)}" for folder in folders if folder), None)
+    suffix = next((diffs.suffix_of(folder) for folder in folders if folder), None)
     words = [*([cluster] if cluster else []), *overrides]
     sides, problems = [], []
     for name, target, folder in zip((old, new), targets, folders, strict=True):
@@ -322,7 +330,7 @@ def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple[Any, Any]:
                 sides.append(diffs.of_bundle(folder, target.nodes, is_sized=is_sized))
             else:
                 chosen = [choice(target.name, words), *words]
-                sides.append(diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized))
+                sides.append(diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized, suffix=suffix))
         except ProblemsFound as error:
             problems += [problem for problem in error.problems if problem not in problems]
     if problems:

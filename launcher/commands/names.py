@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ import typer
 from launcher import catalogue
 from launcher.nearest import nearest
 from launcher.paths import COLLECTION
-from launcher.problems import ProblemsFound, fail
+from launcher.problems import fail
 
 if TYPE_CHECKING:
     from launcher.compose import Composition
@@ -141,6 +141,14 @@ def composed(name: str, overrides: Sequence[str] | None) -> "Composition":
     return compose([choice(name, overrides or ()), *(overrides or ())], Path.cwd())
 
 
+def say_unknown_instance(composition: "Composition") -> None:
+    """Print a notice if a configuration has an instance type that the table lacks."""
+    from launcher import console, instance_notices
+
+    for notice in instance_notices.unknown(composition):
+        console.show_notice(notice, stderr=True)
+
+
 def complete_recipe(incomplete: str) -> list[str]:
     """Return the recipes that a word may become: paths, or last words where no path begins so."""
     names = catalogue.names()
@@ -149,12 +157,11 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the keys that a word may become as an override of the recipe before it."""
-    if "=" in incomplete:
-        return []
-    prefix = re.match(r"[+~]*", incomplete)[0]
-    sign = "" if "~" in prefix else "="
-    return [f"{prefix}{key}{sign}" for key in _keys(ctx.params) if key.startswith(incomplete.removeprefix(prefix))]
+    """Return what a word may become as an override of the recipe before it: its keys, then a key's values."""
+    from launcher.commands import values
+
+    found = _composed_before(ctx.params)
+    return values.complete(found, incomplete) if found else []
 
 
 def complete_recipe_or_override(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -166,7 +173,10 @@ def complete_recipe_or_override(ctx: typer.Context, incomplete: str) -> list[str
 
 def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the keys that a word may become: whole paths, or last words where no path begins so."""
-    keys = list(_keys(ctx.params))
+    from launcher.commands import values
+
+    found = _composed_before(ctx.params)
+    keys = list(values.keys(found)) if found else []
     paths = [key for path in keys for key in (path, path.removeprefix("recipes."))]
     whole = list(dict.fromkeys(path for path in paths if path.startswith(incomplete)))
     return whole or sorted({w for key in keys if (w := key.rpartition(".")[2]).startswith(incomplete)})
@@ -179,18 +189,13 @@ def complete_job(incomplete: str) -> list[str]:
     return [name for name in job_names() if name.startswith(incomplete)]
 
 
-def _keys(params: dict[str, Any]) -> Iterator[str]:
-    """Yield the dotted path of every value of the recipe that a command line names; none while it is faulty."""
-    from launcher.scales import leaves
+def _composed_before(params: dict[str, Any]) -> "Composition | None":
+    """Return the recipe that a command line names, with the overrides so far; None while it is faulty."""
+    from launcher.commands import values
 
-    name = params.get("recipe") or next(iter(parted(params.get("words"))[0]), None)
-    if not name:
-        return
-    try:
-        tree = composed(Target.read(name).name, ()).tree
-    except ProblemsFound:
-        return
-    yield from (path for path, _ in leaves(tree) if not path.startswith("recipes.scale_config."))
+    names, overrides = parted(params.get("words"))
+    name = params.get("recipe") or next(iter(names), None)
+    return values.composed(name, params.get("overrides") or overrides) if name else None
 
 
 Recipe = Annotated[
@@ -211,7 +216,14 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, as for main.py.", autocompletion=complete_override),
 ]
-BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Its folder, or a job's name under results/.")]
+GivenName = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="What you call the job; every command about jobs takes it."),
+]
+BundleName = Annotated[
+    str,
+    typer.Argument(metavar="BUNDLE", help="Its folder, or a job's name under results/.", autocompletion=complete_job),
+]
 JobName = Annotated[
     str,
     typer.Argument(

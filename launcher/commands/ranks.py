@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.commands.names import AsJson, Overrides, Picture, Target, complete_recipe, composed
+from launcher.commands.names import (
+    AsJson,
+    Overrides,
+    Picture,
+    Target,
+    complete_recipe,
+    composed,
+    say_unknown_instance,
+)
 from launcher.problems import Problem, ProblemsFound, fail
 
 if TYPE_CHECKING:
@@ -97,6 +105,7 @@ def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
     draft, problems = examine(composition)
     if found := problems if draft is None else [p for p in problems if _is_about_ranks(p)]:
         raise ProblemsFound(with_origin(composition, found))
+    say_unknown_instance(composition)
     distribution = getattr(draft.recipe, "distribution", None)
     if distribution is None or not distribution.is_mpi:
         message = "the recipe has no distribution.mpi that is enabled: its ranks are the agent's to place"

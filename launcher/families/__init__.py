@@ -29,6 +29,7 @@ class Interface:
         cuts_uneven_shares: Whether the program cuts an uneven share by `micro_train_batch_size`, rather than taking
             it in one pass unless its size sets that key.
         runs_as_root: Whether the program of the family's published image runs as root.
+        accelerator: Kind of accelerator that the program needs, `gpu` or `neuron`; None if it runs without.
     """
 
     program: Callable[[JobSpec], tuple[str, ...]]
@@ -38,6 +39,7 @@ class Interface:
     takes_config_path: bool = True
     cuts_uneven_shares: bool = False
     runs_as_root: bool = False
+    accelerator: str | None = None
     image_log: str | None = None
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.families import Interface
-from launcher.recipe import BatchArgs, BatchSize, Model, NonNegativeInt, PositiveInt, RecipeBase, TrainingBase
+from launcher.fields import BatchSize, Model, NonNegativeInt, PositiveInt
+from launcher.recipe import BatchArgs, RecipeBase, TrainingBase
 from launcher.scales import get
 from launcher.specs import JobSpec
 
@@ -333,6 +334,7 @@ def _sharding(fsdp: FsdpConfig) -> "Sharding":
 
 
 _MODULE = "amzn_awsllm_fine_tuning.train_hp"
+"""Source: the published recipes' git.entry_module."""
 _COMMAND = ("/opt/bin/scripts/train-script-gpu.sh",)
 _LOG = "/data/training.log"
 _CONFIG_MOUNT = "/config"
@@ -352,13 +354,14 @@ def _image_env(job: JobSpec) -> dict[str, str]:
         "GIT_UPDATE_ADAPTER": "true" if git["update_adapter"] else "",
         "NODES": str(job.initial_nodes),
         "NTASKS_PER_NODE": str(job.nproc_per_node),
-        "SCRIPT_PATH": git["entry_script"] or git["entry_module"] or _MODULE,
+        "SCRIPT_PATH": git["entry_script"] or f"-m {git['entry_module'] or _MODULE}",
         "SCRIPT_ARGS": script_args,
         "PRE_SCRIPT_COMMANDS": ";".join(get(job.config, "recipes.pre_script") or ()),
         "POST_SCRIPT_COMMANDS": ";".join(get(job.config, "recipes.post_script") or ()),
-        "USE_HYPERPODRUN": str(getattr(job.settings, "use_hyperpod_pytorch_job", True)).lower(),
-        "INSTANCE_TYPE": job.resources.instance_type or "",
+        "INSTANCE_TYPE": (job.resources.instance_type or "").removeprefix("ml."),  # its EFA set-up compares EC2 names
     }
+    if getattr(job.settings, "use_hyperpod_pytorch_job", True):
+        env["USE_HYPERPODRUN"] = "true"
     if not getattr(job.settings, "queue_name", None):  # a Kueue queue names the job itself
         env["JOB_NAME"] = job.name
     return env
@@ -378,4 +381,5 @@ INTERFACE = Interface(
     image_log=_LOG,
     image_env=_image_env,
     runs_as_root=True,
+    accelerator="gpu",
 )

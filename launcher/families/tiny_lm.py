@@ -7,7 +7,8 @@ from pydantic import Field
 
 from launcher.contract import ENTRYPOINT
 from launcher.families import Interface
-from launcher.recipe import BatchArgs, Model, NonNegativeInt, PositiveInt, RecipeBase, TrainingBase
+from launcher.fields import Model, NonNegativeInt, PositiveInt
+from launcher.recipe import BatchArgs, RecipeBase, TrainingBase
 from launcher.specs import JobSpec
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from launcher.checkpointing.section import MEMORY_STEPS, PERSISTENT_STEPS, S3
 from launcher.problems import Problem
 from launcher.rules import SIZES, rule
 from launcher.rules.elasticity import LIMITS, refuses_elastic
+from launcher.syntax import is_bucket
 
 _KEY = "recipes.checkpointing"
 _PAGE = "AWS, Accelerate your model training with managed tiered checkpointing on Amazon SageMaker HyperPod"
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9!_.'()/-]*")
 """Source: Amazon S3, Naming objects: safe characters, without the one that policies take for any other."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -55,7 +55,7 @@ def path_is_reached(draft: Draft, problem: Callable[..., Problem]) -> Iterator[P
     allowed = "s3://bucket/prefix, or an absolute path such as /fsx/checkpoints"
     if path.startswith(S3):
         bucket, _, prefix = path.removeprefix(S3).partition("/")
-        if not _BUCKET.fullmatch(bucket) or ".." in bucket:
+        if not is_bucket(bucket):
             yield problem(f"{_KEY}.persistent.path", "names no bucket", value=path, allowed=allowed)
         elif not _PREFIX.fullmatch(prefix):
             message = "has a prefix with signs that mean something else in a policy or an address"

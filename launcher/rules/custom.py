@@ -6,16 +6,19 @@ from typing import Any
 from launcher.check import Draft
 from launcher.families import BUNDLE_CONFIGS
 from launcher.problems import Problem
+from launcher.provenance import is_stand_in
 from launcher.rules import SIZES, rule
 
 FAMILY = "custom"
-_PART = "base/custom/"
-"""Where the values stand that hold until a recipe or an override states its own."""
-
 _SCRIPT = "recipes.training_cfg"
 _BATCH = "recipes.training_config.training_args.train_batch_size"
 _PROCESSES = (f"{_SCRIPT}.run.ntasks_per_node", "recipes.trainer.devices")
 _KEYS = "docs/decisions.md, A script of your own"
+_IMAGE_STARTS = tuple(
+    f"cluster.sm_jobs_config.{key}"
+    for key in ("toolkit", "container_entrypoint", "algorithm_name", "additional_estimator_kwargs")
+)
+"""Keys of a training job by which its image starts a program of its own."""
 _UNREAD = {
     "git": ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token"),
     "recipes": ("pre_script", "post_script"),
@@ -28,9 +31,18 @@ def is_script(draft: Draft) -> bool:
     return draft.recipe.run.model_type == FAMILY
 
 
+def _image_starts(draft: Draft) -> bool:
+    """Return whether a training job of SageMaker runs a program of its image in place of a script."""
+    if draft.backend not in ("sm_jobs", "contract"):
+        return False
+    from launcher.backends.sagemaker import parts
+
+    return not parts.has_toolkit(parts.of_draft(draft))
+
+
 def is_unstated(draft: Draft, path: str) -> bool:
     """Tell whether nobody has stated a value, so that the part's own stands in."""
-    return (draft.composition.origin(path) or "").startswith(_PART)
+    return is_stand_in(draft.composition.origin(path))
 
 
 @rule("E105", _SCRIPT, "recipes.run.model_type", source=_KEYS)
@@ -44,15 +56,15 @@ def only_scripts_have_training_cfg(draft: Draft, problem: Callable[..., Problem]
         )
 
 
-@rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", source=_KEYS)
+@rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", *_IMAGE_STARTS, source=_KEYS)
 def one_entry(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Every rank starts one program."""
+    """Every rank starts one program: a script or a module, unless a training job's image has a program of its own."""
     if not is_script(draft):
         return
     given = [
         value for value in (draft.recipe.training_cfg.entry_script, draft.recipe.training_cfg.entry_module) if value
     ]
-    if len(given) != 1:
+    if len(given) != 1 and (given or not _image_starts(draft)):
         yield problem(
             f"{_SCRIPT}.entry_script",
             "both a script and a module are given" if given else "there is no script to run",
@@ -110,7 +122,7 @@ def states_no_processes(draft: Draft) -> bool:
     return all(is_unstated(draft, path) for path in _PROCESSES)
 
 
-@rule("E109", *_PROCESSES, "instance_type", source="launcher/instances.yaml")
+@rule("E109", *_PROCESSES, "instance_type", source="launcher/instances.csv")
 def processes_are_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One process a node leaves all devices but one idle, and they are paid for."""
     if states_no_processes(draft):

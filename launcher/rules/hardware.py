@@ -1,58 +1,101 @@
 """Whether the chosen instance type exists, suits the recipe and has the devices."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 
-from launcher import instances
+from launcher import instance_specs, instances
 from launcher.check import Draft
+from launcher.families import interface
 from launcher.nearest import did_you_mean
 from launcher.problems import Problem
 from launcher.rules import rule
 
-_TABLE = "launcher/instances.yaml"
+_TABLE = "launcher/instances.csv"
+_SPECS = instance_specs.KEY
+_UNKNOWN = "is not an instance type of the table"
+_NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 
-@rule("E230", "instance_type", "recipes.instance_types", source=_TABLE)
+@rule("E230", "instance_type", "recipes.instance_types", _SPECS, source=_TABLE)
 def instance_is_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """An instance type that does not exist is refused before a cluster is asked for it."""
-    if draft.backend != "local" and draft.instance is None:
-        name = instances.canonical(draft.launch.instance_type)
-        yield problem(
-            "instance_type",
-            "is not an instance type this program knows",
-            value=draft.launch.instance_type,
-            allowed=", ".join(_allowed(draft)),
-            remedy=did_you_mean(name, _allowed(draft)),
-        )
+    """The devices of a type decide the batch; one that the table lacks is described by the recipe."""
+    if draft.backend == "local" or draft.instance is not None or _is_described(draft, draft.launch.instance_type):
+        return
+    name = instances.canonical(draft.launch.instance_type)
+    yield problem(
+        "instance_type",
+        _UNKNOWN,
+        value=draft.launch.instance_type,
+        allowed=f"{_allowed_words(draft)}; or describe it: '++{_SPECS}=[{_example(name)}]'",
+        remedy=did_you_mean(name, _allowed(draft) or list(instances.table())),
+    )
 
 
-@rule("E231", "instance_type", "recipes.instance_types", source="the recipe's own instance_types")
+@rule("E231", "instance_type", "recipes.instance_types", _SPECS, source="the recipe's own instance_types")
 def instance_is_listed(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A recipe lists what it was tried on; its batch fits in those devices' memory."""
-    if draft.instance and draft.instance.name not in _allowed(draft):
+    allowed, lack = _allowed(draft), _lack(draft)
+    if draft.instance and allowed and draft.instance.name not in allowed:
+        remedy = f'"recipes.instance_types=[{draft.instance.name}]" if you know that it fits'
         yield problem(
             "instance_type",
-            "is not among the recipe's instance_types",
+            "is not among the recipe's instance_types" + (f", and {lack}" if lack else ""),
             value=draft.instance.name,
-            allowed=", ".join(_allowed(draft)),
-            remedy=f'"recipes.instance_types=[{draft.instance.name}]" if you know that it fits',
+            allowed=", ".join(allowed),
+            remedy=None if lack else remedy,
         )
 
 
-@rule("E233", "recipes.instance_types", source=_TABLE)
+@rule("E235", "instance_type", "recipes.instance_types", "recipes.run.model_type", _SPECS, source=_TABLE)
+def program_finds_its_accelerators(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A program for GPUs fails on an instance without any, after the instance was waited and paid for."""
+    allowed, lack = _allowed(draft), _lack(draft)
+    if lack and (not allowed or draft.instance.name in allowed):
+        needed = instances.RESOURCES[interface(draft.recipe.run.model_type).accelerator]
+        fitting = [name for name in allowed if _resource(draft, name) == needed]
+        yield problem(
+            "instance_type",
+            f"{lack}, which {draft.recipe.run.model_type} trains on",
+            value=draft.instance.name,
+            allowed=", ".join(fitting) or "recipes instances --accelerator NVIDIA lists the types",
+        )
+
+
+@rule("E233", "recipes.instance_types", _SPECS, source=_TABLE)
 def listed_instances_are_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A misspelt type in a recipe's list would refuse the one that was meant."""
     known = list(instances.table())
     for i, name in enumerate(draft.recipe.instance_types):
-        if instances.canonical(name) not in known:
+        if instances.canonical(name) not in known and not _is_described(draft, name):
             yield problem(
                 f"recipes.instance_types.{i}",
-                "is not an instance type this program knows",
+                _UNKNOWN,
                 value=name,
+                allowed=f"recipes instances lists all; {_SPECS} describes others",
                 remedy=did_you_mean(instances.canonical(name), known),
             )
 
 
-@rule("E232", "instance_type", "recipes.trainer.devices", source=_TABLE)
+@rule("E234", _SPECS, source=_TABLE)
+def descriptions_are_complete(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A job depends on these values, so the description of a type gives what the table lacks."""
+    specs = draft.recipe.instance_specs or ()
+    keys = ", ".join(instance_specs.InstanceSpec.model_fields)
+    for i, spec in enumerate(specs):
+        if lacking := instance_specs.missing(spec):
+            yield problem(
+                f"{_SPECS}.{i}",
+                f"the description of {spec.name} lacks {', '.join(lacking)}, and so does the table",
+                allowed=keys,
+                remedy=_example(spec.name),
+            )
+    for name, count in Counter(instances.canonical(spec.name) for spec in specs).items():
+        if count > 1:
+            yield problem(_SPECS, f"{name} is described {count} times", allowed="one description of each type")
+
+
+@rule("E232", "instance_type", "recipes.trainer.devices", _SPECS, source=_TABLE)
 def devices_exist(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A node cannot run more processes than it has devices for."""
     if draft.instance and draft.instance.processes and draft.devices > draft.instance.processes:
@@ -65,6 +108,36 @@ def devices_exist(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pro
         )
 
 
+def _lack(draft: Draft) -> str:
+    """Return in words which accelerators the recipe's program needs and the instance does not have; "" for none."""
+    kind = interface(draft.recipe.run.model_type).accelerator
+    if draft.instance is None or kind is None or draft.instance.accelerator_resource == instances.RESOURCES[kind]:
+        return ""
+    has = f"{draft.instance.name} has {draft.instance.accelerator or 'no accelerators'}"
+    return f"{has}, not {'NVIDIA GPUs' if kind == 'gpu' else 'Trainium chips'}"
+
+
+def _resource(draft: Draft, name: str) -> str | None:
+    instance = draft.instance_of(name)
+    return instance and instance.accelerator_resource
+
+
+def _is_described(draft: Draft, name: str) -> bool:
+    specs = draft.recipe.instance_specs or ()
+    return any(instances.canonical(spec.name) == instances.canonical(name) for spec in specs)
+
+
+def _example(name: str) -> str:
+    """Return a description of a type, of any where the name cannot be one."""
+    return instance_specs.EXAMPLE % (name if _NAME.fullmatch(instances.canonical(name)) else "p9.48xlarge")
+
+
 def _allowed(draft: Draft) -> list[str]:
-    """Return the instance types a recipe may run on; one that lists none may run on any."""
-    return [instances.canonical(name) for name in draft.recipe.instance_types] or list(instances.table())
+    """Return the instance types a recipe may run on: those it lists or describes; none if it may run on any."""
+    listed = [instances.canonical(name) for name in draft.recipe.instance_types]
+    described = [instances.canonical(spec.name) for spec in draft.recipe.instance_specs or ()]
+    return list(dict.fromkeys([*listed, *described])) if listed else []
+
+
+def _allowed_words(draft: Draft) -> str:
+    return ", ".join(_allowed(draft)) or f"one of the {len(instances.table())} types that recipes instances lists"

@@ -6,29 +6,27 @@ Source: Kubernetes, "Object Names and IDs" (RFC 1123 labels and subdomains), "La
 
 import re
 from collections.abc import Callable, Iterator
-from posixpath import isabs, normpath
 
+from launcher.backends.kubernetes.bounds import (
+    ANNOTATIONS_LIMIT,
+    DNS_LABEL,
+    DNS_SUBDOMAIN,
+    OWN_ANNOTATIONS,
+    is_annotation_key,
+    is_label_key,
+    is_label_value,
+)
 from launcher.backends.kubernetes.objects import PREFIX
 from launcher.check import Draft
+from launcher.instances import canonical
 from launcher.problems import Problem
-from launcher.recipe import Model
 from launcher.rules import rule
-from launcher.rules.secrets import holds_credentials, names_secret
-from launcher.scales import leaves
+from launcher.secret_forms import holds_credentials
+from launcher.secret_names import names_secret
+from launcher.syntax import IMAGE_FORM, is_image
 
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
 _LABELS = "Kubernetes, Labels and Selectors: Syntax and character set"
-DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_IMAGE = re.compile(
-    r"(?:(?:[a-zA-Z0-9](?:[-a-zA-Z0-9.]*[a-zA-Z0-9])?)(?::\d{1,5})?/)?"
-    r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[a-z0-9+._-]+:[0-9a-fA-F]{32,})?"
-)
-_QUANTITY = re.compile(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|Pi|Ei|m|k|M|G|T|P|E)?")
-_ANNOTATIONS_LIMIT = 256 << 10
-"""Bytes of an object's annotations, keys and values. Source: Kubernetes, ValidateAnnotations."""
 _RESERVED = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|x-k8s\.io)$")
 
 
@@ -66,20 +64,22 @@ def namespace_is_dns_label(draft: Draft, problem: Callable[..., Problem]) -> Ite
     "cluster.node_selector",
     "cluster.queue_name",
     "cluster.workload_priority_class",
+    "cluster.tolerations",
+    "instance_type",
     source=_LABELS,
     backend="k8s",
 )
 def labels_are_labels(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A label key has a name of at most 63 characters and an optional DNS prefix; a value at most 63 characters."""
     for path, key, values in _labels(draft):
-        if not _is_qualified_name(key):
+        if key is not None and not is_label_key(key):
             yield problem(path, "is no label key", value=key, allowed="[dns-prefix/]name, name of 1 to 63 characters")
         for value in values:
-            if value and not _LABEL_NAME.fullmatch(value):
+            if not is_label_value(value):
                 yield problem(
                     path,
                     "is no label value",
-                    value=None if names_secret(key) else value,
+                    value=None if names_secret(key or "") else value,
                     allowed="at most 63 letters, digits, -, _ and ., starting and ending with a letter or digit",
                 )
     for name in draft.settings.custom_labels or {}:
@@ -100,8 +100,14 @@ def labels_are_labels(draft: Draft, problem: Callable[..., Problem]) -> Iterator
             )
 
 
-def _labels(draft: Draft) -> Iterator[tuple[str, str, list[str]]]:
+def _labels(draft: Draft) -> Iterator[tuple[str, str | None, list[str]]]:
+    """Yield path, key and values of everything that is, or selects, a label or a taint."""
     settings = draft.settings
+    if draft.instance:  # an unknown one is a Problem of its own
+        yield "instance_type", settings.instance_type_label, [canonical(draft.launch.instance_type)]
+    for i, each in enumerate(settings.tolerations or ()):
+        yield f"cluster.tolerations.{i}.key", each.key or None, []
+        yield f"cluster.tolerations.{i}.value", None, [each.value or ""]
     for name in ("custom_labels", "node_selector"):
         for key, value in (getattr(settings, name) or {}).items():
             yield f"cluster.{name}.{key}", key, [value]
@@ -113,11 +119,6 @@ def _labels(draft: Draft) -> Iterator[tuple[str, str, list[str]]]:
             yield f"cluster.{name}", name, [value]
 
 
-def _is_qualified_name(key: str) -> bool:
-    prefix, slash, name = key.rpartition("/")
-    return bool(_LABEL_NAME.fullmatch(name)) and (not slash or bool(DNS_SUBDOMAIN.fullmatch(prefix)))
-
-
 @rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set", backend="k8s")
 def annotations_are_annotations(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An annotation's key is written like a label's, and all hold 256 KiB; Kueue's elastic-job is of other jobs.
@@ -125,11 +126,12 @@ def annotations_are_annotations(draft: Draft, problem: Callable[..., Problem]) -
     The launcher's own prefix is reserved.
     """
     size = sum(len(text.encode()) for item in (draft.settings.annotations or {}).items() for text in item)
-    if size > _ANNOTATIONS_LIMIT:
-        yield problem("cluster.annotations", f"are {size} bytes", allowed=f"at most {_ANNOTATIONS_LIMIT}")
+    if size > (most := ANNOTATIONS_LIMIT - OWN_ANNOTATIONS):
+        allowed = f"at most {most} bytes, as an object holds {ANNOTATIONS_LIMIT}, the launcher's own among them"
+        yield problem("cluster.annotations", f"are {size} bytes", allowed=allowed)
     for key in draft.settings.annotations or {}:
         path = f"cluster.annotations.{key}"
-        if not _is_qualified_name(key):
+        if not is_annotation_key(key):
             yield problem(
                 path,
                 "is no annotation key",
@@ -149,52 +151,9 @@ def image_is_a_reference(draft: Draft, problem: Callable[..., Problem]) -> Itera
     image = draft.launch.container
     if not image:
         yield problem("container", "the recipe has no image of its own", remedy="container=<registry>/<name>:<tag>")
-    elif not _IMAGE.fullmatch(image):
+    elif not is_image(image):
         shown = {"where": "container"} if holds_credentials(image) else {"value": image}
-        yield problem("container", "is no image reference", allowed="[registry[:port]/]name[:tag][@digest]", **shown)
-
-
-@rule("E306", "cluster.volumes", "cluster.persistent_volume_claims", source="Kubernetes, Volumes", backend="k8s")
-def volumes_are_named(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A volume's name is a DNS label of its own; a claim's is a DNS name."""
-    for i, volume in enumerate(volumes := draft.settings.volumes or []):
-        claims = range(len(draft.settings.persistent_volume_claims or []))
-        taken = {"config", "shm", *(f"claim-{n}" for n in claims), *(other.volumeName for other in volumes[:i])}
-        if not DNS_LABEL.fullmatch(volume.volumeName) or volume.volumeName in taken:
-            yield problem(
-                f"cluster.volumes.{i}.volumeName",
-                "is no free DNS label",
-                value=volume.volumeName,
-                allowed=f"1 to 63 lower-case letters, digits and -; not {', '.join(sorted(taken))}",
-            )
-    for i, claim in enumerate(draft.settings.persistent_volume_claims or []):
-        if not DNS_SUBDOMAIN.fullmatch(claim.claimName):
-            path = f"cluster.persistent_volume_claims.{i}.claimName"
-            yield problem(
-                path, "is no DNS name", value=claim.claimName, allowed="lower-case letters, digits, - and ."
-            )
-
-
-@rule("E313", "cluster.volumes", "cluster.persistent_volume_claims", source="Kubernetes, Volumes", backend="k8s")
-def mounts_are_paths(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Paths are absolute, and nothing is mounted over something else."""
-    taken = {"/config", "/dev/shm"}
-    for path, mount in _mounts(draft.settings.volumes or [], draft.settings.persistent_volume_claims or []):
-        if not isabs(mount):
-            yield problem(path, "is no absolute path", value=mount, remedy=f"/{mount}")
-        if path.endswith("mountPath"):
-            mount = normpath(mount)
-            if mount in taken:
-                yield problem(path, "is mounted twice", value=mount, allowed=f"not {', '.join(sorted(taken))}")
-            taken.add(mount)
-
-
-def _mounts(volumes: list[Model], claims: list[Model]) -> Iterator[tuple[str, str]]:
-    for i, volume in enumerate(volumes):
-        yield f"cluster.volumes.{i}.mountPath", volume.mountPath
-        yield f"cluster.volumes.{i}.hostPath", volume.hostPath
-    for i, claim in enumerate(claims):
-        yield f"cluster.persistent_volume_claims.{i}.mountPath", claim.mountPath
+        yield problem("container", "is no image reference", allowed=IMAGE_FORM, **shown)
 
 
 @rule(
@@ -235,52 +194,3 @@ def weights_match_preferences(draft: Draft, problem: Callable[..., Problem]) -> 
             value=selector.weights,
             allowed="one each",
         )
-
-
-@rule(
-    "E309",
-    "recipes.resources",
-    source="Kubernetes, Resource Management for Pods and Containers: quantities",
-    backend="k8s",
-)
-def quantities_are_quantities(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Processors, memory and huge pages are quantities; a pod with huge pages names its memory too."""
-    resources = draft.recipe.resources
-    if resources and resources.hugepages is not None and resources.memory is None:
-        message = "huge pages need memory beside them"
-        yield problem(
-            "recipes.resources.hugepages", message, value=resources.hugepages, remedy="recipes.resources.memory=…"
-        )
-    for key in ("cpu", "hugepages", "memory"):
-        value = getattr(draft.recipe.resources, key, None)
-        if value is not None and not _QUANTITY.fullmatch(str(value)):
-            yield problem(f"recipes.resources.{key}", "is no Kubernetes quantity", value=value, allowed="e.g. 5120Mi")
-
-
-@rule("E310", "cluster.security_context", source="docs/decisions.md, Rendering", backend="k8s")
-def privilege_is_explicit(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A security context holds the API's own fields."""
-    known = {
-        "allowPrivilegeEscalation",
-        "appArmorProfile",
-        "capabilities",
-        "privileged",
-        "procMount",
-        "readOnlyRootFilesystem",
-        "runAsGroup",
-        "runAsNonRoot",
-        "runAsUser",
-        "seLinuxOptions",
-        "seccompProfile",
-    }
-    for key, value in leaves(draft.settings.security_context or {}):
-        if key and value in (None, "", [], {}):
-            yield problem(f"cluster.security_context.{key}", "is empty", remedy="leave it out")
-    for key in draft.settings.security_context or {}:
-        if key not in known:
-            yield problem(
-                f"cluster.security_context.{key}",
-                "is no field of a securityContext",
-                value=key,
-                allowed=", ".join(sorted(known)),
-            )

@@ -3,30 +3,40 @@
 What one member may be by itself is checked where it is typed (`backends/sagemaker/members.py`).
 """
 
-import re
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import constraints, parts
-from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SDK_NAMES, jobs_of, path_of, sm_rule
-from launcher.backends.sagemaker.members import FILE
+from launcher.backends.sagemaker.documented import FILE
+from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SCRIPT, SDK_NAMES, jobs_of, path_of, sm_rule
 from launcher.check import Draft
 from launcher.instances import canonical
+from launcher.nearest import did_you_mean
 from launcher.problems import Problem
 from launcher.rules import rule
+from launcher.rules.secrets import holds_credentials
 from launcher.scales import leaves
+from launcher.syntax import IMAGE_FORM, is_image
+
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.settings import SmJobs
 
 _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
-_EBS_ONLY = re.compile(r"ml\.(p[23]|t3|[cmr][4-8](i|n|i-flex)?)\.")
-"""Families without a disk of their own. Source: EC2, Instance store volumes."""
-_PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_config")
-"""Keys that name folders in S3."""
-_OWN_MEMBERS = (
-    *("DebugHookConfig", "DebugRuleConfigurations", "ExperimentConfig", "InfraCheckConfig", "ModelPackageConfig"),
-    *("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig", "SessionChainingConfig"),
+_SERVERLESS = ("accept_eula", "technique", "peft", "evaluation_type", "evaluator_arn", "sequence_length")
+"""Keys of `serverless` that say how a model is customized or evaluated."""
+_OF_CONTAINERS = (
+    *("algorithm_name", "checkpoints.s3_uri", "container_arguments", "container_entrypoint", "encrypt_traffic"),
+    *("environment", "image_access.mode", "instance_groups", "keep_alive_s", "metric_definitions"),
+    *("metrics_time_series", "network_isolation", "placement.multiple_jobs", "placement.specifications"),
+    *("source_dir", "spot", "tensorboard_config.output_path", "toolkit", "training_plan_arn", "volume_kms_key"),
 )
-"""Members of the request that no key sets but `request`."""
+"""Keys that describe the containers and instances of a job."""
+_PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_config", "debugger", "profiler")
+"""Keys that name folders in S3."""
 
 
 @sm_rule("E370", "role", "output_path", source=f"{API}: required members")
@@ -41,7 +51,7 @@ def required_keys_are_given(draft: Draft, problem: Callable[..., Problem]) -> It
             yield problem(f"{JOBS}.{key}", "is missing: a training job needs it", remedy=f"{JOBS}.{key}={example}")
 
 
-@sm_rule("E371", "algorithm_name", more=("container",), source=f"{API}: AlgorithmSpecification")
+@sm_rule("E371", "algorithm_name", "serverless", more=("container",), source=f"{API}: AlgorithmSpecification")
 def one_image(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job runs an image or an algorithm; given both or neither, it fails after it has been accepted.
 
@@ -52,11 +62,15 @@ def one_image(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem
         yield problem(
             f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
         )
-    elif not name and not image and draft.backend == "sm_jobs":
+    elif not name and not image and draft.backend == "sm_jobs" and not parts.is_serverless(jobs_of(draft)):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
-    for fault in constraints.faults(image, "AlgorithmSpecification.TrainingImage") if image else ():
+    faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage")) if image else []
+    for fault in faults:
         yield problem("container", fault.message, value=fault.value, allowed=fault.allowed)
+    if image and not faults and not is_image(image):
+        shown = {} if holds_credentials(image) else {"value": image}
+        yield problem("container", "is not an image reference", allowed=IMAGE_FORM, **shown)
 
 
 @sm_rule("E376", "stopping_condition", "spot", source=f"{API}: StoppingCondition, EnableManagedSpotTraining")
@@ -120,7 +134,7 @@ def capacity_is_of_one_kind(draft: Draft, problem: Callable[..., Problem]) -> It
 
 @sm_rule(
     "E378",
-    *("instance_groups", "inputs"),
+    *("instance_groups", "inputs", "placement"),
     more=("instance_type", "recipes.trainer", "recipes.distribution"),
     source=f"{API}: InstanceGroup; SageMaker Python SDK 2.257.6, validate_distribution",
 )
@@ -133,6 +147,10 @@ def groups_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pro
         for name in (each for each in wanted if each not in names):
             allowed = ", ".join(names) or "none without instance_groups"
             yield problem(f"{channel.path}.instance_groups", "there is no such group", value=name, allowed=allowed)
+    placed = sum(each.instance_count for each in jobs.placement.specifications or ())
+    if placed > draft.recipe.trainer.num_nodes:
+        message = f"places {placed} instances; the job is planned for {draft.recipe.trainer.num_nodes}"
+        yield problem(f"{JOBS}.placement.specifications", message, value=placed)
     for name in [name for name, times in Counter(names).items() if times > 1]:
         yield problem(path, "two groups have one name", value=name)
     if not names:
@@ -148,14 +166,16 @@ def groups_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pro
 
 @sm_rule("E379", "instance_groups", more=("instance_type",), source=f"{API}: ResourceConfig, InstanceType")
 def instances_train(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """EC2 and HyperPod have instance types that training jobs do not."""
+    """HyperPod has instance types that training jobs do not. One that a recipe describes may be newer."""
     known = constraints.instance_types()
-    if draft.instance and draft.instance.name not in known:
-        yield problem("instance_type", "no training job runs on that type", value=draft.instance.name)
-    for i, group in enumerate(parts.groups(jobs_of(draft))):
-        if canonical(group.instance_type) not in known:
-            path = f"{JOBS}.instance_groups.{i}.instance_type"
-            yield problem(path, "no training job runs on that type", value=group.instance_type)
+    named = {"instance_type": draft.instance.name} if draft.instance else {}
+    groups = enumerate(parts.groups(jobs_of(draft)))
+    named |= {f"{JOBS}.instance_groups.{i}.instance_type": group.instance_type for i, group in groups}
+    for path, name in named.items():
+        instance = draft.instance_of(name)
+        if canonical(name) not in known and (instance is None or instance.use):
+            remedy = did_you_mean(canonical(name), sorted(known))
+            yield problem(path, "no training job runs on that type", value=name, remedy=remedy)
 
 
 @sm_rule("E380", "volume_kms_key", "instance_groups", more=("instance_type",), source=f"{API}: VolumeKmsKeyId")
@@ -163,7 +183,7 @@ def own_disks_have_own_keys(draft: Draft, problem: Callable[..., Problem]) -> It
     """Instances with a disk of their own encrypt it by themselves, and refuse a key for it."""
     jobs = jobs_of(draft)
     types = [group.instance_type for group in parts.groups(jobs)] or [draft.launch.instance_type]
-    own = sorted({canonical(each) for each in types if not _EBS_ONLY.match(canonical(each))})
+    own = sorted({found.name for found in map(draft.instance_of, types) if found and found.nvme_gb})
     if jobs.volume_kms_key and own:
         path = path_of(draft, "volume_kms_key")
         yield problem(path, f"{', '.join(own)} encrypts its own disk", remedy=f"{JOBS}.volume_kms_key=null")
@@ -171,8 +191,8 @@ def own_disks_have_own_keys(draft: Draft, problem: Callable[..., Problem]) -> It
 
 @sm_rule(
     "E381",
-    *("tensorboard_config", "checkpoints", "mlflow", "image_access"),
-    source=f"{API}: TensorBoardOutputConfig, CheckpointConfig, MlflowConfig, TrainingImageConfig",
+    *("tensorboard_config", "checkpoints", "mlflow", "image_access", "debugger", "model_package", "serverless"),
+    source=f"{API}: TensorBoardOutputConfig, CheckpointConfig, MlflowConfig, TrainingImageConfig, DebugHookConfig",
 )
 def details_have_their_subject(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A detail of what is not asked for would silently do nothing."""
@@ -183,16 +203,31 @@ def details_have_their_subject(draft: Draft, problem: Callable[..., Problem]) ->
         ("mlflow", "experiment_name", "resource_arn"),
         ("mlflow", "run_name", "resource_arn"),
         ("image_access", "credentials_provider_arn", "mode"),
+        *(("debugger", key, "output_path") for key in ("local_path", "hook_parameters", "collections")),
+        ("model_package", "source_arn", "group_arn"),
+        *(("serverless", key, "base_model_arn") for key in _SERVERLESS),
+        ("serverless", "base_model_arn", "job_type"),
     )
     for section, detail, subject in pairs:
         held = getattr(jobs, section)
         if getattr(held, detail) and not getattr(held, subject):
             path = path_of(draft, f"{section}.{detail}")
             yield problem(path, f"needs {section}.{subject}", value=getattr(held, detail))
+    yield from _overlapping(jobs, functools.partial(problem, path_of(draft, "checkpoints.local_path")))
     if jobs.image_access.credentials_provider_arn and jobs.image_access.mode == "Platform":
         yield problem(
             f"{JOBS}.image_access.mode", "credentials are for a private registry", value="Platform", allowed="Vpc"
         )
+
+
+def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Yield that checkpoints and TensorBoard's logs, which go to different places, are in one folder."""
+    if not (jobs.checkpoints.s3_uri and jobs.tensorboard_config.output_path):
+        return
+    kept = PurePosixPath(jobs.checkpoints.local_path or parts.CHECKPOINTS)
+    logs = PurePosixPath(jobs.tensorboard_config.container_logs_path or parts.TENSORBOARD)
+    if kept.is_relative_to(logs) or logs.is_relative_to(kept):
+        yield problem(f"overlaps the folder of TensorBoard's logs, {logs}", value=str(kept))
 
 
 @rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS, backend="sm_jobs")
@@ -220,15 +255,32 @@ def keys_are_given_once(draft: Draft, problem: Callable[..., Problem]) -> Iterat
             yield problem(f"{KWARGS}.tags", "two tags have one key", value=key)
 
 
-@rule("E389", f"{JOBS}.request", source=API, backend="sm_jobs")
-def further_members_fit(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Members that no key sets are taken as they are, held to the API's own bounds; the others have keys."""
-    members = draft.settings.sm_jobs_config.request or {}
-    for name in members:
-        if name not in _OWN_MEMBERS:
-            path = f"{JOBS}.request.{name}"
-            yield problem(path, "is not for this key", value=name, allowed=", ".join(_OWN_MEMBERS))
-    own = {name: value for name, value in members.items() if name in _OWN_MEMBERS}
-    for name, value in own.items():
-        for fault in constraints.faults(value, name):
-            yield problem(f"{JOBS}.request.{fault.member}", fault.message, value=fault.value, allowed=fault.allowed)
+@sm_rule(
+    "E336",
+    *("serverless", *(key.partition(".")[0] for key in _OF_CONTAINERS)),
+    more=("container", "recipes.run.model_type", "recipes.training_cfg"),
+    source=f"{API}: ServerlessJobConfig",
+)
+def serverless_jobs_have_no_container(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """AWS runs a recipe of its own on instances of its choice: what describes a container would do nothing."""
+    jobs = jobs_of(draft)
+    if not parts.is_serverless(jobs):
+        return
+    message, path = "is of a container, which a serverless job does not have", f"{JOBS}.serverless"
+    if draft.backend == "contract":
+        yield problem(path, "AWS alone runs a serverless job", remedy="cluster=sm_jobs")
+    if draft.recipe.run.model_type != parts.SCRIPT:
+        remedy = "recipes=training/custom/script, and the job's own hyperparameters"
+        yield problem(path, "AWS runs a recipe of its own, not this one", remedy=remedy)
+    for key in _OF_CONTAINERS:
+        section, _, name = key.rpartition(".")
+        value = getattr(getattr(jobs, section) if section else jobs, name)
+        if value not in (None, False):
+            yield problem(path_of(draft, key), message, value=value, remedy=f"{JOBS}.{key}=null")
+    if draft.launch.container:
+        yield problem("container", message, value=draft.launch.container, remedy="container=null")
+    script = getattr(draft.recipe, "training_cfg", None)
+    if script and script.entry_script:
+        yield problem(
+            f"{SCRIPT}.entry_script", message, value=script.entry_script, remedy=f"{SCRIPT}.entry_script=null"
+        )

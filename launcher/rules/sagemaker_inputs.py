@@ -31,9 +31,13 @@ def channels_have_one_source(draft: Draft, problem: Callable[..., Problem]) -> I
         remedy = f"{JOBS}.inputs.channels takes both kinds, by name"
         yield problem(f"{JOBS}.inputs.file_system", message, remedy=remedy)
     for name, channel in (inputs.channels or {}).items():
-        if bool(channel.s3) == bool(channel.file_system):
-            message = "has two sources" if channel.s3 else "has no source"
-            yield problem(f"{JOBS}.inputs.channels.{name}", message, allowed="one of s3 and file_system")
+        sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
+        if sources != 1:
+            message = "has two sources" if sources else "has no source"
+            allowed = "one of s3, file_system and dataset_arn"
+            yield problem(f"{JOBS}.inputs.channels.{name}", message, allowed=allowed)
+        elif not channel.s3 and (channel.accept_eula is not None or channel.hub_content_arn):
+            yield problem(f"{JOBS}.inputs.channels.{name}", "accept_eula and hub_content_arn are of what s3 names")
         if channel.file_system and (channel.distribution != "FullyReplicated" or channel.instance_groups):
             path = f"{JOBS}.inputs.channels.{name}"
             yield problem(path, "a file system is mounted whole on every host", allowed="neither shares nor groups")

@@ -11,10 +11,11 @@ from launcher.backends.sagemaker import constraints, parts
 from launcher.backends.sagemaker.keys import API, JOBS, SCRIPT, jobs_of, path_of, sm_rule
 from launcher.check import Draft
 from launcher.environment import secret_references
-from launcher.instances import Instance, canonical, table
+from launcher.instances import Instance
 from launcher.problems import Problem
 from launcher.rules import rule
 from launcher.rules.custom import is_script
+from launcher.syntax import is_bucket
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.settings import SmJobs
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 _TOOLKIT = "sagemaker-training toolkit 5.1.4"
 _ENTRY = re.compile(r"(?!(.*/)?\.\.(/|$))[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*\.(py|sh)")
 """Source: sagemaker-training toolkit 5.1.4, entry_point.py; what ends otherwise is run as a command."""
+_STARTS = ("toolkit", "container_entrypoint", "algorithm_name")
+"""Keys that decide whether the toolkit starts the job's program."""
 _RESERVED_VARIABLES = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
 
 
 @sm_rule(
     "E382",
-    *("hyperparameters", "instance_groups"),
+    *("hyperparameters", "instance_groups", *_STARTS),
     more=("recipes.training_cfg", "recipes.distribution", "recipes.trainer", "instance_type"),
     source=f"{API}: HyperParameters; SageMaker Python SDK 2.257.6, Framework",
 )
@@ -68,10 +71,18 @@ def secrets_are_fetched(draft: Draft, problem: Callable[..., Problem]) -> Iterat
         yield problem(path, "a training job's request has no place for a secret", remedy=remedy)
 
 
-@rule("E385", SCRIPT, "recipes.run.model_type", "recipes.distribution", source=_TOOLKIT, backend="sm_jobs")
+@sm_rule(
+    "E385",
+    *("source_dir", *_STARTS),
+    more=(SCRIPT, "recipes.run.model_type", "recipes.distribution"),
+    source=_TOOLKIT,
+)
 def toolkit_starts_the_script(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The toolkit in the image starts a script and hands it hyperparameters, as --name value, sorted by name."""
-    if not is_script(draft) or jobs_of(draft).container_entrypoint:
+    if not is_script(draft):
+        return
+    if not _has_toolkit(draft):
+        yield from _unread(draft, problem)
         return
     script = draft.recipe.training_cfg
     if script.entry_module:
@@ -90,6 +101,21 @@ def toolkit_starts_the_script(draft: Draft, problem: Callable[..., Problem]) -> 
             seen.add(name.lstrip("-"))
 
 
+def _unread(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Yield the keys that only the toolkit reads, in a job that it does not start."""
+    key = path_of(draft, "source_dir")
+    remedy = f"{JOBS}.toolkit=true where the image has it, or {{}}=null"
+    message = "is read by the sagemaker-training toolkit, which does not start this job's program"
+    if source := jobs_of(draft).source_dir:
+        yield problem(key, message, value=source, remedy=remedy.format(key))
+    if draft.recipe.distribution is not None:
+        yield problem("recipes.distribution", message, remedy=remedy.format("recipes.distribution"))
+
+
+def _has_toolkit(draft: Draft) -> bool:
+    return parts.has_toolkit(parts.of_draft(draft))
+
+
 def _unpassable(name: str, value: Any, seen: set[str]) -> str | None:
     """Return why the toolkit would not hand an argument to the script as it is meant, None where it would."""
     bare = name.lstrip("-")
@@ -104,19 +130,20 @@ def _unpassable(name: str, value: Any, seen: set[str]) -> str | None:
     return None
 
 
-@rule(
+@sm_rule(
     "E386",
-    *("recipes.trainer", SCRIPT, "recipes.distribution", "instance_type"),
+    *_STARTS,
+    more=("recipes.trainer", SCRIPT, "recipes.distribution", "instance_type"),
     source=f"{_TOOLKIT}, torch_distributed.py: one process a GPU or Neuron core",
-    backend="sm_jobs",
 )
 def toolkit_starts_as_many(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Without MPI the toolkit itself decides how many processes a host runs: one for each device."""
-    if not is_script(draft) or draft.instance is None or jobs_of(draft).container_entrypoint:
+    if not is_script(draft) or draft.instance is None or not _has_toolkit(draft):
         return
     mpi = getattr(getattr(draft.recipe, "distribution", None), "is_mpi", False)
     starts = draft.instance.processes or 1
-    single = draft.devices == 1 and draft.recipe.trainer.num_nodes == 1
+    data_parallel = getattr(getattr(draft.recipe, "distribution", None), "is_data_parallel", False)
+    single = draft.devices == 1 and draft.recipe.trainer.num_nodes == 1 and not data_parallel
     if not mpi and not single and draft.devices != starts:
         yield problem(
             f"{SCRIPT}.run.ntasks_per_node",
@@ -128,15 +155,15 @@ def toolkit_starts_as_many(draft: Draft, problem: Callable[..., Problem]) -> Ite
 
 @sm_rule(
     "E368",
-    *("instance_groups",),
+    *("instance_groups", *_STARTS),
     more=("recipes.trainer", SCRIPT, "recipes.distribution", "instance_type"),
     source=f"{_TOOLKIT}, environment.py and runner.py",
 )
 def groups_start_as_many(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Instances of all groups run the script together, each as many processes as the plan counts."""
     jobs = jobs_of(draft)
-    found = [table().get(canonical(group.instance_type)) for group in parts.groups(jobs)]
-    if not is_script(draft) or jobs.container_entrypoint or draft.instance not in found:
+    found = [draft.instance_of(group.instance_type) for group in parts.groups(jobs)]
+    if not is_script(draft) or not _has_toolkit(draft) or draft.instance not in found:
         return
     distribution = getattr(draft.recipe, "distribution", None)
     for i, instance in enumerate(found):
@@ -173,7 +200,7 @@ def source_is_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterat
     """The toolkit unpacks an archive in S3, or takes a folder of the image, which is not this machine."""
     jobs, key = jobs_of(draft), path_of(draft, "source_dir")
     source, is_here = jobs.source_dir or "", draft.backend == "contract"
-    if not source or re.fullmatch(r"s3://[^/]+/.+\.tar\.gz", source) or source.startswith("/opt/"):
+    if not source or _is_archive(source) or source.startswith("/opt/"):
         return
     if not is_here:
         allowed = "s3://….tar.gz, or a folder of the image below /opt"
@@ -182,6 +209,11 @@ def source_is_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterat
     elif not Path(source).is_absolute():
         allowed = "a whole path, which begins with /, or s3://….tar.gz"
         yield problem(key, "is looked for from each host's own folder", value=source, allowed=allowed)
+
+
+def _is_archive(source: str) -> bool:
+    found = re.fullmatch(r"s3://([^/]+)/.+\.tar\.gz", source)
+    return found is not None and is_bucket(found[1])
 
 
 def _packed(source: str, jobs: "SmJobs", key: str) -> str:

@@ -10,8 +10,8 @@ from launcher.check import Draft
 from launcher.problems import Problem
 
 _PATH = "recipes.checkpointing.persistent.path"
-_KEPT, _DATA = "/opt/ml/checkpoints", "/opt/ml/input/data"
-"""Source: Amazon SageMaker API, CheckpointConfig: LocalPath; Channel: ChannelName."""
+_DATA = "/opt/ml/input/data"
+"""Source: Amazon SageMaker API, Channel: ChannelName."""
 
 
 @sm_rule("E265", "checkpoints", "inputs", more=("recipes.checkpointing",), source=f"{API}: CheckpointConfig, Channel")
@@ -22,7 +22,7 @@ def path_outlives_the_container(draft: Draft, problem: Callable[..., Problem]) -
     if not path.startswith("/"):
         return
     jobs = jobs_of(draft)
-    places = [jobs.checkpoints.local_path or _KEPT] if jobs.checkpoints.s3_uri else []
+    places = [jobs.checkpoints.local_path or parts.CHECKPOINTS] if jobs.checkpoints.s3_uri else []
     places += [
         f"{_DATA}/{channel.name}"
         for channel in parts.channels(jobs)
@@ -35,5 +35,5 @@ def path_outlives_the_container(draft: Draft, problem: Callable[..., Problem]) -
             "lies in no folder of the container that is kept: it would be lost with it",
             value=path,
             allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
-            remedy=f"{JOBS}.checkpoints.s3_uri=s3://<bucket>/<folder> {_PATH}={_KEPT}",
+            remedy=f"{JOBS}.checkpoints.s3_uri=s3://<bucket>/<folder> {_PATH}={parts.CHECKPOINTS}",
         )

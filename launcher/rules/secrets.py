@@ -1,28 +1,35 @@
 """Secrets are named, never written."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from launcher.check import Draft
 from launcher.environment import secret_references
-from launcher.problems import Problem, holds_token, is_secret
+from launcher.problems import Problem
 from launcher.recipe import SecretRef
 from launcher.rules import rule
 from launcher.scales import leaves
+from launcher.secret_forms import (
+    holds_credentials,
+    holds_secret,
+    holds_token,
+    holds_user_info,
+    is_clear,
+    is_reference,
+    is_written,
+)
+from launcher.secret_names import is_secret, names_secret
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
-"""Where the words of a name part: hfToken, hf-token, --hf_token."""
-_MODEL_TOKEN = re.compile(r"(^|_)(PAD|EOS|BOS|UNK|SEP|CLS|MASK|STOP|IMAGE|AUDIO|SPECIAL|DECODER_START)_TOKEN", re.I)
-"""Tokens of a vocabulary, which are no secrets."""
-_ASSIGNED = re.compile(r"""(?:\b(\w+)=|(?<![\w-])--([\w-]+)(?:=|\s+))['"]?([^\s'";&|]+)""")
-"""A variable or an option in a shell command, and its value."""
-_ELSEWHERE = ("$", "/", "<", "@", "s3://", "file:")
-"""How a value begins that only says where the secret is."""
 _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
 """Keys of a training job's request that are words, and that are values by name."""
+_CHECKED_FOR_URLS = (
+    *("env_vars.", "git.repo_url_or_path", "recipes.training_config.mlflow.tracking_uri", "cluster.annotations."),
+    *("recipes.training_cfg.script_args", "recipes.pre_script", "recipes.post_script", "cluster.custom_labels."),
+    *("cluster.command", "cluster.sm_jobs_config"),
+)
+"""Keys in which other rules look for URLs with credentials."""
 _DECISION = "docs/decisions.md, Secrets are references"
 
 
@@ -30,25 +37,13 @@ _DECISION = "docs/decisions.md, Secrets are references"
 def env_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A variable that is named like a secret names where the secret is."""
     for name, value in (draft.launch.env_vars or {}).items():
-        if names_secret(name) and value is not None and not isinstance(value, SecretRef):
+        if not isinstance(value, SecretRef) and is_clear(name, value):
             yield problem(
                 f"env_vars.{name}",
                 "looks like a secret written in clear; it would end up in files and logs",
                 allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
                 where=f"env_vars.{name}",
             )
-
-
-def names_secret(name: str) -> bool:
-    """Tell whether a name, in any spelling, is that of a secret."""
-    spelled = _HUMP.sub("_", name)
-    return is_secret(spelled) and not _MODEL_TOKEN.search(spelled)
-
-
-def _is_written(value: Any) -> bool:
-    """Tell whether a value of that name would be the secret itself, and not where it is or whether there is one."""
-    is_word = isinstance(value, str) and value.lower() not in ("", "true", "false", "none", "null")
-    return is_word and not value.startswith(_ELSEWHERE)
 
 
 @rule("E603", "recipes.training_config.mlflow", "git", source=_DECISION)
@@ -69,22 +64,11 @@ def urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterat
             yield problem(path, "holds credentials", remedy=remedies[path], where=where)
 
 
-def holds_credentials(url: str) -> bool:
-    """Tell whether a URL carries a password, or a user name that a web server would take for one."""
-    if "://" not in url:
-        return False
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # brackets that hold no address; what it is must not matter to a secret in it
-        return "@" in url
-    return parts.password is not None or (parts.username is not None and parts.scheme in ("http", "https"))
-
-
 @rule("E606", "env_vars", source=_DECISION)
 def env_urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A proxy's or a database's password in a variable is a secret too."""
     for name, value in (draft.launch.env_vars or {}).items():
-        if isinstance(value, str) and holds_credentials(value):
+        if isinstance(value, str) and not names_secret(name) and holds_secret(value):
             allowed = "{secretKeyRef: {name: …, key: …}} or {env: NAME}"
             yield problem(f"env_vars.{name}", "holds credentials", allowed=allowed, where=f"env_vars.{name}")
 
@@ -92,9 +76,25 @@ def env_urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> It
 @rule("E607", "recipes", source=_DECISION)
 def recipe_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key that is named like a secret, declared in extra_keys, would be written into the configuration."""
-    for path, value in leaves(draft.composition.tree["recipes"]):
-        if is_secret(path.rpartition(".")[2]) and isinstance(value, str) and value:
-            yield problem(f"recipes.{path}", "looks like a secret written in clear", where=f"recipes.{path}")
+    for path in _named_secrets(draft.composition.tree["recipes"], "recipes"):
+        if path.startswith("recipes.training_cfg.script_args."):
+            continue  # E608 is about these
+        yield problem(path, "looks like a secret written in clear", where=path)
+
+
+def _named_secrets(tree: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Yield the path of each value under a secret's name, of any type, that is not a reference."""
+    for key, value in tree.items():
+        if is_clear(str(key), value):
+            yield f"{path}.{key}"
+        elif isinstance(value, Mapping) and not is_reference(value):
+            yield from _named_secrets(value, f"{path}.{key}")
+        elif isinstance(value, list):
+            words = [each for each in value if isinstance(each, str)]
+            if any(word.startswith("-") for word in words) and holds_secret(" ".join(words)):
+                yield f"{path}.{key}"
+            for i, each in enumerate(value):
+                yield from _named_secrets(each, f"{path}.{key}.{i}") if isinstance(each, Mapping) else ()
 
 
 @rule(
@@ -114,7 +114,7 @@ def words_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Itera
     for path in dict.fromkeys((*_argument_secrets(draft), *_command_secrets(draft), *_labelled_secrets(draft))):
         yield problem(path, "looks like a secret written in clear", remedy=remedy, where=path)
     for path, value in leaves(draft.composition.tree["recipes"]):
-        if path.rpartition(".")[2] == "use_wandb" and _is_written(value):
+        if path.rpartition(".")[2] == "use_wandb" and isinstance(value, str) and is_written(value):
             path = f"recipes.{path}"
             message = "a text here may be an API key, which would be written into the bundle"
             remedy = f"{path}=null, and env_vars.WANDB_API_KEY={{secretKeyRef: {{name: …, key: …}}}}"
@@ -126,8 +126,7 @@ def _argument_secrets(draft: Draft) -> Iterator[str]:
     for i, argument in enumerate((script and script.script_args) or ()):
         for name, value in argument.items():
             texts = value if isinstance(value, list) else [value]
-            is_named = names_secret(name) and any(map(_is_written, texts))
-            if is_named or any(isinstance(text, str) and holds_credentials(text) for text in texts):
+            if is_clear(name, texts) or any(isinstance(text, str) and holds_secret(text) for text in texts):
                 yield f"recipes.training_cfg.script_args.{i}.{name}"
 
 
@@ -141,17 +140,15 @@ def _command_secrets(draft: Draft) -> Iterator[str]:
     )
     for path, texts in given:
         for i, text in enumerate(texts):
-            for variable, option, value in _ASSIGNED.findall(text):
-                if names_secret(variable or option) and _is_written(value):
-                    yield path if path.startswith("cluster.") else f"{path}.{i}"
+            if holds_secret(text):
+                yield path if path.startswith("cluster.") else f"{path}.{i}"
 
 
 def _labelled_secrets(draft: Draft) -> Iterator[str]:
     labels = ((f"cluster.{name}", getattr(draft.settings, name, None)) for name in ("annotations", "custom_labels"))
     for section, given in (*labels, *_of_training_job(draft, *_NAMED)):
         for name, value in (given or {}).items():
-            is_named = names_secret(name.rpartition("/")[2]) and _is_written(value)
-            if is_named or (isinstance(value, str) and holds_credentials(value)):
+            if is_clear(name.rpartition("/")[2], value) or (isinstance(value, str) and holds_secret(value)):
                 yield f"{section}.{name}"
 
 
@@ -166,11 +163,20 @@ def _of_training_job(draft: Draft, *keys: str) -> Iterator[tuple[str, Any]]:
 
 @rule("E609", source=_DECISION)
 def values_hold_no_token(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Tokens have a form that they are told by, whatever the key is called that holds one."""
-    for path, value in leaves(draft.composition.tree):
-        if isinstance(value, str | list) and holds_token(str(value)) and not is_secret(path):
-            remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
+    """Tokens and URLs with credentials show by their form, whatever the key is called that holds one."""
+    remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
+    texts = [
+        (path, f"{path} {value}")
+        for path, value in leaves(draft.composition.tree)
+        if isinstance(value, str | list) and value and not is_secret(path)
+    ]
+    checked = (*_CHECKED_FOR_URLS, "container") if draft.backend == "k8s" else _CHECKED_FOR_URLS
+    has_tokens = holds_token("\n".join(text for _, text in texts))  # one search instead of hundreds
+    for path, text in texts:
+        if has_tokens and holds_token(text):
             yield problem(path, "holds an access token or a key in clear", remedy=remedy, where=path)
+        elif "@" in text and not path.startswith(checked) and holds_user_info(text):
+            yield problem(path, "holds a URL with credentials", remedy=remedy, where=path)
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from launcher.check import Draft
+from launcher.fields import Model
 from launcher.problems import Problem
-from launcher.recipe import Model
 from launcher.rules import SIZES, rule
 from launcher.rules.batches import is_uneven, planned
 from launcher.rules.custom import is_unstated, states_no_processes
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _D = "recipes.distribution"
 _MPI = f"{_D}.mpi"
 _LIBRARY = f"{_D}.smdistributed.modelparallel"
+_DATA = f"{_D}.smdistributed.dataparallel"
 _P = f"{_LIBRARY}.parameters"
 _WORLD = (_D, "recipes.trainer", "recipes.training_cfg.run", "instance_type", *SIZES)
 _ARGS = "training_config.training_args"
@@ -308,16 +309,22 @@ def processes_agree(draft: Draft, problem: Callable[..., Problem]) -> Iterator[P
     )
 
 
-@rule("E253", _MPI, source="sagemaker-training toolkit 5.1.4, mpi.py; mpirun(1)")
+@rule("E253", _MPI, _DATA, source="sagemaker-training toolkit 5.1.4, mpi.py and smdataparallel.py; mpirun(1)")
 def options_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Custom options are split at blanks, and must leave the number of ranks and their places as they are planned."""
     distribution = _distribution(draft)
-    options = distribution.mpi.custom_mpi_options if distribution and distribution.is_mpi else None
-    if not options:
-        return
+    if distribution and distribution.is_mpi and (options := distribution.mpi.custom_mpi_options):
+        yield from _option_faults(f"{_MPI}.custom_mpi_options", options, problem)
+    data = distribution.smdistributed.dataparallel if distribution and distribution.is_data_parallel else None
+    if data and data.custom_mpi_options:
+        yield from _option_faults(f"{_DATA}.custom_mpi_options", data.custom_mpi_options, problem)
+
+
+def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Yield what mpirun would not take as it is meant of the options at `path`."""
     from launcher import mpi  # few recipes need it, and its import costs every launch milliseconds
 
-    path, words = f"{_MPI}.custom_mpi_options", options.split()
+    words = options.split()
     if re.search("[\"'\\\\]", options):
         yield problem(path, "quotes and backslashes reach mpirun as they are, as parts of a word", value=options)
     if moving := [w for w in words if w.partition("=")[0] in mpi.PLACING or w.startswith(mpi.PLACING_PARAMETERS)]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import contract
+from launcher.runtime import store_errors
 from launcher.runtime.durable import write_text
 
 METRIC_NAMES = ("loss", "learning_rate", "world_size", "samples_per_s")
@@ -138,6 +139,7 @@ class _Courier:
         self._tracking_uri = tracking_uri
         self._run_id = run_id
         self._client: Any = None
+        self._errors: tuple[type[Exception], ...] = (OSError,)
         self._last_acknowledged: int | None = None
         self._last_further: dict[str, int] = {}
 
@@ -219,20 +221,19 @@ class _Courier:
         for name, value in REQUEST_SETTINGS.items():
             os.environ.setdefault(name, value)
         from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
+
+        self._errors = store_errors.raised()
 
         try:
             self._client = MlflowClient(tracking_uri=self._tracking_uri)
-        except (MlflowException, OSError) as error:
-            raise TrackingUnavailable(str(error)) from error
+        except self._errors as error:
+            raise TrackingUnavailable(store_errors.plain(error)) from error
 
     def _last_step_of_server(self, name: str) -> int:
-        from mlflow.exceptions import MlflowException
-
         try:
             history = self._client.get_metric_history(self._run_id, self._prefix + name)
-        except (MlflowException, OSError) as error:
-            raise TrackingUnavailable(str(error)) from error
+        except self._errors as error:
+            raise TrackingUnavailable(store_errors.plain(error)) from error
         return max((metric.step for metric in history), default=0)
 
     def _log(self, lines: Sequence[_Line]) -> None:
@@ -248,15 +249,14 @@ class _Courier:
 
     def _log_points(self, points: list[_Point]) -> None:
         from mlflow.entities import Metric
-        from mlflow.exceptions import MlflowException
 
         try:
             metrics = [Metric(self._prefix + name, *others) for name, *others in points]
             self._client.log_batch(self._run_id, metrics=metrics)
-        except (MlflowException, OSError) as error:
+        except self._errors as error:
             self._last_acknowledged = None
             self._last_further.clear()
-            raise TrackingUnavailable(str(error)) from error
+            raise TrackingUnavailable(store_errors.plain(error)) from error
 
 
 def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:

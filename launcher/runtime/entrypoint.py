@@ -6,13 +6,14 @@ DIR holds one configuration per cluster size; the size that started picks its ow
 import argparse
 from pathlib import Path
 
-from launcher import contract
+from launcher import contract, redaction
 from launcher.runtime import agent
 from launcher.runtime.warm import run_warm
 
 
 def main() -> None:
     """Train the configuration of this cluster size and end the process."""
+    redaction.install()
     run_warm()
     # First of all: until the handler is installed, the agent's stop signal kills this process.
     agent.install_event_handler()

@@ -142,9 +142,9 @@ def test_image_interface(manifests):
     expected = {
         "GIT_REPO_URL": "", "GIT_BRANCH": "", "GIT_COMMIT": "", "GIT_UPDATE_ADAPTER": "",
         "NODES": "2", "NTASKS_PER_NODE": "8", "JOB_NAME": name,
-        "SCRIPT_PATH": "amzn_awsllm_fine_tuning.train_hp", "SCRIPT_ARGS": "--config-path=/config",
+        "SCRIPT_PATH": "-m amzn_awsllm_fine_tuning.train_hp", "SCRIPT_ARGS": "--config-path=/config",
         "PRE_SCRIPT_COMMANDS": "a;b", "POST_SCRIPT_COMMANDS": "", "USE_HYPERPODRUN": "true",
-        "INSTANCE_TYPE": "ml.p5.48xlarge", "NCCL_DEBUG": "WARN", "HYPERPOD_SIGNAL_COORDINATION": "distributed",
+        "INSTANCE_TYPE": "p5.48xlarge", "NCCL_DEBUG": "WARN", "HYPERPOD_SIGNAL_COORDINATION": "distributed",
     }  # fmt: skip
     assert env(job).items() >= expected.items()
     assert container(job)["ports"] == [{"name": "agent", "containerPort": 8080}]
@@ -169,7 +169,7 @@ def test_command_and_git_of_the_user(manifests):
         "git.update_adapter=true",
     )
     assert container(job)["command"] == ["python", "train.py"]
-    assert (env(job)["SCRIPT_PATH"], env(job)["GIT_BRANCH"]) == ("my.module", "main")
+    assert (env(job)["SCRIPT_PATH"], env(job)["GIT_BRANCH"]) == ("-m my.module", "main")
     assert env(job)["GIT_UPDATE_ADAPTER"] == "true"
 
 

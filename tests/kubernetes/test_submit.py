@@ -6,10 +6,12 @@ import json
 import pytest
 from kube_api import CANARY, USER_TOKEN
 
+from launcher.backends.kubernetes.backend import KubernetesBackend
 from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.objects import DIGEST, path
 from launcher.backends.kubernetes.submit import submit, validate
 from launcher.problems import ProblemsFound
+from launcher.specs import JobState
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -81,6 +83,19 @@ def test_what_an_earlier_job_left_goes_with_the_new_one(space, bundle):
     new = submit(connection, made).job["metadata"]["uid"]
     (owner,) = space.get(MAP, f"training-config-{made.job_name}")["metadata"]["ownerReferences"]
     assert old != new == owner["uid"]
+
+
+def test_an_ended_job_that_is_cleared_can_be_submitted_again(space, bundle):
+    made, backend = bundle(), KubernetesBackend()
+    first = backend.submit(made)
+    space.conditions(made.job_name, "Completed")
+    assert backend.status(first).state is JobState.SUCCEEDED
+    backend.clear(first)
+    assert nothing_is_left(space)
+    second = backend.submit(made)
+    assert second.is_new and second.uid != first.uid
+    backend.clear(first)  # the record of an earlier job: its name now is another one's
+    assert backend.status(second).state is not JobState.GONE
 
 
 def test_a_launch_that_died_before_its_last_step_is_finished_by_the_next(space, bundle):

@@ -1,9 +1,11 @@
 """Real ranks for the runtime's tests: forked processes that share a gloo group on this machine."""
 
 import json
+import logging
 import os
 import pickle
 import socket
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +54,7 @@ def _fork(rank: int, world_size: int, port: int, work: Callable[[Place], Any], f
         return child
     code = 1
     try:
+        leave_locks_behind()
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         torch.set_num_threads(1)
         place = Place(rank, world_size, rank, world_size, torch.device("cpu"))
@@ -66,6 +69,13 @@ def _fork(rank: int, world_size: int, port: int, work: Callable[[Place], Any], f
             process_group.leave(code)
         finally:
             os._exit(1)  # a rank never returns into the tests of its parent
+
+
+def leave_locks_behind() -> None:
+    """Give a forked rank streams of its own: a thread of the parent, such as a server's, may hold a buffer's lock."""
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        getattr(logger, "handlers", []).clear()
+    sys.stdout, sys.stderr = (os.fdopen(os.dup(stream), "w", buffering=1) for stream in (1, 2))
 
 
 def tiny_config(world_size: int = 1, **changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from runtime_ranks import RANDOM_KILLS, fork_ranks, run_ranks
+from runtime_ranks import RANDOM_KILLS, fork_ranks, leave_locks_behind, run_ranks
 
 from launcher.runtime import agent, randomness
 from launcher.runtime.checkpoint import Checkpoints, FolderInUse, latest_progress
@@ -60,6 +60,7 @@ def in_child(work) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 1
     try:
+        leave_locks_behind()
         torch.set_num_threads(1)
         work()
         code = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runtime_ranks import run_ranks, unused_port
+from runtime_ranks import leave_locks_behind, run_ranks, unused_port
 from test_tiers import SECTION, alone, load, save_steps, settings, steps_in
 
 from launcher import contract
@@ -305,6 +305,7 @@ def run_example(num_steps: int, folder: Path) -> list[tuple[str, str]]:
     if not child:
         code = 1
         try:
+            leave_locks_behind()
             os.chdir(folder)
             torch.set_num_threads(1)  # the others are not forked
             place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}

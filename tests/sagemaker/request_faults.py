@@ -6,67 +6,78 @@ LONG = "x" * 600
 SDK = f"{J}.additional_estimator_kwargs"
 EFS = "{id: fs-01234567, type: EFS, directory_path: /x}"
 CFG = "recipes.training_cfg"
+HUB = "arn:aws:sagemaker:eu-west-1:aws:hub-content/SageMakerPublicHub"
+BASE_MODEL, DATASET = f"{HUB}/Model/llama/1.0.0", f"{HUB}/DataSet/mine/1.0.0"
+PACKAGE = "arn:aws:sagemaker:eu-west-1:123456789012:model-package/mine/1"
+SERVERLESS = ("container=null", "training_cfg.entry_script=null")
+ON_BASE_MODEL = (f"{J}.serverless.base_model_arn={BASE_MODEL}", f"{J}.serverless.job_type=FineTuning")
+DIST = "++recipes.distribution"
 FAULTS = {
     # one fault each: overrides, code, path, a word of the text
     "no-role": ((f"{J}.role=null",), "E370", f"{J}.role", "missing"),
     "no-output": ((f"{J}.output_path=null",), "E370", f"{J}.output_path", "missing"),
-    "recipe-by-https": ((f"{J}.recipe_path=https://b/x",), "E369", f"{J}.recipe_path", "s3://bucket/folder"),
+    "recipe-by-https": (
+        (f"{J}.recipe_path=https://data.s3.eu-west-1.amazonaws.com/x",),
+        "E369",
+        f"{J}.recipe_path",
+        "s3://bucket/folder",
+    ),
     "role-form": ((f"{J}.role=arn:aws:iam::12:role/train-role",), "E102", f"{J}.role", "RoleArn has another form"),
     "role-length": ((f"{J}.role=a",), "E102", f"{J}.role", "20 to 2048"),
     "output-form": ((f"{J}.output_path=/tmp",), "E102", f"{J}.output_path", "s3"),
-    "output-length": ((f"{J}.output_path=s3://{LONG * 2}",), "E102", f"{J}.output_path", "0 to 1024"),
+    "output-length": ((f"{J}.output_path=s3://data/{LONG * 2}",), "E102", f"{J}.output_path", "0 to 1024"),
     "both-images": ((f"{J}.algorithm_name=mine",), "E371", f"{J}.algorithm_name", "container=null"),
     "no-image": (("container=null",), "E371", "container", "no image"),
     "image-length": ((f"container={LONG}",), "E371", "container", "0 to 255"),
     "algorithm-form": ((f"{J}.algorithm_name=a-", "container=null"), "E102", f"{J}.algorithm_name", "form"),
     "mode": ((f"{J}.input_mode=Nope",), "E102", f"{J}.input_mode", "FastFile"),
-    "channel-form": ((f"{J}.inputs.s3={{a+b: s3://b/x/}}",), "E102", None, "ChannelName"),
-    "channel-length": ((f"{J}.inputs.s3={{{LONG[:65]}: s3://b/x/}}",), "E102", None, "1 to 64"),
+    "channel-form": ((f"{J}.inputs.s3={{a+b: s3://data/x/}}",), "E102", None, "ChannelName"),
+    "channel-length": ((f"{J}.inputs.s3={{{LONG[:65]}: s3://data/x/}}",), "E102", None, "1 to 64"),
     "channel-uri": ((f"{J}.inputs.s3={{a: ftp://b}}",), "E102", f"{J}.inputs.s3.a", "s3"),
     "fastfile-slash": (
-        (f"{J}.inputs.s3={{a: s3://b/x}}", f"{J}.input_mode=FastFile"),
+        (f"{J}.inputs.s3={{a: s3://data/x}}", f"{J}.input_mode=FastFile"),
         "E372",
         f"{J}.inputs.s3.a",
-        "s3://b/x/",
+        "s3://data/x/",
     ),
     "fastfile-manifest": (
-        (f"+{J}.inputs.channels.a={{s3: s3://b/m, mode: FastFile, s3_data_type: ManifestFile}}",),
+        (f"+{J}.inputs.channels.a={{s3: s3://data/m, mode: FastFile, s3_data_type: ManifestFile}}",),
         "E372",
         f"{J}.inputs.channels.a.s3_data_type",
         "prefixes only",
     ),
     "augmented-file": (
-        (f"+{J}.inputs.channels.a={{s3: s3://b/m, s3_data_type: AugmentedManifestFile}}",),
+        (f"+{J}.inputs.channels.a={{s3: s3://data/m, s3_data_type: AugmentedManifestFile}}",),
         "E372",
         f"{J}.inputs.channels.a.s3_data_type",
         "streamed",
     ),
     "augmented-whole": (
-        (f"+{J}.inputs.channels.a={{s3: s3://b/m, mode: Pipe, s3_data_type: AugmentedManifestFile}}",),
+        (f"+{J}.inputs.channels.a={{s3: s3://data/m, mode: Pipe, s3_data_type: AugmentedManifestFile}}",),
         "E372",
         f"{J}.inputs.channels.a.attribute_names",
         "missing",
     ),
     "attributes": (
-        (f"+{J}.inputs.channels.a={{s3: s3://b/m, attribute_names: [x]}}",),
+        (f"+{J}.inputs.channels.a={{s3: s3://data/m, attribute_names: [x]}}",),
         "E372",
         f"{J}.inputs.channels.a.attribute_names",
         "augmented",
     ),
     "attribute-count": (
-        (f"+{J}.inputs.channels.a={{s3: s3://b/m, attribute_names: [{','.join('x' * 17)}]}}",),
+        (f"+{J}.inputs.channels.a={{s3: s3://data/m, attribute_names: [{','.join('x' * 17)}]}}",),
         "E102",
         f"{J}.inputs.channels.a.attribute_names",
         "at most 16",
     ),
     "gzip-file": (
-        (f"+{J}.inputs.channels.a={{s3: s3://b/m/, compression: Gzip}}",),
+        (f"+{J}.inputs.channels.a={{s3: s3://data/m/, compression: Gzip}}",),
         "E372",
         f"{J}.inputs.channels.a.compression",
         "Pipe",
     ),
     "recordio-fastfile": (
-        (f"+{J}.inputs.channels.a={{s3: s3://b/m/, mode: FastFile, record_wrapper: RecordIO}}",),
+        (f"+{J}.inputs.channels.a={{s3: s3://data/m/, mode: FastFile, record_wrapper: RecordIO}}",),
         "E372",
         f"{J}.inputs.channels.a.record_wrapper",
         "Pipe",
@@ -82,7 +93,7 @@ FAULTS = {
     ),
     "two-sources": (
         (
-            f"+{J}.inputs.channels.a={{s3: s3://b/m, file_system: {EFS}}}",
+            f"+{J}.inputs.channels.a={{s3: s3://data/m, file_system: {EFS}}}",
             VPC,
         ),
         "E373",
@@ -92,7 +103,7 @@ FAULTS = {
     "no-source": ((f"+{J}.inputs.channels.a={{mode: File}}",), "E373", f"{J}.inputs.channels.a", "no source"),
     "both-inputs": (
         (
-            f"{J}.inputs.s3={{a: s3://b/}}",
+            f"{J}.inputs.s3={{a: s3://data/}}",
             f"{J}.inputs.file_system={EFS}",
             VPC,
         ),
@@ -122,21 +133,21 @@ FAULTS = {
         "",
     ),
     "channel-count": (
-        (f"{J}.inputs.s3={{{', '.join(f'c{i}: s3://b/' for i in range(20))}}}",),
+        (f"{J}.inputs.s3={{{', '.join(f'c{i}: s3://data/' for i in range(20))}}}",),
         "E374",
         f"{J}.inputs",
         "at most 19",
     ),
-    "recipe-channel": ((f"{J}.inputs.s3={{recipe: s3://b/}}",), "E374", f"{J}.inputs.s3.recipe", "another name"),
-    "dotted-channel": ((f"{J}.inputs.s3={{..: s3://b/}}",), "E374", f"{J}.inputs.s3...", "no name of a folder"),
+    "recipe-channel": ((f"{J}.inputs.s3={{recipe: s3://data/}}",), "E374", f"{J}.inputs.s3.recipe", "another name"),
+    "dotted-channel": ((f"{J}.inputs.s3={{..: s3://data/}}",), "E374", f"{J}.inputs.s3...", "no name of a folder"),
     "same-channel": (
-        (f"{J}.inputs.s3={{a: s3://b/}}", f"+{J}.inputs.channels.a={{s3: s3://b/}}"),
+        (f"{J}.inputs.s3={{a: s3://data/}}", f"+{J}.inputs.channels.a={{s3: s3://data/}}"),
         "E374",
         f"{J}.inputs.channels.a",
         "another channel",
     ),
     "fifo-clash": (
-        (f"{J}.inputs.s3={{a_0: s3://b/}}", f"+{J}.inputs.channels.a={{s3: s3://b/, mode: Pipe}}"),
+        (f"{J}.inputs.s3={{a_0: s3://data/}}", f"+{J}.inputs.channels.a={{s3: s3://data/, mode: Pipe}}"),
         "E374",
         f"{J}.inputs.s3.a_0",
         "FIFO 0",
@@ -200,7 +211,7 @@ FAULTS = {
     "groups-no-list": ((f"{J}.instance_groups=30",), "E102", f"{J}.instance_groups", "list"),
     "no-type": (("instance_type=null",), "E102", "instance_type", "a text"),
     "beside-a-channel": (
-        (f"+{J}.inputs.channels.a={{s3: s3://b/x/}}", f"{J}.max_retries=31"),
+        (f"+{J}.inputs.channels.a={{s3: s3://data/x/}}", f"{J}.max_retries=31"),
         "E102",
         f"{J}.max_retries",
         "1 to 30",
@@ -227,7 +238,7 @@ FAULTS = {
         "has 4 GPUs, and MPI starts 8",
     ),
     "no-such-group": (
-        (f"+{J}.inputs.channels.a={{s3: s3://b/, instance_groups: [x]}}",),
+        (f"+{J}.inputs.channels.a={{s3: s3://data/, instance_groups: [x]}}",),
         "E378",
         f"{J}.inputs.channels.a.instance_groups",
         "no such group",
@@ -252,6 +263,120 @@ FAULTS = {
         "needs tensorboard_config.output_path",
     ),
     "checkpoint": ((f"{J}.checkpoints.local_path=/x",), "E381", f"{J}.checkpoints.local_path", "s3_uri"),
+    "checkpoints-above": (
+        (f"{J}.checkpoints={{s3_uri: s3://data/c, local_path: /opt/ml/../x}}",),
+        "E102",
+        f"{J}.checkpoints.local_path",
+        "without . and ..",
+    ),
+    **{
+        f"checkpoints-at-{path}": (
+            (f"{J}.checkpoints={{s3_uri: s3://data/c, local_path: {path}}}",),
+            "E102",
+            f"{J}.checkpoints.local_path",
+            "overlaps",
+        )
+        for path in ("/", "//", "/opt", "/opt/ml/", "/opt/ml/model", "/opt/ml/model/c", "/opt/ml/input/data/train")
+    },
+    "checkpoints-relative": (
+        (f"+{SDK}={{checkpoint_s3_uri: s3://data/c, checkpoint_local_path: ckpt}}",),
+        "E102",
+        f"{SDK}.checkpoint_local_path",
+        "absolute path",
+    ),
+    "checkpoints-in-proc": (
+        (f"{J}.checkpoints={{s3_uri: s3://data/c, local_path: /proc/x}}",),
+        "E102",
+        f"{J}.checkpoints.local_path",
+        "holds no files",
+    ),
+    "tensorboard-in-model": (
+        (f"{J}.tensorboard_config={{output_path: s3://data/t, container_logs_path: /opt/ml/model/tb}}",),
+        "E102",
+        f"{J}.tensorboard_config.container_logs_path",
+        "overlaps",
+    ),
+    "checkpoints-with-logs": (
+        (
+            f"{J}.checkpoints={{s3_uri: s3://data/c, local_path: /opt/ml/output}}",
+            f"{J}.tensorboard_config={{output_path: s3://data/t, container_logs_path: null}}",
+        ),
+        "E381",
+        f"{J}.checkpoints.local_path",
+        "/opt/ml/output/tensorboard",
+    ),
+    **{
+        f"bucket-{place}-{name}": (words, "E102", f"{J}.{place}", "valid bucket")
+        for name in ("ab", "My-Bucket", "a_b_c", "-abc", "abc-", "a..b", "192.168.5.4", "xn--abc", "b" * 64)
+        for place, words in (
+            ("output_path", (f"{J}.output_path=s3://{name}/x",)),
+            ("inputs.s3.train", (f"{J}.inputs.s3={{train: 's3://{name}/x/'}}",)),
+        )
+    },
+    "bucket-of-checkpoints": ((f"{J}.checkpoints.s3_uri=s3://A/c",), "E102", f"{J}.checkpoints.s3_uri", "bucket"),
+    "bucket-of-logs": (
+        (f"{J}.tensorboard_config.output_path=s3://A/c",),
+        "E102",
+        f"{J}.tensorboard_config.output_path",
+        "bucket",
+    ),
+    "bucket-of-source": ((f"{J}.source_dir=s3://A/c.tar.gz",), "E391", f"{J}.source_dir", "not there"),
+    "bucket-of-https": (
+        (f"{J}.inputs.s3={{a: 'https://s3.eu-west-1.amazonaws.com/A/x/'}}",),
+        "E102",
+        f"{J}.inputs.s3.a",
+        "valid bucket",
+    ),
+    "https-elsewhere": (
+        (f"{J}.inputs.s3={{a: 'https://example.com/data/x/'}}",),
+        "E102",
+        f"{J}.inputs.s3.a",
+        "not an address of S3",
+    ),
+    "manifest-folder": (
+        (f"+{J}.inputs.channels.a={{s3: s3://data/m/, s3_data_type: ManifestFile}}",),
+        "E372",
+        f"{J}.inputs.channels.a.s3",
+        "names one object",
+    ),
+    **{
+        f"image-{name}": ((f"container='{image}'",), "E371", "container", "not an image reference")
+        for name, image in (
+            ("upper", "Me/Image:1"),
+            ("blank", "me/image 1"),
+            ("tag", "me/image:"),
+            ("no-name", ":1"),
+            ("scheme", "https://host/image:1"),
+            ("digest", "me/image@sha256:12"),
+        )
+    },
+    "metric-open": (
+        (f"{J}.metric_definitions=[{{name: a, regex: 'loss=([0-9.+'}}]",),
+        "E102",
+        f"{J}.metric_definitions.0.regex",
+        "not a regular expression",
+    ),
+    "metric-no-group": (
+        (f"+{SDK}.metric_definitions=[{{Name: a, Regex: 'loss=(?:[0-9.]+)'}}]",),
+        "E102",
+        f"{SDK}.metric_definitions.0.Regex",
+        "no group",
+    ),
+    "volume-large": ((f"{J}.volume_size_gb=16385",), "E102", f"{J}.volume_size_gb", "16384"),
+    "volume-none": ((f"+{SDK}.volume_size=0",), "E102", f"{SDK}.volume_size", "1"),
+    "seed-bits": (
+        (f"+{J}.inputs.channels.a={{s3: s3://data/m/, shuffle_seed: 9223372036854775808}}",),
+        "E102",
+        f"{J}.inputs.channels.a.shuffle_seed",
+        "64 bits",
+    ),
+    "kms-key-form": ((f"{J}.volume_kms_key=mine",), "E102", f"{J}.volume_kms_key", "alias/<name>"),
+    "efs-above": (
+        (f"{J}.inputs.file_system={{id: fs-01234567, type: EFS, directory_path: /x/../y}}", VPC),
+        "E102",
+        f"{J}.inputs.file_system.directory_path",
+        "without . and ..",
+    ),
     "mlflow-arn": ((f"{J}.mlflow.resource_arn=x",), "E102", f"{J}.mlflow.resource_arn", "MlflowResourceArn"),
     "mlflow-name": ((f"{J}.mlflow.run_name=x",), "E381", f"{J}.mlflow.run_name", "resource_arn"),
     "registry": (
@@ -313,6 +438,24 @@ FAULTS = {
         "relative",
     ),
     "script-above": (("training_cfg.entry_script=code/../../train.py",), "E385", f"{CFG}.entry_script", "inside"),
+    "no-script-for-the-toolkit": (
+        ("training_cfg.entry_script=null", f"{J}.toolkit=true", f"{J}.container_entrypoint=[train]"),
+        "E106",
+        f"{CFG}.entry_script",
+        "no script",
+    ),
+    "unread-source": (
+        (f"{J}.toolkit=false", f"{J}.source_dir=s3://code/x.tar.gz"),
+        "E385",
+        f"{J}.source_dir",
+        "toolkit=true",
+    ),
+    "unread-distribution": (
+        (f"{J}.container_entrypoint=[x]", "++recipes.distribution.mpi.enabled=true"),
+        "E385",
+        "recipes.distribution",
+        "does not start this job",
+    ),
     "flag": (("training_cfg.script_args=[{--fast: null}]",), "E385", None, "one value"),
     "dash": (("training_cfg.script_args=[{-lr: 1}]",), "E385", None, "two before more"),
     "twice": (("training_cfg.script_args=[{--rate: 1}, {--rate: 2}]",), "E385", None, "twice"),
@@ -330,21 +473,126 @@ FAULTS = {
         "one of them",
     ),
     "sdk-typo": ((f"+{J}.additional_estimator_kwargs.max_runs=3",), "E101", None, "did you mean max_run"),
-    "member": ((f"{J}.request={{TrainingJobName: x}}",), "E389", f"{J}.request.TrainingJobName", "not for this key"),
-    "member-typo": (
-        (f"{J}.request={{RemoteDebugConfig: {{Enable: true}}}}",),
-        "E389",
-        f"{J}.request.RemoteDebugConfig.Enable",
-        "EnableRemoteDebug",
+    "two-launchers": (
+        (f"{DIST}.mpi.enabled=true", f"{DIST}.torch_distributed.enabled=true"),
+        "E256",
+        "recipes.distribution.torch_distributed.enabled",
+        "mpi starts the script too",
     ),
-    "member-value": (
-        (f"{J}.request={{ExperimentConfig: {{ExperimentName: -}}}}",),
-        "E389",
-        f"{J}.request.ExperimentConfig.ExperimentName",
-        "form",
+    "launcher-and-library": (
+        (f"{DIST}.mpi.enabled=true", f"{DIST}.smdistributed.dataparallel.enabled=true"),
+        "E256",
+        "recipes.distribution.smdistributed.dataparallel.enabled",
+        "mpi starts the script too",
+    ),
+    "dataparallel-instance": (
+        (f"{DIST}.smdistributed.dataparallel.enabled=true", "instance_type=p5.48xlarge"),
+        "E257",
+        "instance_type",
+        "ml.p4d.24xlarge",
+    ),
+    "dataparallel-processes": (
+        (f"{DIST}.smdistributed.dataparallel.enabled=true", "training_cfg.run.ntasks_per_node=1"),
+        "E386",
+        f"{CFG}.run.ntasks_per_node",
+        "starts 8",
+    ),
+    "dataparallel-options": (
+        (f"{DIST}.smdistributed.dataparallel={{enabled: true, custom_mpi_options: -np 4}}",),
+        "E253",
+        "recipes.distribution.smdistributed.dataparallel.custom_mpi_options",
+        "move ranks",
+    ),
+    "no-launcher": (
+        (f"{DIST}.torch_distributed.enabled=false",),
+        "E258",
+        "recipes.distribution.torch_distributed.enabled",
+        "8 processes",
+    ),
+    "launcher-unsaid": (
+        (f"{DIST}.torch_distributed={{}}",),
+        "E103",
+        "recipes.distribution.torch_distributed.enabled",
+        "",
+    ),
+    "no-further-members": ((f"+{J}.request={{TrainingJobName: x}}",), "E101", f"{J}.request", ""),
+    "remote-debug": ((f"{J}.remote_debug=maybe",), "E102", f"{J}.remote_debug", "true"),
+    "experiment-form": (
+        (f"{J}.experiment.experiment_name=-",),
+        "E102",
+        f"{J}.experiment.experiment_name",
+        "ExperimentConfig.ExperimentName",
+    ),
+    "profiler-interval": ((f"{J}.profiler.interval_ms=300",), "E102", f"{J}.profiler.interval_ms", "500"),
+    "profiler-bucket": ((f"{J}.profiler.output_path=s3://A/x",), "E102", f"{J}.profiler.output_path", "bucket"),
+    "debugger-nowhere": (
+        (f"{J}.debugger.collections=[{{name: losses}}]",),
+        "E381",
+        f"{J}.debugger.collections",
+        "needs debugger.output_path",
+    ),
+    "debugger-rule": (
+        (f"{J}.debugger.rules=[{{name: a, image: me/rule, instance_type: ml.p3.99xlarge}}]",),
+        "E102",
+        f"{J}.debugger.rules.0.instance_type",
+        "no such value",
+    ),
+    "debugger-rules": (
+        (f"{J}.debugger.rules=[{', '.join('{name: a, image: b}' for _ in range(21))}]",),
+        "E102",
+        f"{J}.debugger.rules",
+        "20",
+    ),
+    "placement-count": (
+        (f"{J}.placement.specifications=[{{instance_count: 2}}]",),
+        "E378",
+        f"{J}.placement.specifications",
+        "planned for 1",
+    ),
+    "package-source": (
+        (f"{J}.model_package.source_arn={PACKAGE}",),
+        "E381",
+        f"{J}.model_package.source_arn",
+        "needs model_package.group_arn",
+    ),
+    "serverless-model": (
+        (*SERVERLESS, f"{J}.serverless.peft=LORA"),
+        "E381",
+        f"{J}.serverless.peft",
+        "base_model_arn",
+    ),
+    "serverless-type": (
+        (*SERVERLESS, f"{J}.serverless.base_model_arn={BASE_MODEL}"),
+        "E381",
+        f"{J}.serverless.base_model_arn",
+        "needs serverless.job_type",
+    ),
+    "serverless-image": (
+        (*SERVERLESS, *ON_BASE_MODEL, "container=me/image:1"),
+        "E336",
+        "container",
+        "does not have",
+    ),
+    "serverless-spot": (
+        (*SERVERLESS, *ON_BASE_MODEL, f"{J}.checkpoints.s3_uri=s3://data/c"),
+        "E336",
+        f"{J}.checkpoints.s3_uri",
+        "does not have",
+    ),
+    "dataset-beside": (
+        (f"+{J}.inputs.channels.a={{s3: s3://data/x/, dataset_arn: '{DATASET}'}}",),
+        "E373",
+        f"{J}.inputs.channels.a",
+        "two sources",
+    ),
+    "license-of-nothing": (
+        (f"+{J}.inputs.channels.a={{dataset_arn: '{DATASET}', accept_eula: true}}",),
+        "E373",
+        f"{J}.inputs.channels.a",
+        "of what s3 names",
     ),
     "isolated": (
-        (f"{J}.network_isolation=true", f"{J}.source_dir=s3://b/s.tar.gz"),
+        (f"{J}.network_isolation=true", f"{J}.source_dir=s3://data/s.tar.gz"),
         "E390",
         f"{J}.source_dir",
         "without a network",
@@ -357,7 +605,7 @@ FAULTS = {
         f" then {J}.source_dir=s3://results/out/code/sourcedir.tar.gz",
     ),
     "source-packed": ((f"{J}.source_dir=/x/a.tar.gz",), "E391", f"{J}.source_dir", "aws s3 cp /x/a.tar.gz s3://"),
-    "source-prefix": ((f"{J}.source_dir=s3://b/code/",), "E391", f"{J}.source_dir", "allowed: s3://….tar.gz"),
+    "source-prefix": ((f"{J}.source_dir=s3://data/code/",), "E391", f"{J}.source_dir", "allowed: s3://….tar.gz"),
     "tag-aws": ((f"+{SDK}.tags=[{{Key: 'aws:x', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "Amazon's own"),
     "tag-twice": ((f"+{SDK}.tags=[{{Key: a, Value: b}},{{Key: a, Value: c}}]",), "E388", f"{SDK}.tags", "one key"),
     "tag-form": ((f"+{SDK}.tags=[{{Key: 'a?', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "Tags.Key"),

@@ -92,7 +92,10 @@ def test_groups_have_their_own_hosts(tmp_path):
         pytest.param((*TINY, OUT, "cluster.s3_endpoint=nine"), "E102", "cluster.s3_endpoint", id="no endpoint"),
         pytest.param((*TINY, OUT, "cluster.s3_endpoint=http://s3_server"), "E102", "cluster.s3_endpoint", id="name"),
         pytest.param(
-            (*TINY, OUT, f"{J}.inputs.s3={{t: https://b/x}}"), "E369", f"{J}.inputs.s3.t", id="a store of AWS's"
+            (*TINY, OUT, f"{J}.inputs.s3={{t: https://data.s3.eu-west-1.amazonaws.com/x}}"),
+            "E369",
+            f"{J}.inputs.s3.t",
+            id="a store of AWS's",
         ),
         pytest.param(
             (*TINY, OUT, "cluster.s3_endpoint=http://u:p@host"), "E102", "cluster.s3_endpoint", id="a password"
@@ -111,13 +114,19 @@ def test_groups_have_their_own_hosts(tmp_path):
         pytest.param((*SCRIPT, f"{J}.source_dir=code"), "E391", f"{J}.source_dir", id="a script's relative folder"),
         pytest.param((*SCRIPT, f"{J}.source_dir=/none"), "E430", f"{J}.source_dir", id="a folder without the script"),
         pytest.param(
-            (*TINY, OUT, f"{J}.inputs.channels={{c: {{s3: s3://b/c, s3_data_type: Converse}}}}"),
+            (*TINY, OUT, f"{J}.inputs.channels={{c: {{s3: s3://data/c, s3_data_type: Converse}}}}"),
             "E423",
             f"{J}.inputs.channels.c.s3_data_type",
             id="data of AWS's own algorithms",
         ),
         pytest.param(
             (*SCRIPT, "++recipes.distribution.mpi.enabled=true"), "E430", f"{J}.source_dir", id="MPI without a script"
+        ),
+        pytest.param(
+            (*SCRIPT, "++recipes.distribution.smdistributed.dataparallel.enabled=true"),
+            "E257",
+            "recipes.distribution.smdistributed.dataparallel.enabled",
+            id="a library of AWS's images",
         ),
         pytest.param(
             (*TINY, OUT, f"{J}.tags={{a: {'b' * 257}}}"), "E102", f"{J}.tags.a", id="what the API would refuse"
@@ -148,7 +157,7 @@ def test_folders_of_this_machine_are_refused_for_a_job_of_aws(problems):
 
 
 def test_keys_of_the_contract_are_placed_for_who_forgets_to_choose_it(problems):
-    (found,) = problems("cluster=local", f"{J}.output_path=s3://a/b")
+    (found,) = problems("cluster=local", f"{J}.output_path=s3://data/b")
     assert (found.code, found.path) == ("E101", J)
     assert "cluster=local cluster.contract=sagemaker" in found.remedy
 
@@ -166,11 +175,11 @@ def test_model_and_arguments_are_as_the_toolkit_writes_them():
 
 def test_what_this_machine_does_not_play_is_told(prepare):
     words = (*TINY, OUT, STARTS, "container=me/image:1", "instance_type=p3.16xlarge", "recipes.instance_types=[]")
-    asked = (f"{J}.network_isolation=true", f"{J}.request={{ProfilerConfig: {{}}}}")
+    asked = (f"{J}.network_isolation=true", f"{J}.profiler.disabled=true")
     (notice,) = (n for n in prepare(*words, *asked).notices if n.code == "N136")
     assert notice.message == (
         "not played on this machine: the 8 accelerators of ml.p3.16xlarge (hosts share what this machine has);"
-        " me/image:1 (what is installed here stands for it); network_isolation, request.ProfilerConfig"
+        " me/image:1 (what is installed here stands for it); network_isolation, ProfilerConfig"
     )
     assert not [n for n in prepare(*TINY, OUT, STARTS).notices if n.code == "N136"]
 

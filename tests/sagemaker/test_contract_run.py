@@ -17,10 +17,11 @@ import pytest
 from conftest import ROOT
 from contract_jobs import TIMEOUT_S, J, operator_of, processes_of, start, wait_for, write_bundle
 
-from launcher import jobs, pipeline
+from launcher import cli, jobs, pipeline, run
 from launcher.backends.contract import isolation
 from launcher.backends.contract.backend import ContractBackend
 from launcher.backends.contract.record import OPERATOR_LOG
+from launcher.backends.contract.service import PID_FILE
 from launcher.contract import RUN_DIR
 from launcher.specs import JobState, LogSelection
 
@@ -70,7 +71,7 @@ def test_hosts_find_the_contract(chosen, tmp_path):
     seen = {name.removesuffix(".json"): json.loads(text) for name, text in job.archived().items()}
     assert sorted(seen) == ["algo-1", "algo-2"]
     for name, found in seen.items():
-        assert found["hyperparameters"] == {"lr": "0.1", "name": '"it\'s"'}
+        assert found["hyperparameters"] == {"lr": "0.1", "name": "it's"}
         assert found["inputdataconfig"] == {
             "recipe": {
                 "TrainingInputMode": "File",
@@ -188,6 +189,38 @@ def test_one_failing_host_fails_the_job_whose_output_is_kept(write, reason, tmp_
     assert job.statuses()[-2:] == ["Uploading", "Failed"]
     clash = "model/kept is on algo-1 and on algo-2: the first is kept"
     assert clash in job.told() and f"output/{clash.replace('model', 'data')}" in job.told()
+    wait_for(lambda: not processes_of(tmp_path))
+
+
+@needs_namespaces
+def test_what_an_upload_leaves_out_is_printed_as_the_job_ends_and_by_every_command(tmp_path, capfd):
+    program = "import pathlib, socket; pathlib.Path('/opt/ml/model/same').write_text(socket.gethostname())"
+    bundle = write_bundle(tmp_path, program, nodes=2)
+    assert run.launch(bundle, "contract") == 0
+    clash = "model/same is on algo-1 and on algo-2: the first is kept"
+    lines = capfd.readouterr().out.splitlines()
+    assert any(line.startswith("fault  Uploading: ") and line.endswith(clash) for line in lines)
+    for command in ("status", "events", "logs -f"):
+        assert cli.run([*command.split(), str(bundle.directory)]) == 0
+        assert clash in capfd.readouterr().out, command
+
+
+@needs_namespaces
+def test_a_job_whose_record_is_damaged_while_it_runs_was_started(tmp_path, capfd):
+    program = f"""
+import glob, pathlib, signal
+(path,) = glob.glob({str(tmp_path)!r} + "/results/*/run/training-job.json")
+pathlib.Path(path).write_text("{{")
+signal.pause()
+"""
+    bundle = write_bundle(tmp_path, program)
+    try:
+        assert run.launch(bundle, "contract") == run.JOB_FAILED
+    finally:
+        os.killpg(int((bundle.directory / RUN_DIR / PID_FILE).read_text()), signal.SIGKILL)
+    told = capfd.readouterr().err
+    assert "E414" in told and "the job was started; how it ended cannot be read" in told
+    assert "nothing was" not in told
     wait_for(lambda: not processes_of(tmp_path))
 
 
@@ -331,7 +364,7 @@ def test_a_second_wish_ends_a_job_whose_output_is_on_its_way(program, tmp_path, 
     program = f"open('/opt/ml/model/w', 'w').write('w')\n{program}"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"cluster.s3_endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
-        words = (f"{J}.output_path=s3://b/out", f"{J}.recipe_path='file://{tmp_path}/recipes'", endpoint)
+        words = (f"{J}.output_path=s3://data/out", f"{J}.recipe_path='file://{tmp_path}/recipes'", endpoint)
         job = start(tmp_path, program, *words)
         ask = job.backend._services(job.handle).call
         if "signal" in program:

@@ -14,14 +14,14 @@ import pytest
 from conftest import LLAMA, ROOT, frozen_context
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from request_faults import FAULTS, VPC, J
+from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, HUB, PACKAGE, SERVERLESS, VPC, J
 
 from launcher import pipeline, yamlio
 from launcher.backends.sagemaker import constraints, parts, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.keys import SDK_NAMES
 from launcher.backends.sagemaker.settings import EstimatorArguments, Settings
-from launcher.rules.sagemaker import _EBS_ONLY
+from launcher.instances import table
 from launcher.typed import type_problems
 
 NEEDED = (
@@ -76,14 +76,57 @@ EVERYTHING = (
     f"{J}.metric_definitions=[{{name: loss, regex: 'loss ([0-9.]+)'}}]",
     f"{J}.hyperparameters={{seed: 7}}",
     f"{J}.output_compression=NONE",
-    f"{J}.request={{RemoteDebugConfig: {{EnableRemoteDebug: true}}, ExperimentConfig: {{ExperimentName: e}}}}",
+    f"{J}.metrics_time_series=true",
+    f"{J}.placement={{multiple_jobs: false, specifications: [{{instance_count: 2, ultra_server_id: us-1}}]}}",
+    f"{J}.experiment={{experiment_name: e, trial_name: t, component_name: c, run_name: r}}",
+    f"{J}.debugger={{output_path: s3://results/debug, local_path: /opt/ml/output/tensors,"
+    " hook_parameters: {save_interval: '50'}, collections: [{name: losses, parameters: {save_interval: '5'}}],"
+    " rules: [{name: over, image: me/rules:1, instance_type: ml.m5.large, volume_size_gb: 9, local_path: /opt/rule,"
+    " output_path: s3://results/rules, parameters: {patience: '3'}}]}",
+    f"{J}.profiler={{disabled: false, output_path: s3://results/profile, interval_ms: 500, parameters: {{a: b}},"
+    " rules: [{name: idle, image: me/rules:1, instance_type: ml.m5.large, volume_size_gb: 10, local_path: /opt/rule,"
+    " output_path: s3://results/rules, parameters: {threshold: '9'}}]}",
+    f"{J}.remote_debug=true",
+    f"{J}.infra_check=true",
+    f"{J}.session_tag_chaining=false",
+    f"{J}.model_package={{group_arn: 'arn:aws:sagemaker:eu-west-1:123456789012:model-package-group/mine',"
+    f" source_arn: '{PACKAGE}'}}",
 )
+SERVERLESS_JOB = (
+    *SCRIPT,
+    *SERVERLESS,
+    f"{J}.serverless={{base_model_arn: '{BASE_MODEL}', accept_eula: true, job_type: FineTuning, technique: SFT,"
+    f" peft: LORA, evaluation_type: BenchmarkEvaluation, evaluator_arn: '{HUB}/JsonDoc/score', sequence_length: 8K}}",
+    f"+{J}.inputs.channels.train={{dataset_arn: '{DATASET}'}}",
+    f"{J}.hyperparameters={{learning_rate: 0.001}}",
+)
+ONE_TYPE = (
+    *SCRIPT,
+    f"{J}.volume_kms_key=alias/mine",
+    f"{J}.keep_alive_s=60",
+    f"{J}.training_plan_arn=arn:aws:sagemaker:eu-west-1:123456789012:training-plan/mine",
+    f"{J}.vpc={{subnets: [subnet-1], security_group_ids: [sg-1]}}",
+    f"{J}.image_access={{mode: Vpc, credentials_provider_arn: 'arn:aws:lambda:eu-west-1:123456789012:function:f'}}",
+    f"{J}.container_entrypoint=[/run]",
+    f"{J}.container_arguments=[--fast]",
+    f"+{J}.inputs.channels.model={{s3: s3://data/m/, accept_eula: true, hub_content_arn: '{HUB}/Model/m'}}",
+)
+ALGORITHM = (*SCRIPT, *SERVERLESS, f"{J}.algorithm_name=mine")
 GOLDENS = {
     "sm_recipe": RECIPE,
     "sm_script": (*SCRIPT, "++recipes.distribution.mpi.enabled=true"),
     "sm_everything": EVERYTHING,
     "sm_tiny": TINY,
+    "sm_serverless": SERVERLESS_JOB,
+    "sm_one_type": ONE_TYPE,
+    "sm_algorithm": ALGORITHM,
 }
+WITHOUT_KEY = {
+    "ResourceConfig.InstancePreferences": "a plan is of one instance type, which decides processes and batches",
+    "ResourceConfig.SelectedInstanceType": "the service's answer about InstancePreferences",
+    "ResourceConfig.SelectedInstanceCount": "the service's answer about InstancePreferences",
+}
+"""Members of CreateTrainingJob that no key sets, and why; what is below them is left out too."""
 
 
 @pytest.fixture
@@ -134,6 +177,33 @@ def test_requests_are_the_reviewed_ones(name, render, pytestconfig):
     if pytestconfig.getoption("rewrite_goldens"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+def test_every_member_of_the_api_has_a_key_or_a_reason(requested):
+    reached = set()
+
+    def reach(value, shape, path):
+        reached.add(path)
+        for item, inner, name in within(value, shape):
+            reach(item, inner, path + name)
+
+    def walk(shape, path):
+        yield path
+        below = {
+            "structure": lambda: ((f".{key}", inner) for key, inner in shape.members.items()),
+            "list": lambda: [("[]", shape.member)],
+            "map": lambda: [("{key}", shape.key), ("{value}", shape.value)],
+        }
+        for name, inner in below.get(shape.type_name, list)():
+            yield from walk(inner, path + name)
+
+    for words in GOLDENS.values():
+        reach(requested(*words), model(), "")
+    members = {path.removeprefix(".") for path in walk(model(), "")} - {""}
+    reasoned = {path for path in members if any(path == bare or path.startswith(f"{bare}[") for bare in WITHOUT_KEY)}
+    assert set(WITHOUT_KEY) <= reasoned  # each is a member
+    missing = members - reasoned - {path.removeprefix(".") for path in reached}
+    assert not missing
 
 
 @pytest.mark.parametrize("name", GOLDENS)
@@ -203,7 +273,7 @@ def test_faults_of_different_kinds_come_together(problems):
         "kms-form",
         "source",
         "retries",
-        "member",
+        "experiment-form",
     ]
     found = problems(*SCRIPT, *(each for name in some for each in FAULTS[name][0]))
     assert sorted({p.code for p in found}) == sorted({FAULTS[name][1] for name in some})
@@ -216,7 +286,7 @@ def test_a_training_job_is_not_elastic(problems):
 
 
 def test_a_disk_that_is_not_the_instances_own_takes_a_key():
-    families = {name.split(".")[1] for name in constraints.instance_types() if not _EBS_ONLY.match(name)}
+    families = {name.split(".")[1] for name in constraints.instance_types() if table()[name].nvme_gb}
     assert families == {
         *("g4dn", "g5", "g6", "g6e", "g7", "g7e", "p3dn", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300"),
         *("p6e-gb200", "r5d", "trn1", "trn1n", "trn2"),
@@ -263,6 +333,114 @@ def test_hyperparameters_are_json_or_as_sdk_3_writes_them(requested):
     assert bare == {"sagemaker_recipe_local_path": "/opt/ml/input/data/recipe/config.yaml"}
 
 
+OWN_PROGRAM = ("training_cfg.script_args=[{--max_depth: 6}]", f"{J}.hyperparameters={{eta: '0.001', num_round: 128}}")
+PLAIN = {"max_depth": "6", "eta": "0.001", "num_round": "128"}
+"""As in: How Amazon SageMaker Provides Training Information, hyperparameters.json."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param((f"{J}.toolkit=false", "training_cfg.entry_script=null"), id="the image's own program"),
+        pytest.param((f"{J}.container_entrypoint=[python3,/code/train.py]",), id="container_entrypoint"),
+        pytest.param((f"+{J}.additional_estimator_kwargs.container_entry_point=[/x]",), id="the SDK's entry point"),
+        pytest.param((f"{J}.algorithm_name=a", "container=null", "training_cfg.entry_script=null"), id="algorithm"),
+    ],
+)
+def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words, requested):
+    assert requested(*SCRIPT, *OWN_PROGRAM, *words)["HyperParameters"] == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(
+            (f"{J}.spot=true", f"{J}.stopping_condition.max_wait_s=86400"),
+            [("N160", "checkpoints.s3_uri")],
+            id="spot without checkpoints",
+        ),
+        pytest.param(
+            (f"{J}.spot=true", f"{J}.stopping_condition.max_wait_s=86400", f"{J}.checkpoints.s3_uri=s3://data/c"),
+            [],
+            id="spot with checkpoints",
+        ),
+        pytest.param(
+            (f"{J}.inputs.s3={{train: 's3://data/a/'}}", f"+{J}.inputs.channels.Train={{s3: s3://data/b/}}"),
+            [("N161", "SM_CHANNEL_TRAIN")],
+            id="channels",
+        ),
+        pytest.param(
+            (f"{J}.inputs.s3={{Recipe: 's3://data/a/'}}",), [("N161", "SM_CHANNEL_RECIPE")], id="the recipe's"
+        ),
+        pytest.param((f"{J}.hyperparameters={{lr: 1, LR: 2}}",), [("N161", "SM_HP_LR")], id="hyperparameters"),
+        pytest.param(
+            (f"{J}.hyperparameters={{lr: 1, LR: 2}}", f"{J}.toolkit=false"), [], id="hyperparameters as plain text"
+        ),
+    ],
+)
+def test_what_is_likely_a_slip_is_a_notice(words, said, prepare):
+    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N160", "N161")]
+    assert [notice.code for notice in found] == [code for code, _ in said]
+    assert all(word in notice.message for notice, (_, word) in zip(found, said, strict=True))
+
+
+def test_hyperparameters_are_json_for_the_toolkit(requested):
+    found = requested(*SCRIPT, *OWN_PROGRAM)["HyperParameters"]
+    assert found["eta"] == '"0.001"' and found["sagemaker_program"] == '"train.py"'
+    wrapped = (f"{J}.container_entrypoint=[/bin/bash,-c,'pip install . && train']", f"{J}.toolkit=true")
+    assert requested(*SCRIPT, *OWN_PROGRAM, *wrapped)["HyperParameters"] == found
+
+
+def test_the_launchers_own_program_gets_plain_text_too(requested):
+    assert requested(*TINY, f"{J}.hyperparameters={{name: x, rate: 0.5, fast: true}}")["HyperParameters"] == {
+        "name": "x",
+        "rate": "0.5",
+        "fast": "true",
+    }
+
+
+STARTED = {
+    "torch_distributed": (
+        (f"{DIST}.torch_distributed.enabled=true",),
+        {"sagemaker_torch_distributed_enabled": "true", "sagemaker_instance_type": '"ml.p4d.24xlarge"'},
+    ),
+    "left-out": (
+        (),
+        {"sagemaker_torch_distributed_enabled": "true", "sagemaker_instance_type": '"ml.p4d.24xlarge"'},
+    ),
+    "dataparallel": (
+        (f"{DIST}.smdistributed.dataparallel.enabled=true",),
+        {
+            "sagemaker_distributed_dataparallel_enabled": "true",
+            "sagemaker_instance_type": '"ml.p4d.24xlarge"',
+            "sagemaker_distributed_dataparallel_custom_mpi_options": '""',
+        },
+    ),
+    "dataparallel-options": (
+        (f"{DIST}.smdistributed.dataparallel={{enabled: true, custom_mpi_options: '-verbose -x NCCL_DEBUG=INFO'}}",),
+        {
+            "sagemaker_distributed_dataparallel_enabled": "true",
+            "sagemaker_instance_type": '"ml.p4d.24xlarge"',
+            "sagemaker_distributed_dataparallel_custom_mpi_options": '"-verbose -x NCCL_DEBUG=INFO"',
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), STARTED.values(), ids=STARTED)
+def test_a_script_is_started_as_its_distribution_says(words, expected, requested):
+    """Source: SageMaker Python SDK 2.257.6, Framework._distribution_configuration, PyTorch.hyperparameters."""
+    found = requested(*SCRIPT, "instance_type=p4d.24xlarge", "training_cfg.run.nodes=2", *words)["HyperParameters"]
+    assert found == {"sagemaker_program": '"train.py"', **expected}
+
+
+def test_one_process_needs_no_launcher(requested):
+    one = (*SCRIPT, "instance_type=m5.xlarge", "training_cfg.run.ntasks_per_node=1")
+    assert requested(*one)["HyperParameters"] == {"sagemaker_program": '"train.py"'}
+    found = requested(*one, f"{DIST}.torch_distributed.enabled=false")["HyperParameters"]
+    assert found["sagemaker_torch_distributed_enabled"] == "false"
+
+
 JAVA = [
     (".*", "a\nb", False),
     (".*", "a\u2028b", False),
@@ -284,7 +462,9 @@ TEXTS = st.text(string.ascii_letters + string.digits + "-_./:s3 \n@é", max_size
 NAMES = st.from_regex(r"[A-Za-z0-9._-]{1,70}", fullmatch=True)
 JOBS = {
     "role": st.one_of(TEXTS, st.just("arn:aws:iam::123456789012:role/train")),
-    "output_path": st.one_of(TEXTS, st.just("s3://b/x"), st.integers(1000, 1100).map(lambda n: "s3://b/" + "k" * n)),
+    "output_path": st.one_of(
+        TEXTS, st.just("s3://data/x"), st.integers(1000, 1100).map(lambda n: "s3://data/" + "k" * n)
+    ),
     "output_kms_key": st.none() | TEXTS,
     "max_retries": st.none() | st.integers(-1, 40),
     "keep_alive_s": st.none() | st.integers(-1, 22000),
@@ -295,7 +475,7 @@ JOBS = {
     "metric_definitions": st.none() | st.lists(st.fixed_dictionaries({"name": TEXTS, "regex": TEXTS}), max_size=45),
     "container_arguments": st.none() | st.lists(TEXTS, max_size=4),
     "inputs": st.fixed_dictionaries(
-        {"s3": st.none() | st.dictionaries(NAMES, st.just("s3://b/x/"), max_size=3), "file_system": st.none()}
+        {"s3": st.none() | st.dictionaries(NAMES, st.just("s3://data/x/"), max_size=3), "file_system": st.none()}
     ),
     "stopping_condition": st.fixed_dictionaries(
         {
@@ -317,7 +497,7 @@ def defaults():
 @settings(max_examples=300)
 def test_a_request_that_is_accepted_is_one_that_the_model_takes(defaults, data):
     drawn = data.draw(st.fixed_dictionaries({}, optional=JOBS))
-    usual = {"role": "arn:aws:iam::123456789012:role/train", "output_path": "s3://b/x"}
+    usual = {"role": "arn:aws:iam::123456789012:role/train", "output_path": "s3://data/x"}
     tree = {"sm_jobs_config": {**defaults, **usual, **drawn}, "container_mounts": None}
     typed, faults = type_problems(Settings, tree, "cluster")
     assert all(fault.code == "E102" and fault.message for fault in faults)

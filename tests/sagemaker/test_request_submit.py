@@ -22,12 +22,12 @@ from job_suite import (
     test_waiting_ends_when_its_time_is_over,
 )
 
-from launcher import pipeline, run
+from launcher import cli, pipeline, run
 from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.commands.followed import log_json
 from launcher.problems import ProblemsFound
-from launcher.specs import JobState, LogSelection
+from launcher.specs import JobState, JobStatus, LogSelection
 
 pytest.importorskip("boto3", reason="pip install '.[sagemaker]'")
 
@@ -210,6 +210,40 @@ def test_a_recipes_place_is_read_as_it_stands(aws, tmp_path):
     aws.objects.clear()
 
 
+@pytest.mark.parametrize("code", ["ValidationException", "ResourceNotFound"])
+def test_a_missing_job_is_known_by_its_errors_code_in_any_words(aws, one, code):
+    backend = SageMakerBackend()
+    handle = backend.submit(one)
+    aws.errors["DescribeTrainingJob"] = [AwsError(code, "La ressource demandée n'existe pas.")]
+    assert backend.status(handle).state is JobState.GONE
+
+
+def test_words_of_an_error_do_not_make_a_job_gone(aws, one):
+    backend = SageMakerBackend()
+    handle = backend.submit(one)
+    aws.errors["DescribeTrainingJob"] = [AwsError("AccessDeniedException", "the policy was not found")]
+    with pytest.raises(ProblemsFound, match="E395"):
+        backend.status(handle)
+
+
+def test_a_launch_never_claims_that_nothing_was_submitted_where_a_job_may_run(aws, one, impatient, capsys):
+    aws.lost["CreateTrainingJob"] = 2  # boto3 asks once more in any case
+    assert cli.run(["launch", str(one.directory)]) == run.USER_ERROR
+    told = capsys.readouterr().err
+    assert one.job_name in aws.jobs
+    assert f"the job {one.job_name} may have started" in told and "nothing was" not in told
+
+
+def test_a_submitted_job_that_cannot_be_followed_was_submitted(aws, one, impatient, capsys):
+    aws.errors["DescribeTrainingJob"] = [
+        AwsError("ValidationException", "none yet"),
+        *[AwsError("AccessDeniedException", "not yours")] * 9,
+    ]
+    assert cli.run(["launch", str(one.directory), "--wait"]) == run.USER_ERROR
+    told = capsys.readouterr().err
+    assert f"the job was submitted as {one.job_name}" in told and "nothing was" not in told
+
+
 def test_throttling_is_waited_out(aws, one):
     throttled = AwsError("ThrottlingException", "Rate exceeded")
     aws.errors = {"DescribeTrainingJob": [throttled], "CreateTrainingJob": [throttled]}
@@ -319,6 +353,43 @@ def test_states_follow_the_life_of_a_job(aws, one):
     assert ("Interrupted", True) in kinds and ("Training", False) in kinds
     del aws.jobs[one.job_name]
     assert backend.status(handle).state is JobState.GONE
+
+
+def test_a_serverless_job_has_no_recipe_to_upload_and_no_instances(aws, tmp_path):
+    hub = "arn:aws:sagemaker:eu-west-1:aws:hub-content/SageMakerPublicHub"
+    jobs = "cluster.sm_jobs_config"
+    words = (
+        "recipes=training/custom/script",
+        *BASE[1:3],
+        *(word for word in BASE if word.startswith(jobs)),
+        "recipes.training_config.mlflow.enabled=false",
+        "training_cfg.run.ntasks_per_node=1",
+        f"{jobs}.serverless.base_model_arn={hub}/Model/llama/1.0.0",
+        f"{jobs}.serverless.job_type=FineTuning",
+    )
+    context = frozen_context(tmp_path)
+    bundle = pipeline.render(pipeline.prepare(words, context), context)
+    pipeline.write(bundle)
+    backend = SageMakerBackend()
+    handle = backend.submit(bundle)
+    HELD.add(bundle.job_name)
+    assert aws.objects == {}
+    aws.jobs[bundle.job_name].move("InProgress", "Training", "in progress")
+    assert backend.status(handle) == JobStatus(JobState.RUNNING, 0)
+    assert not backend.submit(bundle).is_new
+
+
+def test_a_message_that_grows_is_followed_as_it_grows(aws, one):
+    backend = SageMakerBackend(poll_s=0.01)
+    handle = backend.submit(one)
+    job = aws.jobs[one.job_name]
+    followed = (backend.logs(handle, follow=True), backend.events(handle, follow=True))
+    assert next(followed[0]).endswith("Starting the training job")
+    assert next(followed[1]).message == "Starting the training job"
+    job.transitions[-1]["StatusMessage"] += "; one file is left out"
+    job.move("Completed", "Completed", "Training job completed")
+    assert list(followed[0]) == ["event  Starting: one file is left out", "event  Completed: Training job completed"]
+    assert [event.message for event in followed[1]] == ["one file is left out", "Training job completed"]
 
 
 def test_a_job_that_ends_while_it_is_stopped_is_left_alone(aws, one, monkeypatch):

@@ -23,8 +23,8 @@ from launcher.backends.local.state import is_alive
 from launcher.backends.sagemaker import parts, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.client import Services
+from launcher.backends.sagemaker.documented import FILE
 from launcher.backends.sagemaker.keys import JOBS, SCRIPT
-from launcher.backends.sagemaker.members import FILE
 from launcher.backends.sagemaker.settings import effective
 from launcher.contract import RUN_DIR
 from launcher.problems import Problem, fail
@@ -126,6 +126,9 @@ class ContractBackend(SageMakerBackend):
         if operator := self._operators.get(handle.bundle_dir):
             operator.wait()
 
+    def clear(self, handle: JobHandle) -> None:
+        """Return at once: a launch here replaces what the one before it has left."""
+
     def _services(self, handle: JobHandle) -> Services:
         if operator := self._operators.get(handle.bundle_dir):
             operator.poll()
@@ -192,14 +195,22 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem("E430", "cluster", message, remedy="pip install '.[local]'")
     elif job.model_type == parts.SCRIPT:
         if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
-            message = "an image starts scripts by the toolkit's train, which is not here"
-            remedy = f"pip install sagemaker-training, or {entry}=[python3,{job.cwd}/train.py]"
-            yield Problem("E430", f"{SCRIPT}.entry_script", message, remedy=remedy)
+            yield _without_train(job, entry)
         if jobs.source_dir and not jobs.source_dir.startswith((f"{OPT_ML}/", "s3://")):
             yield from _absent_script(job, jobs.source_dir)
     else:
         message = "the image has the program of this family, and no image runs here"
         yield Problem("E430", "recipes.run.model_type", message, value=job.model_type, remedy=f"{entry}=[…]")
+
+
+def _without_train(job: JobSpec, entry: str) -> Problem:
+    """Return the Problem of a machine without the program that the image would start."""
+    words = f"{entry}=[python3,{job.cwd}/train.py]"
+    if not parts.has_toolkit(request.of_job(job)):
+        message = "the image starts its own program, train, which is not installed on this machine"
+        return Problem("E430", f"{JOBS}.toolkit", message, value=False, remedy=words)
+    message = "an image starts scripts by the toolkit's train, which is not here"
+    return Problem("E430", f"{SCRIPT}.entry_script", message, remedy=f"pip install sagemaker-training, or {words}")
 
 
 def _absent_script(job: JobSpec, source_dir: str) -> Iterator[Problem]:

@@ -292,7 +292,7 @@ class Job:
             _exit()
         for note in notes:
             _log.warning("%s", note)
-            self.record.note(note)
+        self.record.leave_out(notes)
         if faults:
             return End("Failed", end.reason or "; ".join(faults))
         if end is COMPLETED:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from launcher import prctl
+from launcher import prctl, redaction
 from launcher.backends.contract import isolation, record
 from launcher.backends.contract.interrupts import Interrupts
 from launcher.backends.contract.job import EXIT_STOPPED, Job, Orders
@@ -45,6 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--with-launcher", action="store_true", help="stop when standard input ends")
     parser.add_argument("bundle_dir", type=Path)
     args = parser.parse_args(argv)
+    redaction.install()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     interrupts = Interrupts(sys.stdin.fileno() if args.with_launcher else None)
     interrupts.listen()

@@ -5,11 +5,14 @@ Source: Amazon SageMaker API, DescribeTrainingJob, SecondaryStatusTransition.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from launcher import redaction
+from launcher.backends.sagemaker.status import LEFT_OUT
 
 DESCRIPTION_FILE = "training-job.json"
 OPERATOR_LOG = "operator.log"
@@ -20,6 +23,9 @@ ACCOUNT, REGION = "000000000000", "us-east-1"
 
 MOST_REASON = 1024
 """Characters of a FailureReason. Source: DescribeTrainingJob."""
+
+_MOST_NOTES = 10
+"""Files that are left out by name in a description."""
 
 _MESSAGES = {
     "Starting": "Preparing the hosts",
@@ -72,15 +78,19 @@ class Record:
             self.fields["TrainingEndTime"] = transitions[-1]["EndTime"] = now
         self._write()
 
-    def note(self, text: str) -> None:
-        """Add a sentence to what is said of the present status."""
-        transition = self.fields["SecondaryStatusTransitions"][-1]
-        transition["StatusMessage"] += f"; {text}"
+    def leave_out(self, notes: Sequence[str]) -> None:
+        """Add to the present status, and to the job, what of its output is not kept; all of it is in the log."""
+        if not notes:
+            return
+        further = [f"and {len(notes) - _MOST_NOTES} more, in {OPERATOR_LOG}"] if len(notes) > _MOST_NOTES else []
+        text = redaction.masked("; ".join((*notes[:_MOST_NOTES], *further)))
+        self.fields["SecondaryStatusTransitions"][-1]["StatusMessage"] += f"; {text}"
+        self.fields[LEFT_OUT] = f"left out: {text}"
         self._write()
 
     def fail(self, reason: str) -> None:
         """Say why the job fails."""
-        self.fields["FailureReason"] = reason[:MOST_REASON]
+        self.fields["FailureReason"] = redaction.masked(reason)[:MOST_REASON]
 
     def _write(self) -> None:
         draft = self.path.with_name(f".{self.path.name}.draft")

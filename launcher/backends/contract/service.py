@@ -19,6 +19,7 @@ _MOST_BYTES = 1 << 20
 PID_FILE = "operator.pid"
 """In the run folder: number of the process group that the operator is in, on this machine."""
 
+_AGAIN = "recipes launch <bundle> runs the job again"
 _DIED = "InternalServerError: the process that ran the job ended without a last word; see"
 
 
@@ -54,7 +55,7 @@ class LocalServices:
             found = record.read(self.run_dir)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             path = str(self.run_dir / record.DESCRIPTION_FILE)
-            raise fail("E414", path, "is damaged", remedy="recipes launch the bundle again") from error
+            raise fail("E414", path, "is damaged: the state of its job cannot be read", remedy=_AGAIN) from error
         if found is None:
             raise Refused("ResourceNotFound", f"{arguments['TrainingJobName']} was never started", 400)
         if is_running or found["TrainingJobStatus"] in ("Completed", "Failed", "Stopped"):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from launcher.backends.sagemaker.settings import SmJobs
-from launcher.recipe import Listed, Model
+from launcher.fields import Listed, Model
 
 _NAME = "[A-Za-z0-9](-*[A-Za-z0-9])*"
 _URL = rf"^https?://({_NAME}(\.{_NAME})*|\[[0-9A-Fa-f:]+\])(:[0-9]{{1,5}})?(/|$)"

@@ -13,11 +13,9 @@ from typing import Any
 
 from launcher.backends.contract.manifests import Entry, path_problems
 from launcher.backends.contract.objects import Stores
-from launcher.backends.contract.optml import OPT_ML, Host
+from launcher.backends.contract.optml import Host
+from launcher.backends.sagemaker import parts
 from launcher.problems import ProblemsFound
-
-CHECKPOINTS, TENSORBOARD = f"{OPT_ML}/checkpoints", f"{OPT_ML}/output/tensorboard"
-"""Where they are unless the request says otherwise."""
 
 INTERVAL_S = 2.0
 """Between two looks at the folders. SageMaker does not say how often it looks."""
@@ -47,10 +45,12 @@ def kept(request: Mapping[str, Any]) -> list[Kept]:
     """Return the folders that a request wants kept."""
     found = []
     if config := request.get("CheckpointConfig"):
-        found.append(Kept(config.get("LocalPath") or CHECKPOINTS, f"{config['S3Uri'].rstrip('/')}/", is_brought=True))
+        found.append(
+            Kept(config.get("LocalPath") or parts.CHECKPOINTS, f"{config['S3Uri'].rstrip('/')}/", is_brought=True)
+        )
     if config := request.get("TensorBoardOutputConfig"):
         uri = f"{config['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/tensorboard-output/"
-        found.append(Kept(config.get("LocalPath") or TENSORBOARD, uri, is_brought=False))
+        found.append(Kept(config.get("LocalPath") or parts.TENSORBOARD, uri, is_brought=False))
     return found
 
 

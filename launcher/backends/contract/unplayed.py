@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from launcher.backends.sagemaker import parts
+from launcher.backends.sagemaker import notices as training_job
+from launcher.backends.sagemaker import parts, request, sections
 from launcher.backends.sagemaker.settings import SmJobs, effective
 from launcher.instances import canonical, table
 from launcher.problems import Notice
@@ -11,18 +12,19 @@ from launcher.specs import JobSpec
 
 
 def notices(job: JobSpec) -> tuple[Notice, ...]:
-    """Return what of a job's settings has no effect here, in one notice."""
+    """Return the notices of a training job, and in one more what of its settings has no effect here."""
     jobs = effective(job.settings.sm_jobs_config)
     words = "; ".join((*_accelerators(job, jobs), *_image(job, jobs), *_settings(jobs)))
-    return (Notice("N136", f"not played on this machine: {words}"),) if words else ()
+    own = (Notice("N136", f"not played on this machine: {words}"),) if words else ()
+    return (*training_job.notices(job), *own)
 
 
 def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
-    is_toolkits = job.model_type == parts.SCRIPT and not jobs.container_entrypoint and not _is_mpi(job)
+    is_toolkits = job.model_type == parts.SCRIPT and parts.has_toolkit(request.of_job(job)) and not _is_mpi(job)
     starts = ", of which the toolkit starts a process each, else one a host" if is_toolkits else ""
     types = [group.instance_type for group in parts.groups(jobs)] or [job.resources.instance_type or ""]
     for name in dict.fromkeys(map(canonical, types)):
-        instance = table().get(name)
+        instance = job.resources.instance if name == job.resources.instance_type else table().get(name)
         if instance and instance.accelerators:
             yield f"the {instance.accelerators} accelerators of {name} (hosts share what this machine has{starts})"
 
@@ -50,6 +52,6 @@ def _settings(jobs: SmJobs) -> Iterator[str]:
         "mlflow": jobs.mlflow.resource_arn,
         "metric_definitions": jobs.metric_definitions,
     }
-    found = [key for key, value in keys.items() if value] + [f"request.{name}" for name in jobs.request or ()]
+    found = [key for key, value in keys.items() if value] + [name for name, _ in sections.members(jobs)]
     if found:
         yield ", ".join(found)

@@ -138,7 +138,7 @@ def _training_env(request: Mapping[str, Any], hosts: Sequence[Host], host: Host)
         "log_level": given.get("sagemaker_container_log_level", logging.INFO),
         "model_dir": f"{base}/model",
         "module_dir": given.get("sagemaker_submit_directory", f"{base}/code"),
-        "module_name": str(script).removesuffix(".py"),
+        "module_name": str(script or "").removesuffix(".py"),
         "network_interface_name": INTERFACE,
         "num_cpus": os.cpu_count() or 1,
         "num_gpus": len(list(Path("/dev").glob("nvidia[0-9]*"))),

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 CONFIG_MAP_LIMIT = 1 << 20
 """Bytes a ConfigMap may hold. Source: Kubernetes, ConfigMaps, Motivation."""
 
+JOB_LIMIT = 1 << 20
+"""Bytes of a job's manifest. Source: etcd, System limits: 1.5 MiB a request; the rest is kept for the status and the
+managed fields. Our own choice."""
+
 
 class KubernetesBackend:
     """Renders manifests, makes them on a cluster, and follows what becomes of them.
@@ -51,7 +55,7 @@ class KubernetesBackend:
         """Return the ConfigMap and the job.
 
         Raises:
-            ProblemsFound: The configurations are larger than a ConfigMap may be.
+            ProblemsFound: The configurations are larger than a ConfigMap may be, or the job than the API keeps.
         """
         configs = {**configs, stopping.SCRIPT: manifest.start_script(job)}
         size = sum(len(name.encode()) + len(text.encode()) for name, text in configs.items())
@@ -64,9 +68,13 @@ class KubernetesBackend:
             )
         values = manifest.values(job)
         kind = "pytorchjob" if manifest.is_kubeflow(job) else "job"
+        text = render_yaml(f"kubernetes/{kind}.yaml.j2", **values)
+        if (size := len(text.encode())) > JOB_LIMIT:
+            message = f"the job is {size} bytes, and the API keeps at most {JOB_LIMIT} of one"
+            raise fail("E325", "cluster", message, remedy="shorter env_vars, annotations or cluster.command")
         return {
             "manifests/configmap.yaml": render_yaml("kubernetes/configmap.yaml.j2", configs=configs, **values),
-            "manifests/job.yaml": render_yaml(f"kubernetes/{kind}.yaml.j2", **values),
+            "manifests/job.yaml": text,
         }
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
@@ -160,6 +168,12 @@ class KubernetesBackend:
         is_adopted = adopted.is_adopted(handle.bundle_dir)
         others = () if is_adopted else objects.manifests(_bundle(handle))[:-1]
         control.cancel(*_opened(handle), others)
+
+    def clear(self, handle: JobHandle) -> None:
+        """Remove a job that has ended and its other objects; return when none of them exists."""
+        from launcher.backends.kubernetes import control
+
+        control.clear(*_opened(handle), objects.manifests(_bundle(handle)))
 
     def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
         """Return the job's pods as they are now, in the order of their ranks."""

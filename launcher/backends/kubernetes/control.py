@@ -7,6 +7,7 @@ from launcher.backends.kubernetes import objects
 from launcher.backends.kubernetes.client import Connection, pause_s
 from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.follow import current_status, read_objects, read_status
+from launcher.backends.kubernetes.preflight import digest_of
 from launcher.backends.kubernetes.target import Target
 from launcher.problems import Problem, ProblemsFound, fail
 
@@ -133,6 +134,42 @@ def cancel(connection: Connection, target: Target, others: Sequence[objects.Mani
         raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
 
 
+def clear(connection: Connection, target: Target, manifests: Sequence[objects.Manifest]) -> None:
+    """Remove the objects of a job that has ended, and return when none of them exists.
+
+    Args:
+        connection: The cluster.
+        target: The job; without a uid where it is gone already.
+        manifests: All objects of its bundle, the job last.
+
+    Raises:
+        ProblemsFound: The API refuses, or an object is not removed (E353).
+    """
+    try:
+        found = connection.find(target.path)
+        if found and found["metadata"]["uid"] != target.uid:  # a later job, to which the other objects belong now
+            return
+        if found:
+            connection.delete(target.path, target.uid)
+        for manifest in manifests[:-1]:
+            _remove(connection, manifest)
+        for manifest in manifests:
+            _await_removal(connection, manifest)
+    except (ApiError, Unreachable) as error:
+        raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
+
+
+def _await_removal(connection: Connection, manifest: objects.Manifest) -> None:
+    waited_s, attempt = 0.0, 0
+    while (there := connection.find(manifest.path)) and digest_of(there) == manifest.digest:
+        if waited_s > _MARGIN_S:
+            raise fail("E353", "job", f"{manifest} is deleted, and still exists", value=manifest.name)
+        attempt += 1
+        pause = pause_s(attempt)
+        connection.stop.wait(pause)
+        waited_s += pause
+
+
 def _remove(connection: Connection, manifest: objects.Manifest) -> None:
     """Remove an object of this very bundle; its cluster does so too, when its job is gone."""
     try:
@@ -141,7 +178,7 @@ def _remove(connection: Connection, manifest: objects.Manifest) -> None:
         if error.status == 404:
             return
         raise
-    if (there["metadata"].get("annotations") or {}).get(objects.DIGEST) == manifest.digest:
+    if digest_of(there) == manifest.digest:
         connection.delete(manifest.path, there["metadata"]["uid"])
 
 

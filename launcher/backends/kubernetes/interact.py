@@ -19,7 +19,8 @@ from launcher.backends.kubernetes.channels import Channels
 from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.ranks import Places
-from launcher.problems import Notice, Problem, ProblemsFound, fail, masked
+from launcher.problems import Notice, Problem, ProblemsFound, fail
+from launcher.redaction import masked
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
 """Channels of exec. Source: Kubernetes, pkg/kubelet/cri/streaming/remotecommand/websocket.go."""

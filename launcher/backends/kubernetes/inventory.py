@@ -11,7 +11,8 @@ from launcher.backends.kubernetes import follow, lenient, objects, status
 from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
 from launcher.backends.kubernetes.errors import ApiError, problem
 from launcher.backends.kubernetes.target import Target, own_pods
-from launcher.problems import ProblemsFound, fail, masked
+from launcher.problems import ProblemsFound, fail
+from launcher.redaction import masked
 from launcher.rules.kubernetes import DNS_LABEL, DNS_SUBDOMAIN
 from launcher.specs import JobState
 

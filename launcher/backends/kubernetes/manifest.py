@@ -16,7 +16,7 @@ from launcher.backends.kubernetes.settings import LabelSelector
 from launcher.contract import CHECKPOINT_LOG
 from launcher.environment import plain_variables, secret_variables
 from launcher.families import BUNDLE_CONFIGS, interface
-from launcher.instances import requested, table
+from launcher.instances import requested
 from launcher.problems import Problem
 from launcher.scales import get
 from launcher.specs import JobSpec
@@ -147,8 +147,7 @@ def command(job: JobSpec) -> list[str]:
 
 def start_script(job: JobSpec) -> str:
     """Return the start script of the pods, which a command of the user's own may use too."""
-    is_image_command = not job.settings.command and not container.is_own(job)
-    return stopping.start_script(job, has_agent=not is_kubeflow(job), is_image_command=is_image_command)
+    return stopping.start_script(job, has_agent=not is_kubeflow(job))
 
 
 def _program(job: JobSpec) -> list[str]:
@@ -229,7 +228,7 @@ def requests(job: JobSpec) -> dict[str, Any]:
     asked = limits(job)
     if not job.settings.request_node_share or not job.resources.accelerators:
         return asked
-    part = requested(table()[job.resources.instance_type], job.resources.accelerators)
+    part = requested(job.resources.instance, job.resources.accelerators)
     return asked | {name: text for name, text in part.items() if name not in asked}
 
 

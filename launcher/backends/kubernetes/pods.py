@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.ranks import Places
-from launcher.problems import masked
+from launcher.redaction import masked
 from launcher.specs import JobPod
 
 _STARTING = ("ContainerCreating", "PodInitializing")

@@ -24,7 +24,7 @@ def container_context(job: JobSpec) -> dict[str, Any]:
     within the node's limit.
     """
     if job.settings.security_context:
-        return dict(job.settings.security_context)
+        return job.settings.security_context.model_dump(exclude_none=True)
     restricted = {"allowPrivilegeEscalation": False}
     if not _is_root(job):
         restricted["runAsNonRoot"] = True
@@ -89,8 +89,6 @@ def _of_profiles(context: Mapping[str, Any]) -> Iterator[str]:
         yield "no seccomp profile"
     if (context.get("appArmorProfile") or {}).get("type", "RuntimeDefault") not in _PROFILES:
         yield "no AppArmor profile"
-    if context.get("procMount", "Default") != "Default":
-        yield f"procMount {context['procMount']}"
     options = context.get("seLinuxOptions") or {}
     if options.get("type", "") not in _SELINUX_TYPES or options.get("user") or options.get("role"):
         yield "its own seLinuxOptions"

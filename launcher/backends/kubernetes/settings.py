@@ -1,10 +1,10 @@
 """The `cluster` section of cluster=k8s. Spellings are the ones users' scripts already set."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from launcher.recipe import Listed, Model, NonNegativeInt, PositiveInt
+from launcher.fields import INT32, INT64, Listed, Model, NonNegative32, Positive32
 
 Values = Annotated[Listed[str], Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1)]
@@ -15,7 +15,9 @@ Topology = Literal[
     "topology.k8s.aws/network-node-layer-3",
 ]
 """Node labels that tell how near nodes are. Source: the HyperPod training job model, topology annotations."""
-UserId = Annotated[int, Field(ge=1, lt=2**31)]
+UserId = Annotated[int, Field(ge=1, le=INT32)]
+AnyUserId = Annotated[int, Field(ge=0, le=INT32)]
+"""User and group ids. Source: Kubernetes, IsValidUserID of the API's validation."""
 
 
 class Toleration(Model):
@@ -29,20 +31,20 @@ class Toleration(Model):
     """The taint's value; only with Equal."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """The taint's effect; left out, all of them."""
-    tolerationSeconds: NonNegativeInt | None = None
+    tolerationSeconds: Annotated[int, Field(ge=0, le=INT64)] | None = None
     """Seconds a pod stays on a node that gets the taint; only with NoExecute."""
 
 
 class RestartPolicy(Model):
     """How restarts are counted and given up; `elastic_policy.scale_up_snooze_time` is written here too."""
 
-    evalPeriodSeconds: PositiveInt
+    evalPeriodSeconds: Positive32
     """Seconds of the window in which restarts are counted."""
-    maxFullJobRestarts: NonNegativeInt | None = None
+    maxFullJobRestarts: NonNegative32 | None = None
     """Restarts of the whole job in that window before it fails."""
-    numRestartBeforeFullJobRestart: NonNegativeInt | None = None
+    numRestartBeforeFullJobRestart: NonNegative32 | None = None
     """Restarts of the processes alone in that window before the whole job, pods included, is restarted."""
-    maxNumRepeatOffendersToAvoid: NonNegativeInt | None = None
+    maxNumRepeatOffendersToAvoid: NonNegative32 | None = None
     """Most nodes that failed again and again which a restart keeps away from."""
 
 
@@ -57,15 +59,15 @@ class LogMonitor(Model):
     logPattern: Word
     """Regular expression from the start of a line (begin with .* to find it anywhere); its first group is the metric.
     """
-    expectedStartCutOffInSeconds: PositiveInt | None = None
+    expectedStartCutOffInSeconds: Positive32 | None = None
     """Seconds to the first match; beyond them the job hangs."""
-    expectedRecurringFrequencyInSeconds: PositiveInt | None = None
+    expectedRecurringFrequencyInSeconds: Positive32 | None = None
     """Seconds between two matches; beyond them the job hangs."""
-    metricThreshold: int | None = None
+    metricThreshold: Annotated[int, Field(ge=-INT32, le=INT32)] | None = None
     """What the metric is compared with, a whole number. Together with operator."""
     operator: Literal["gt", "gteq", "lt", "lteq", "eq"] | None = None
     """How a slow job's metric compares with metricThreshold: lteq calls it slow at or below the threshold."""
-    metricEvaluationDataPoints: PositiveInt | None = None
+    metricEvaluationDataPoints: Positive32 | None = None
     """Matches in a row that must be slow before the job counts as slow; 1 when left out."""
     stopPattern: Word | None = None
     """Regular expression of the line after which this watch ends."""
@@ -77,17 +79,17 @@ class RunPolicy(Model):
     Source: the HyperPod training job model, runPolicy; AWS, Using the training operator to run jobs.
     """
 
-    activeDeadlineSeconds: PositiveInt | None = None
+    activeDeadlineSeconds: Positive32 | None = None
     """Seconds after which the job is ended, done or not."""
-    startupDeadlineSeconds: PositiveInt | None = None
+    startupDeadlineSeconds: Positive32 | None = None
     """Seconds its pods have to start before the job fails."""
-    faultDeadlineSeconds: PositiveInt | None = None
+    faultDeadlineSeconds: Positive32 | None = None
     """Seconds it has to recover from a fault before it fails."""
-    jobMaxRetryCount: NonNegativeInt | None = None
+    jobMaxRetryCount: NonNegative32 | None = None
     """Restarts over the job's whole life before it fails; a Kubeflow job's backoffLimit."""
     suspend: bool | None = None
     """true makes the job without starting it. Kueue sets this itself."""
-    ttlSecondsAfterFinished: Annotated[int, Field(ge=-1)] | None = None
+    ttlSecondsAfterFinished: Annotated[int, Field(ge=-1, le=INT32)] | None = None
     """Seconds after which an ended job is removed, its pods and logs with it; -1 keeps it. When left out, a
     HyperPodPyTorchJob is kept for a day (86400); a Kubeflow job stays."""
     workloadMode: Word | None = None
@@ -131,6 +133,87 @@ class LabelSelector(Model):
     """Label to preferred values: such nodes are taken first."""
     weights: Listed[Annotated[int, Field(ge=1, le=100)]] | None = None
     """How much each preferred label counts, 1 to 100, in their order; 100 each when left out."""
+
+
+_CAPABILITIES = frozenset(
+    (
+        *("ALL", "AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "CHOWN"),
+        *("DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "IPC_LOCK", "IPC_OWNER", "KILL", "LEASE"),
+        *("LINUX_IMMUTABLE", "MAC_ADMIN", "MAC_OVERRIDE", "MKNOD", "NET_ADMIN", "NET_BIND_SERVICE", "NET_BROADCAST"),
+        *("NET_RAW", "PERFMON", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYSLOG", "SYS_ADMIN", "SYS_BOOT"),
+        *("SYS_CHROOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT", "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME"),
+        *("SYS_TTY_CONFIG", "WAKE_ALARM"),
+    )
+)
+"""Source: capabilities(7). Runtimes refuse to start a container with any other."""
+
+
+def _capability(name: str) -> str:
+    if name not in _CAPABILITIES:
+        words = f", such as {near}" if (near := name.upper().removeprefix("CAP_")) in _CAPABILITIES else ""
+        raise ValueError(f"should be a capability of Linux without CAP_{words}, or ALL")
+    return name
+
+
+Capability = Annotated[str, AfterValidator(_capability)]
+
+
+class Capabilities(Model):
+    """Rights of root, one by one. Source: capabilities(7)."""
+
+    add: Listed[Capability] | None = None
+    """Capabilities that the container gets beyond the runtime's own; they reach root alone."""
+    drop: Listed[Capability] | None = None
+    """Capabilities that are taken from it; the restricted profile wants ALL."""
+
+
+class Profile(Model):
+    """A profile of seccomp or AppArmor."""
+
+    type: Literal["RuntimeDefault", "Localhost", "Unconfined"]
+    """RuntimeDefault is the runtime's own, Localhost one of the node, Unconfined none."""
+    localhostProfile: str | None = None
+    """Name of the node's profile; with type Localhost only."""
+
+
+class SeLinuxOptions(Model):
+    """The container's SELinux label."""
+
+    user: str | None = None
+    """User part of the label."""
+    role: str | None = None
+    """Role part of the label."""
+    type: str | None = None
+    """Type part of the label."""
+    level: str | None = None
+    """Level part of the label."""
+
+
+class SecurityContext(Model):
+    """A container's rights, by the API's own names. Source: Kubernetes API, SecurityContext."""
+
+    allowPrivilegeEscalation: bool | None = None
+    """Whether a process may gain more rights than its parent has."""
+    appArmorProfile: Profile | None = None
+    """AppArmor profile; clusters from Kubernetes 1.30 on."""
+    capabilities: Capabilities | None = None
+    """Rights of root that are added and dropped."""
+    privileged: bool | None = None
+    """true gives the container every right of root on its node."""
+    procMount: Literal["Default"] | None = None
+    """How /proc is mounted. Unmasked needs a user namespace, which these pods do not have."""
+    readOnlyRootFilesystem: bool | None = None
+    """true mounts the image's files read-only."""
+    runAsGroup: AnyUserId | None = None
+    """Group id of the container's processes."""
+    runAsNonRoot: bool | None = None
+    """true refuses to start the container as root."""
+    runAsUser: AnyUserId | None = None
+    """User id of the container's processes."""
+    seLinuxOptions: SeLinuxOptions | None = None
+    """SELinux label of the container."""
+    seccompProfile: Profile | None = None
+    """Profile of allowed system calls."""
 
 
 class Settings(Model):
@@ -179,7 +262,7 @@ class Settings(Model):
     """Node label that holds the instance type. HyperPod's nodes have both; others may have the second only."""
     tolerations: Listed[Toleration] | None
     """Taints of nodes that the pods put up with."""
-    spares: NonNegativeInt | None
+    spares: NonNegative32 | None
     """Pods beyond the job's nodes that Kueue reserves, ready to stand in for a failed one. Needs queue_name; with two
     priorities they belong to the base part."""
     run_policy: RunPolicy | None
@@ -199,7 +282,7 @@ class Settings(Model):
     container made, with your code and this launcher's runtime."""
     command: Listed[Word] | None
     """Words that replace the image's start command. The variables that command would read stay set."""
-    security_context: dict[str, Any] | None
+    security_context: SecurityContext | None
     """Replaces the container's whole securityContext, which otherwise is as the restricted profile wants it."""
     run_as_root: bool | None
     """true lets the container run as root, with what root needs to write to mounted folders; false refuses to start

@@ -4,8 +4,11 @@ Source: Kubernetes, Pod Lifecycle: Termination of Pods; kill(2), Notes.
 """
 
 from collections.abc import Sequence
+from posixpath import dirname, normpath
 
+from launcher import container
 from launcher.families import interface
+from launcher.problems import Notice
 from launcher.render import render_template
 from launcher.specs import JobSpec
 
@@ -33,18 +36,43 @@ def started(words: Sequence[str], mount: str) -> list[str]:
     return ["/bin/bash", f"{mount}/{SCRIPT}", *words]
 
 
-def start_script(job: JobSpec, *, has_agent: bool, is_image_command: bool) -> str:
+def start_script(job: JobSpec, *, has_agent: bool) -> str:
     """Return the start script of a job's pods.
 
     Args:
         job: The planned job.
         has_agent: Whether its command starts the elastic agent.
-        is_image_command: Whether it starts the command of the family's published image.
     """
+    log = _image_log(job)
     return render_template(
         "kubernetes/start.sh.j2",
         stops_agent=has_agent and job.elastic is not None and job.elastic.use_graceful_shutdown,
         save_timeout_s=job.save_timeout_s,
         port=_AGENT_PORT,
-        log=interface(job.model_type).image_log if is_image_command else None,
+        log=log if log and is_mounted(job, log) else None,
     )
+
+
+def notices(job: JobSpec) -> tuple[Notice, ...]:
+    """Return a notice if the log file of the published image would lie on nothing that outlives a pod."""
+    log = _image_log(job)
+    if log is None or is_mounted(job, log):
+        return ()
+    folder = dirname(log)
+    words = f"no {log} is written, as nothing is mounted at {folder} for writing; the pods' own logs have every line"
+    mount = f"cluster.persistent_volume_claims=[{{claimName: …, mountPath: {folder}}}] keeps it"
+    return (Notice("N166", f"{words}. {mount}"),)
+
+
+def _image_log(job: JobSpec) -> str | None:
+    """Return the file that receives the output of the published image's start command; None for other commands."""
+    is_image_command = not job.settings.command and not container.is_own(job)
+    return interface(job.model_type).image_log if is_image_command else None
+
+
+def is_mounted(job: JobSpec, path: str) -> bool:
+    """Return whether a volume or a claim that can be written to is mounted at a folder above `path`."""
+    mounts = (*(job.settings.volumes or ()), *(job.settings.persistent_volume_claims or ()))
+    above = [each for each in mounts if f"{path}/".startswith(f"{normpath(each.mountPath).rstrip('/')}/")]
+    nearest = max(above, key=lambda each: len(normpath(each.mountPath)), default=None)
+    return nearest is not None and not nearest.readOnly

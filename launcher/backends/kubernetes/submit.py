@@ -67,7 +67,9 @@ def submit(connection: Connection, bundle: Bundle) -> Submitted:
     try:
         job = _make(connection, wanted, absent, there[-1])
     except (ApiError, Unreachable) as error:
-        raise ProblemsFound(_failed(connection, own, error)) from error
+        found = _failed(connection, own, error)
+        outcome = "what E352 names may exist" if len(found) > 1 else None
+        raise ProblemsFound(found, outcome) from error
     except KeyboardInterrupt as interrupt:
         raise _interrupted(connection, own, interrupt) from None
     except BaseException:

@@ -16,16 +16,16 @@ from typing import ClassVar
 
 import launcher
 from launcher.backends.base import RANK_0
+from launcher.backends.local import endings
+from launcher.backends.local.endings import STOP_MARGIN_S
 from launcher.backends.local.limits import START_CUT_OFF_S, HangLimits
 from launcher.backends.local.logs import (
-    POLL_S,
     STDERR,
     STDOUT,
     Selection,
     known_attempts,
     pause,
     read_logs,
-    tail,
 )
 from launcher.backends.local.orders import (
     LOCAL_FILE,
@@ -38,9 +38,7 @@ from launcher.backends.local.orders import (
 from launcher.backends.local.state import (
     OPERATOR_LOG,
     STATE_FILE,
-    Snapshot,
     is_alive,
-    publish,
     read_snapshot,
 )
 from launcher.contract import CONFIG_DIR, ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR, SCENARIO_FILE, WARM_MODULE
@@ -66,9 +64,6 @@ GRACEFUL_ENV = {"HYPERPOD_SIGNAL_COORDINATION": "distributed"}
 
 Source: hyperpod_elastic_agent 1.1.3, elastic_event_handler.py: _VALID_COORDINATION_MODES.
 """
-
-STOP_MARGIN_S = 30.0
-"""What the operator may take to end a job, beyond the time its workers have to save."""
 
 KILL_PATIENCE_S = 20.0
 """What ending at once may take on a loaded machine; under 2 s seen."""
@@ -169,7 +164,11 @@ class LocalBackend:
                 start_new_session=True,
             )
         self._operators[handle.bundle_dir] = operator
-        _await_first_word(run_dir, operator)
+        try:
+            endings.await_first_word(run_dir, operator)
+        except KeyboardInterrupt:
+            endings.end(operator, (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
+            raise
         return replace(handle, native_id=str(operator.pid), kind="process")
 
     def status(self, handle: JobHandle) -> JobStatus:
@@ -185,24 +184,13 @@ class LocalBackend:
         alive = is_alive(run_dir)
         snapshot = read_snapshot(run_dir)
         if snapshot is None and handle.bundle_dir in self._operators:
-            self._await_end(handle)
-            raise _folder_removed(run_dir)
+            endings.end(self._operators[handle.bundle_dir], (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
+            raise endings.folder_removed(run_dir)
         if snapshot is None:
             return _NOT_SUBMITTED
         if alive or snapshot.state.is_final:
             return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
-        message = f"the job's operator died; see {run_dir / OPERATOR_LOG}"
-        return JobStatus(JobState.FAILED, 0, message, restarts=snapshot.attempt)
-
-    def _await_end(self, handle: JobHandle) -> None:
-        """Return when the operator of a job without a folder has ended, and its nodes with it."""
-        operator = self._operators[handle.bundle_dir]
-        for signum in (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-            if signum is not None:
-                operator.send_signal(signum)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                operator.wait(STOP_MARGIN_S)
-                return
+        return JobStatus(JobState.FAILED, 0, endings.why_it_died(run_dir), restarts=snapshot.attempt)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job as it is now, then after each change, until it has ended or the time is over.
@@ -215,7 +203,7 @@ class LocalBackend:
         while told is None or not told.state.is_final:
             status = self.status(handle)
             if told and status == _NOT_SUBMITTED != told:
-                raise _folder_removed(handle.bundle_dir / RUN_DIR)
+                raise endings.folder_removed(handle.bundle_dir / RUN_DIR)
             if status != told:
                 yield status
             told = status
@@ -281,12 +269,15 @@ class LocalBackend:
         for signum, wait_s in rungs:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(snapshot.pid, signum)
-            if _is_gone(run_dir, wait_s):
+            if endings.is_gone(run_dir, wait_s):
                 if operator := self._operators.get(handle.bundle_dir):
                     operator.wait()
                 return
         message = f"does not end: its operator, process {snapshot.pid}, or a node of it is still there"
         raise fail("E415", "job", message, value=handle.job_name)
+
+    def clear(self, handle: JobHandle) -> None:
+        """Return at once: a launch here replaces what the one before it has left."""
 
 
 def _hang_limits(job: JobSpec) -> HangLimits:
@@ -366,31 +357,6 @@ def _python_path() -> dict[str, str]:
         return {}
     inherited = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": f"{home}{os.pathsep}{inherited}" if inherited else home}
-
-
-def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
-    """Wait until the operator has published its state; publish its failure when it ends before."""
-    while not (run_dir / STATE_FILE).exists():
-        if (code := operator.poll()) is not None and not (run_dir / STATE_FILE).exists():
-            if not run_dir.exists():
-                raise _folder_removed(run_dir)
-            message = f"the operator ended with status {code}:\n{tail(run_dir / OPERATOR_LOG)}"
-            publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
-        time.sleep(POLL_S / 4)
-
-
-def _folder_removed(run_dir: Path) -> ProblemsFound:
-    message = "was removed while the job ran; the job was ended, and its checkpoints there are lost"
-    return fail("E418", "job", message, value=str(run_dir), remedy="launch the recipe again")
-
-
-def _is_gone(run_dir: Path, timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while is_alive(run_dir):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_S / 4)
-    return True
 
 
 BACKEND = LocalBackend()

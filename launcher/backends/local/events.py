@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher import redaction
 from launcher.contract import EVENTS_FILE
 
 
@@ -25,7 +26,7 @@ class Events:
 
     def add(self, kind: str, message: str = "", fields: Mapping[str, Any] | None = None) -> None:
         """Write one event down, with the time it is now."""
-        event = {"time": time.time(), "kind": kind, "message": message, **(fields or {})}
+        event = redaction.masked_tree({"time": time.time(), "kind": kind, "message": message, **(fields or {})})
         self._write(json.dumps(event) + "\n")
 
     def _write(self, text: str) -> None:

@@ -7,6 +7,7 @@ SIGTERM, SIGINT or SIGHUP stops the job as its recipe says; a second one stops i
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from launcher import os_errors, redaction
 from launcher.backends.local import memory, rehearsal
 from launcher.backends.local.control import (
     END_SIGNALS,
@@ -50,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS", help="only then")
     parser.add_argument("bundle_dir", type=Path)
     args = parser.parse_args(argv)
+    redaction.install()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     # httpx tells of every request at this level.
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -98,10 +101,23 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
             raise
         _log.error("the job was ended: %s", error)
         exit_code = EXIT_FAILED
+    except OSError as error:
+        if operator is None or os_errors.environmental(error) is None:
+            raise
+        _tell_refusal(operator, run_dir, error)
+        exit_code = EXIT_FAILED
     finally:
         if operator and exit_code is None:
             operator.fail("the operator failed; its log says why")
     return exit_code
+
+
+def _tell_refusal(operator: Operator, run_dir: Path, error: OSError) -> None:
+    """Publish, as far as that is possible, that the operating system refused what the operator had to write."""
+    reason, remedy = os_errors.described(error, error.filename or run_dir)
+    _log.error("the job was ended: %s", reason)
+    with contextlib.suppress(OSError):
+        operator.fail(f"{reason}, so the job was ended; {remedy}, then: recipes launch {run_dir.parent}")
 
 
 def _set_stage(bundle_dir: Path, orders: Orders, known: Memory | None) -> Stage:

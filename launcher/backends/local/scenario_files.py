@@ -22,7 +22,8 @@ from launcher.nearest import did_you_mean
 from launcher.paths import COLLECTION
 from launcher.problems import Problem, shown
 from launcher.provenance import nearest
-from launcher.specs import JobSpec
+from launcher.scales import get
+from launcher.specs import JobSpec, start_size
 from launcher.typed import type_problems
 
 SHIPPED = COLLECTION / "scenarios"
@@ -82,7 +83,7 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
     listing = _Listing(tuple(events), origins)
     scenario = Scenario(
         about=written.about or "",
-        nodes=job.initial_nodes if written.nodes is None else written.nodes,
+        nodes=_recipe_nodes(job) if written.nodes is None else written.nodes,
         priority_classes=PRIORITY_CLASSES if written.priority_classes is None else written.priority_classes,
         tiers=_tiers(job),
         nproc_per_node=job.nproc_per_node,
@@ -144,6 +145,11 @@ def _without_override(problem: Problem) -> Problem:
 def _typed_origins(overrides: tuple[str, ...]) -> dict[str, str]:
     """Return the overrides that set keys, by key."""
     return {text.lstrip("+").partition("=")[0]: shown(text) for text in overrides}
+
+
+def _recipe_nodes(job: JobSpec) -> int:
+    """Return the size that the job would start with outside of a scenario."""
+    return start_size(get(job.config, "recipes.trainer.num_nodes"), [point.nodes for point in job.scales])
 
 
 def _tiers(job: JobSpec) -> list[Tier]:

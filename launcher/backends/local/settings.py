@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.recipe import Listed, Model
+from launcher.fields import Listed, Model
 
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e7)]
 

@@ -14,12 +14,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from launcher import redaction
 from launcher.problems import fail
 from launcher.specs import JobState
 
 STATE_FILE = "state.json"
 LOCK_FILE = "operator.lock"
 OPERATOR_LOG = "operator.log"
+
+_AGAIN = "recipes launch <bundle> runs the job again"
 
 LOCK_TIMEOUT_S = 2.0
 """How long the operator tries for the lock, which others hold for an instant to look at it."""
@@ -74,7 +77,7 @@ class Snapshot:
 def publish(run_dir: Path, snapshot: Snapshot) -> None:
     """Replace the state file; a reader sees the old state or the new one."""
     draft = run_dir / f".{STATE_FILE}.tmp"
-    draft.write_text(json.dumps(asdict(snapshot), indent=1), encoding="utf-8")
+    draft.write_text(json.dumps(redaction.masked_tree(asdict(snapshot)), indent=1), encoding="utf-8")
     os.replace(draft, run_dir / STATE_FILE)
 
 
@@ -92,7 +95,7 @@ def read_snapshot(run_dir: Path) -> Snapshot | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise fail("E414", str(path), "is damaged", remedy="recipes launch the bundle again") from error
+        raise fail("E414", str(path), "is damaged: the state of its job cannot be read", remedy=_AGAIN) from error
 
 
 def is_alive(run_dir: Path) -> bool:

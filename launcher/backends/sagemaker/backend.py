@@ -126,6 +126,16 @@ class SageMakerBackend:
                     raise fail("E397", "job", "is stopping, and has not ended", value=handle.native_id)
                 time.sleep(self._poll_s)
 
+    def clear(self, handle: JobHandle) -> None:
+        """Refuse: SageMaker keeps every training job, and its name with it.
+
+        Raises:
+            ProblemsFound: Always (E716).
+        """
+        message = "the name of a training job can be used once, and this job has ended"
+        remedy = "render the recipe again, for a job with a name of its own"
+        raise fail("E716", "job", message, value=handle.native_id, remedy=remedy)
+
 
 def _stop(connection: Services, target: Target) -> None:
     """Stop a job; one that ended meanwhile is refused, and is what was wanted."""

@@ -8,10 +8,10 @@ first rank of its host.
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.backends.sagemaker import status
+from launcher.backends.sagemaker import constraints, status
 from launcher.backends.sagemaker.client import Refused, Services, told
 from launcher.problems import fail
 from launcher.ranks import host_names
@@ -25,6 +25,13 @@ POLL_S = 5.0
 _LATE_LOOKS = 2
 """Looks at the log after a job has ended: what it wrote last comes late."""
 _NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException")
+_NO_JOB = (*_NOT_FOUND, "ValidationException")
+"""Codes of DescribeTrainingJob for a job that does not exist: the documented ones, and the one it answers with.
+
+Its only argument is a name that fits the API's pattern, so that nothing else can be invalid.
+
+Source: Amazon SageMaker API, DescribeTrainingJob; botocore's waiter EndpointDeleted, which takes ValidationException.
+"""
 _TAG = re.compile(r"\[\d+,(?:mpirank:)?(\d+)(?:,algo-\d+)?\]<std(?:out|err)>:?")
 """What mpirun begins a line with, or the toolkit makes of it: its host goes by number, and is wrong from ten on."""
 
@@ -57,11 +64,12 @@ def describe(connection: Services, name: str) -> dict[str, Any] | None:
     Raises:
         Refused: SageMaker refuses.
     """
+    if next(constraints.faults(name, "TrainingJobName"), None):
+        return None  # no job can have that name
     try:
         return connection.call("sagemaker", "describe_training_job", TrainingJobName=name)
     except Refused as error:
-        # The API documents ResourceNotFound, and the service says ValidationException.
-        if error.code in _NOT_FOUND or (error.code == "ValidationException" and "not found" in error.message.lower()):
+        if error.code in _NO_JOB:
             return None
         raise
 
@@ -94,15 +102,29 @@ def wait(connection: Services, target: Target, timeout_s: float | None, poll_s: 
 
 def events(connection: Services, target: Target, poll_s: float, *, follow: bool) -> Iterator[JobEvent]:
     """Yield what happened to a job; with `follow`, until it has ended."""
-    told_of: set[tuple[float, str]] = set()
+    seen: dict[tuple[float, str], str] = {}
     while (found := own(connection, target)) is not None:
-        for event in status.events(found):
-            if (event.time_s, event.kind) not in told_of:
-                told_of.add((event.time_s, event.kind))
-                yield event
+        yield from _news(found, seen)
         if not follow or status.read(found).state.is_final:
             return
         time.sleep(poll_s)
+
+
+def _news(found: Mapping[str, Any], seen: dict[tuple[float, str], str]) -> Iterator[JobEvent]:
+    """Yield the events that are new, and of those whose message has grown since, the new part.
+
+    Args:
+        found: The described job.
+        seen: Messages of the events that were yielded, by time and kind; brought up to date.
+    """
+    for event in status.events(found):
+        key = (event.time_s, event.kind)
+        before = seen.get(key)
+        seen[key] = event.message
+        if before is None:
+            yield event
+        elif event.message != before:
+            yield replace(event, message=event.message.removeprefix(before).lstrip("; "))
 
 
 def refuse_unknown(connection: Services, target: Target, selection: LogSelection) -> None:
@@ -130,16 +152,14 @@ def logs(
 ) -> Iterator[str]:
     """Yield the selected log lines; with `follow`, and what happens to the job, until it has ended."""
     reader = _Reader(connection, target, selection)
-    happened: set[tuple[float, str]] = set()
+    seen: dict[tuple[float, str], str] = {}
     looks_left = _LATE_LOOKS
     while True:
         with told():
             found = own(connection, target) if follow else None
             yield from reader.lines()
-        for event in status.events(found) if found and selection.attempt is None else ():
-            if (event.time_s, event.kind) not in happened:
-                happened.add((event.time_s, event.kind))
-                yield f"{'fault' if event.is_warning else 'event'}  {event.kind}: {event.message}"
+        for event in _news(found, seen) if found and selection.attempt is None else ():
+            yield f"{'fault' if event.is_warning else 'event'}  {event.kind}: {event.message}"
         if not follow:
             return
         if found is None or status.read(found).state.is_final:

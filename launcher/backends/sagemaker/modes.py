@@ -6,6 +6,9 @@ Source: Amazon SageMaker API 2017-07-24, Channel and S3DataSource; How Amazon Sa
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+_SLASHES = 3
+"""In the URI of an object."""
+
 
 def misfits(
     source: Mapping[str, Any], channel: Mapping[str, Any], mode: str
@@ -25,6 +28,8 @@ def misfits(
     if objects is None:
         return
     kind, uri = objects["S3DataType"], objects["S3Uri"]
+    if kind in ("ManifestFile", "AugmentedManifestFile") and (uri.endswith("/") or uri.count("/") < _SLASHES):
+        yield "s3", f"{kind} names one object, and this is a folder", uri, "s3://bucket/folder/data.manifest"
     if mode == "FastFile" and kind != "S3Prefix":
         yield "s3_data_type", "FastFile mode reads prefixes only", kind, "S3Prefix"
     elif mode == "FastFile" and not uri.endswith("/"):

@@ -41,6 +41,9 @@ STOP_S = 110
 Source: Amazon SageMaker API, StopTrainingJob; torch.distributed.run: --shutdown-timeout.
 """
 
+CHECKPOINTS, TENSORBOARD = "/opt/ml/checkpoints", "/opt/ml/output/tensorboard"
+"""Folders of the container that are kept in S3. Source: CheckpointConfig, TensorBoardOutputConfig: LocalPath."""
+
 LLMFT, SCRIPT = "llm_finetuning_aws", "custom"
 _FSX = "FSxLustre"
 _HASH_LENGTH = 12
@@ -108,6 +111,24 @@ def is_started(plan: Plan) -> bool:
     return plan.model_type not in (LLMFT, SCRIPT) and not plan.jobs.container_entrypoint
 
 
+def has_toolkit(plan: Plan) -> bool:
+    """Return whether the sagemaker-training toolkit in the image starts the program and reads the hyperparameters.
+
+    Source: SageMaker Python SDK 2.257.6: `Framework` is for images with the toolkit, `Estimator` for any other.
+    """
+    jobs = plan.jobs
+    if jobs.toolkit is not None:
+        return jobs.toolkit
+    if jobs.container_entrypoint or jobs.algorithm_name or is_serverless(jobs):
+        return False
+    return plan.model_type in (LLMFT, SCRIPT)
+
+
+def is_serverless(jobs: "SmJobs") -> bool:
+    """Return whether AWS runs a recipe of its own, on instances of its choice."""
+    return any(value is not None for value in jobs.serverless.model_dump().values())
+
+
 def groups(jobs: "SmJobs") -> "list[InstanceGroup]":
     """Return the instance groups; none where all instances are of one type."""
     return list(jobs.instance_groups or ())
@@ -130,15 +151,28 @@ def channels(jobs: "SmJobs") -> list[ChannelPlan]:
     if inputs.file_system:
         found.append(ChannelPlan(DEFAULT_CHANNEL, f"{path}.file_system", "File", _files(inputs.file_system)))
     for name, channel in (inputs.channels or {}).items():
-        if channel.s3:
-            source = _s3(channel.s3, channel.s3_data_type, channel.distribution)
-            lists = {"AttributeNames": channel.attribute_names, "InstanceGroupNames": channel.instance_groups}
-            source["S3DataSource"] |= {key: list(value) for key, value in lists.items() if value}
-        else:
-            source = _files(channel.file_system) if channel.file_system else {}
+        source = _source(channel)
         mode = channel.mode or ("File" if channel.file_system else None)
         found.append(ChannelPlan(name, f"{path}.channels.{name}", mode, source, _more(channel)))
     return found
+
+
+def _source(channel: "Channel") -> dict[str, Any]:
+    """Return a channel's DataSource; {} where it has none."""
+    if channel.file_system and not channel.s3:
+        return _files(channel.file_system)
+    if channel.dataset_arn and not channel.s3:
+        return {"DatasetSource": {"DatasetArn": channel.dataset_arn}}
+    if not channel.s3:
+        return {}
+    source = _s3(channel.s3, channel.s3_data_type, channel.distribution)
+    lists = {"AttributeNames": channel.attribute_names, "InstanceGroupNames": channel.instance_groups}
+    source["S3DataSource"] |= {key: list(value) for key, value in lists.items() if value}
+    if channel.accept_eula is not None:
+        source["S3DataSource"]["ModelAccessConfig"] = {"AcceptEula": channel.accept_eula}
+    if channel.hub_content_arn:
+        source["S3DataSource"]["HubAccessConfig"] = {"HubContentArn": channel.hub_content_arn}
+    return source
 
 
 def _more(channel: "Channel") -> dict[str, Any]:
@@ -174,8 +208,9 @@ def environment(plan: Plan) -> dict[str, str]:
 
 
 def hyperparameters(plan: Plan) -> dict[str, str]:
-    """Return what tells the image what to run, and the user's own, each as a text."""
-    encoded = {name: _encoded(value, plan.jobs) for name, value in _values(plan)}
+    """Return the image's, the script's and the user's own hyperparameters, each as text."""
+    is_json = has_toolkit(plan) and plan.jobs.pysdk_launch_executor != "model_trainer"
+    encoded = {name: _encoded(value, is_json=is_json) for name, value in _values(plan)}
     return encoded | _distribution(plan)
 
 
@@ -184,9 +219,10 @@ def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
         yield "sagemaker_recipe_local_path", f"{RECIPE_DIR}/{BASE_CONFIG}"
     elif plan.model_type == SCRIPT:
         script = get(plan.tree, "recipes.training_cfg")
-        yield "sagemaker_program", script["entry_script"]
-        if plan.jobs.source_dir:
-            yield "sagemaker_submit_directory", plan.jobs.source_dir
+        if has_toolkit(plan):
+            yield "sagemaker_program", script["entry_script"]
+            if plan.jobs.source_dir:
+                yield "sagemaker_submit_directory", plan.jobs.source_dir
         yield from arguments(script)
     yield from (plan.jobs.hyperparameters or {}).items()
 
@@ -202,23 +238,32 @@ def arguments(script: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name.lstrip("-"), RECIPE_DIR if value == BUNDLE_CONFIGS else text
 
 
-def _encoded(value: Any, jobs: "SmJobs") -> str:
-    """Return a value as the chosen SDK writes it. Source: SDK 2.257.6, to_json; SDK 3.20.0, safe_serialize."""
-    if isinstance(value, str) and jobs.pysdk_launch_executor == "model_trainer":
-        return value
-    return json.dumps(value)
+def _encoded(value: Any, *, is_json: bool) -> str:
+    """Return a hyperparameter as text.
+
+    The toolkit reads each as JSON, so that a quoted text stays one; any other program reads the text as it is.
+
+    Source: How Amazon SageMaker Provides Training Information: `"eta": "0.001"`; SDK 2.257.6, to_json; SDK 3.20.0,
+    safe_serialize.
+    """
+    return value if isinstance(value, str) and not is_json else json.dumps(value)
 
 
 def _distribution(plan: Plan) -> dict[str, str]:
-    """Return how a script's processes are started: by MPI where the recipe says so, else by torchrun."""
-    if plan.model_type != SCRIPT:
+    """Return how a script's processes are started: as the recipe's distribution says, else by torchrun."""
+    if plan.model_type != SCRIPT or not has_toolkit(plan):
         return {}
     tree = get(plan.tree, "recipes.distribution") or {}
     found = smp.hyperparameters(tree, plan.processes, plan.instance_type)
-    if not (tree.get("mpi") or {}).get("enabled") and plan.nodes * plan.processes > 1:
+    is_stated = _is_enabled(tree, "mpi") or _is_enabled(tree, "smdistributed.dataparallel")
+    if not is_stated and not tree.get("torch_distributed") and plan.nodes * plan.processes > 1:
         found |= {"sagemaker_torch_distributed_enabled": "true"}
         found |= {"sagemaker_instance_type": json.dumps(plan.instance_type)}
     names = [group.name for group in groups(plan.jobs)]
     if found and len(names) > 1:  # else each group would train by itself
         found["sagemaker_distribution_instance_groups"] = json.dumps(names)
     return found
+
+
+def _is_enabled(tree: Mapping[str, Any], section: str) -> bool:
+    return get(tree, f"{section}.enabled") is True

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher import yamlio
-from launcher.backends.sagemaker import parts
+from launcher.backends.sagemaker import parts, sections
 from launcher.backends.sagemaker.parts import DEFAULT_MAX_RUNTIME_S, RECIPE_DIR, START, Plan
-from launcher.backends.sagemaker.settings import effective
+from launcher.backends.sagemaker.settings import SmJobs, effective
 from launcher.contract import CONFIG_DIR
 from launcher.families import interface
 from launcher.instances import canonical
@@ -50,7 +50,9 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
         jobs=jobs,
         image=plan.image,
         entrypoint=["/bin/bash", f"{RECIPE_DIR}/{START}"] if parts.is_started(plan) else jobs.container_entrypoint,
-        channels=[*parts.channels(jobs), parts.recipe_channel(jobs, name, recipe)],
+        channels=_channels(jobs, name, recipe),
+        placement=sections.api(jobs.placement),
+        is_serverless=parts.is_serverless(jobs),
         hyperparameters=parts.hyperparameters(plan),
         environment=parts.environment(plan),
         groups=[(group, canonical(group.instance_type)) for group in parts.groups(jobs)],
@@ -58,7 +60,13 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
         nodes=plan.nodes,
         max_runtime_s=jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S,
     )
-    return yamlio.load(text) | dict(jobs.request or {})
+    return yamlio.load(text) | dict(sections.members(jobs))
+
+
+def _channels(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> list[parts.ChannelPlan]:
+    """Return the channels; a serverless job, which has a recipe of AWS's own, is not given this one."""
+    own = parts.channels(jobs)
+    return own if parts.is_serverless(jobs) else [*own, parts.recipe_channel(jobs, name, recipe)]
 
 
 def of_job(job: JobSpec) -> Plan:

@@ -4,21 +4,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from launcher.backends.sagemaker.estimator import EstimatorArguments
 from launcher.backends.sagemaker.keys import SDK_NAMES
 from launcher.backends.sagemaker.members import (
     AlgorithmName,
     Attributes,
     ChannelName,
     ChannelText,
+    Count,
     CredentialsArn,
+    DatasetArn,
     DirectoryPath,
     Environment,
     FileSystemId,
     GroupName,
     Groups,
+    HubArn,
     KeepAlive,
+    KeptFolder,
     KmsKey,
-    LocalPath,
     MaxPending,
     MaxRuntime,
     MaxWait,
@@ -33,13 +37,21 @@ from launcher.backends.sagemaker.members import (
     S3Uri,
     Scalars,
     SecurityGroups,
+    Seed,
     Subnets,
-    TagKey,
     Tags,
-    TagValue,
+    VolumeSize,
     Words,
 )
-from launcher.recipe import Listed, Model, PositiveInt
+from launcher.backends.sagemaker.sections import (
+    Debugger,
+    Experiment,
+    ModelPackage,
+    Placement,
+    Profiler,
+    Serverless,
+)
+from launcher.fields import Listed, Model
 
 
 class TensorBoard(Model):
@@ -47,7 +59,7 @@ class TensorBoard(Model):
 
     output_path: S3Uri | None
     """s3:// folder that receives TensorBoard's logs while the job runs."""
-    container_logs_path: LocalPath | None
+    container_logs_path: KeptFolder | None
     """Where the training writes them in the container; /opt/ml/output/tensorboard when null. Needs output_path."""
 
 
@@ -71,6 +83,8 @@ class Channel(Model):
     """s3:// prefix, or manifest file. Either this or file_system."""
     file_system: FileSystem | None = None
     """A folder of a file system. Either this or s3."""
+    dataset_arn: DatasetArn | None = None
+    """ARN of a data set in a hub, in place of both."""
     mode: Mode | None = None
     """How the container gets it; the job's input_mode when left out. File copies it before training, FastFile mounts
     it read-only and reads on demand, Pipe streams it through FIFOs."""
@@ -88,8 +102,12 @@ class Channel(Model):
     """Gzip unpacks what is streamed; Pipe mode only."""
     record_wrapper: Literal["None", "RecordIO"] | None = None
     """RecordIO wraps each object in a record; Pipe mode only."""
-    shuffle_seed: int | None = None
+    shuffle_seed: Seed | None = None
     """Shuffles the objects, in Pipe mode anew for each epoch."""
+    accept_eula: bool | None = None
+    """true accepts the license of the model that s3 names."""
+    hub_content_arn: HubArn | None = None
+    """ARN of the content of a private hub that s3 belongs to."""
 
 
 class Inputs(Model):
@@ -108,7 +126,7 @@ class Checkpoints(Model):
 
     s3_uri: S3Uri | None
     """s3:// folder that the local one is synchronised with, both ways."""
-    local_path: LocalPath | None
+    local_path: KeptFolder | None
     """Folder in the container; /opt/ml/checkpoints when null. Needs s3_uri."""
 
 
@@ -130,7 +148,7 @@ class InstanceGroup(Model):
     """How channels and scripts call it."""
     instance_type: str
     """What its instances are, with or without ml."""
-    instance_count: PositiveInt
+    instance_count: Count
     """How many it has."""
 
 
@@ -175,83 +193,13 @@ class Metric(Model):
 Metrics = Annotated[Listed[Metric], Field(max_length=40)]
 
 
-class SdkTag(Model):
-    """A tag as the SDK spells it."""
-
-    Key: TagKey
-    """What the tag is called: at most 128 characters, not beginning with aws:."""
-    Value: TagValue
-    """What it says: at most 256 characters."""
-
-
-class SdkMetric(Model):
-    """A metric as the SDK spells it."""
-
-    Name: MetricName
-    """What CloudWatch calls the metric."""
-    Regex: MetricRegex
-    """What finds its value in a line of the log."""
-
-
-class EstimatorArguments(Model):
-    """What published scripts hand to the SDK's estimator: each another name of a key of sm_jobs_config."""
-
-    role: RoleArn | None = None
-    """The same as role."""
-    max_run: MaxRuntime | None = None
-    """The same as stopping_condition.max_runtime_s."""
-    max_wait: MaxWait | None = None
-    """The same as stopping_condition.max_wait_s."""
-    use_spot_instances: bool | None = None
-    """The same as spot."""
-    max_retry_attempts: Retries | None = None
-    """The same as max_retries."""
-    keep_alive_period_in_seconds: KeepAlive | None = None
-    """The same as keep_alive_s."""
-    volume_size: PositiveInt | None = None
-    """The same as volume_size_gb."""
-    volume_kms_key: KmsKey | None = None
-    """The same as volume_kms_key there."""
-    output_kms_key: KmsKey | None = None
-    """The same as output_kms_key there."""
-    input_mode: Mode | None = None
-    """The same as input_mode there."""
-    subnets: Subnets | None = None
-    """The same as vpc.subnets."""
-    security_group_ids: SecurityGroups | None = None
-    """The same as vpc.security_group_ids."""
-    encrypt_inter_container_traffic: bool | None = None
-    """The same as encrypt_traffic."""
-    enable_network_isolation: bool | None = None
-    """The same as network_isolation."""
-    checkpoint_s3_uri: S3Uri | None = None
-    """The same as checkpoints.s3_uri."""
-    checkpoint_local_path: LocalPath | None = None
-    """The same as checkpoints.local_path."""
-    code_location: S3Uri | None = None
-    """The same as recipe_path."""
-    source_dir: str | None = None
-    """The same as source_dir there."""
-    training_plan: PlanArn | None = None
-    """The same as training_plan_arn."""
-    hyperparameters: Scalars | None = None
-    """The same as hyperparameters there."""
-    metric_definitions: Annotated[Listed[SdkMetric], Field(max_length=40)] | None = None
-    """The same as metric_definitions there."""
-    container_entry_point: Words | None = None
-    """The same as container_entrypoint."""
-    container_arguments: Words | None = None
-    """The same as container_arguments there."""
-    tags: Annotated[Listed[SdkTag], Field(max_length=50)] | None = None
-    """The same as tags there."""
-
-
 class SmJobs(Model):
     """The keys of a training job; the first nine as the published launcher names them."""
 
     pysdk_launch_executor: Literal["estimator", "model_trainer"] | bool | None
-    """Which SDK's spelling of hyperparameters the image reads: estimator, the default, writes every value as JSON;
-    model_trainer leaves texts as they are. The launcher itself uses neither."""
+    """Which SDK's spelling of hyperparameters the toolkit in the image reads: estimator, the default, writes every
+    value as JSON; model_trainer leaves texts as they are, as all images without the toolkit need them. The launcher
+    itself uses neither SDK."""
     output_path: S3Uri | None
     """s3:// folder that receives <job>/output/model.tar.gz and output.tar.gz."""
     tensorboard_config: TensorBoard
@@ -276,6 +224,10 @@ class SmJobs(Model):
     """NONE leaves the model's files as they are, for large models; GZIP, the default, makes one archive."""
     recipe_path: S3Uri | None
     """s3:// folder that the recipe is uploaded to, below <job>/recipe/; output_path when null."""
+    toolkit: bool | None
+    """true where the sagemaker-training toolkit starts the script, as in AWS's framework images; false where the
+    image has a program of its own, such as XGBoost's: it gets hyperparameters as plain text, and needs no script.
+    null takes false with container_entrypoint or algorithm_name, else true."""
     source_dir: str | None
     """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image; with cluster.contract=sagemaker one
     of this machine. Where the image has it in /opt/ml/code, null."""
@@ -294,8 +246,8 @@ class SmJobs(Model):
     instance_groups: Annotated[Listed[InstanceGroup], Field(max_length=5)] | None
     """Instances of several types in one job, as many as trainer.num_nodes together. One of the groups has
     instance_type; a script runs on all of them together."""
-    volume_size_gb: PositiveInt | None
-    """Disk of each instance in GB. Instances with a disk of their own use that."""
+    volume_size_gb: VolumeSize | None
+    """Disk of each instance in GB, at most 16384. Instances with a disk of their own use that."""
     volume_kms_key: KmsKey | None
     """Key that encrypts that disk; not for instances with a disk of their own."""
     training_plan_arn: PlanArn | None
@@ -322,9 +274,26 @@ class SmJobs(Model):
     """{key: value} on the job, at most 50."""
     mlflow: MlflowApp
     """SageMaker's own MLflow."""
-    request: dict[str, Any] | None
-    """Further members of CreateTrainingJob in the API's spelling, such as {RemoteDebugConfig: {EnableRemoteDebug:
-    true}}; those that no key here sets."""
+    metrics_time_series: bool | None
+    """true keeps metrics as time series, which SageMaker Studio draws."""
+    placement: Placement
+    """Where instances of an UltraServer are placed."""
+    serverless: Serverless
+    """A job on instances of AWS's choice, by a recipe of AWS's own, in place of an image."""
+    model_package: ModelPackage
+    """Where the trained model is registered."""
+    experiment: Experiment
+    """The SageMaker experiment that the job is part of."""
+    debugger: Debugger
+    """SageMaker Debugger: tensors that are saved, and rules that watch them."""
+    profiler: Profiler
+    """SageMaker Debugger's profiler of the system."""
+    remote_debug: bool | None
+    """true lets you into the running containers by AWS Systems Manager."""
+    infra_check: bool | None
+    """true checks the instances' hardware before the job starts."""
+    session_tag_chaining: bool | None
+    """true hands the session tags of whoever starts the job on to the job's role."""
 
 
 class Settings(Model):
@@ -346,7 +315,8 @@ def effective(job: SmJobs) -> SmJobs:
         if name == "tags":
             value = {tag.Key: tag.Value for tag in value}
         elif name == "metric_definitions":
-            value = [Metric(name=metric.Name, regex=metric.Regex) for metric in value]
+            # Not validated twice: rules read also those keys of a job whose others are faulty.
+            value = [Metric.model_construct(name=metric.Name, regex=metric.Regex) for metric in value]
         section, _, key = path.rpartition(".")
         if section:
             key, value = section, getattr(job, section).model_copy(update={key: value})

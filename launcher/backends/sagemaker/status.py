@@ -21,6 +21,9 @@ _OUT_OF_TIME = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded")
 """SecondaryStatus of a job that was stopped by its own limit, which nobody asked for."""
 _WARNINGS = ("Failed", "Interrupted", "Restarting", *_OUT_OF_TIME)
 
+LEFT_OUT = "LeftOut"
+"""What of a job's output was not kept, in the description of a job of this machine. AWS describes no such thing."""
+
 GONE = JobStatus(JobState.GONE, 0, "SageMaker does not have it any more")
 
 
@@ -30,7 +33,7 @@ def read(job: Mapping[str, Any]) -> JobStatus:
     state = JobState.FAILED if secondary in _OUT_OF_TIME else _STATES[job["TrainingJobStatus"]]
     if state is JobState.RUNNING and secondary not in _TRAINING:
         state = JobState.PENDING
-    nodes = 0 if state is not JobState.RUNNING else num_instances(job["ResourceConfig"])
+    nodes = 0 if state is not JobState.RUNNING else num_instances(job.get("ResourceConfig") or {})
     return JobStatus(state, nodes, _words(job, state), restarts=_restarts(_transitions(job)))
 
 
@@ -47,7 +50,8 @@ def events(job: Mapping[str, Any]) -> Iterator[JobEvent]:
         message = each.get("StatusMessage") or _spaced(name)
         if name == "Failed" and job.get("FailureReason"):
             message = job["FailureReason"]
-        yield JobEvent(each["StartTime"].timestamp(), name, message, is_warning=name in _WARNINGS)
+        is_warning = name in _WARNINGS or (name == "Uploading" and LEFT_OUT in job)
+        yield JobEvent(each["StartTime"].timestamp(), name, message, is_warning=is_warning)
 
 
 def _words(job: Mapping[str, Any], state: JobState) -> str:
@@ -56,7 +60,9 @@ def _words(job: Mapping[str, Any], state: JobState) -> str:
     last = next((each.get("StatusMessage") for each in reversed(_transitions(job))), None)
     if state is JobState.FAILED:
         return job.get("FailureReason") or last or _spaced(secondary)
-    if state is JobState.SUCCEEDED or (state is JobState.RUNNING and secondary == "Training"):
+    if state is JobState.SUCCEEDED:
+        return job.get(LEFT_OUT, "")
+    if state is JobState.RUNNING and secondary == "Training":
         return ""
     return f"{_spaced(secondary)}: {last}" if last else _spaced(secondary)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from launcher.backends.sagemaker.request import REQUEST, recipe_files
 from launcher.problems import Problem, ProblemsFound, fail
 from launcher.specs import Bundle
 
+_INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 _COMPARED = ("HyperParameters", "Environment", "RoleArn")
 """Members by which a job is known to be a bundle's, beside the place of its recipe, which its content is part of."""
 
@@ -30,10 +32,14 @@ def request_of(bundle: Bundle) -> dict[str, Any]:
 
 
 def request_problems(request: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return what the API would refuse about a whole request, by its own names."""
+    """Return what the API would refuse about a whole request, by its own names.
+
+    The service may know newer instance types than `api.json`: which one a job may have is E379's to say.
+    """
     return tuple(
         Problem("E399", f"{REQUEST}: {fault.member}", fault.message, value=fault.value, allowed=fault.allowed)
         for fault in constraints.faults(request)
+        if not (fault.member.endswith("InstanceType") and _INSTANCE_TYPE.fullmatch(str(fault.value)))
     )
 
 
@@ -64,16 +70,20 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
         _upload(connection, bucket, prefix, recipe_files(bundle.files))
     except Refused as error:
         raise ProblemsFound((problem(error, "cluster.sm_jobs_config.recipe_path"),)) from error
-    is_settled = False
     try:
-        arn = _create(connection, request)
-        is_settled = True
-    except Refused as error:
-        raise ProblemsFound((problem(error, "cluster.sm_jobs_config"),)) from error
-    finally:
-        if not is_settled and not _may_be_there(connection, request):
+        return _create(connection, request), True
+    except BaseException as error:
+        if may_exist := _may_be_there(connection, request):
+            outcome = f"the job {request['TrainingJobName']} may have started; launching the bundle again finds it"
+        else:
             _take_back(connection, bucket, prefix, recipe_files(bundle.files))
-    return arn, True
+        if isinstance(error, Refused | ProblemsFound):
+            raise ProblemsFound(_problems(error), outcome if may_exist else None) from error
+        raise
+
+
+def _problems(error: Refused | ProblemsFound) -> tuple[Problem, ...]:
+    return error.problems if isinstance(error, ProblemsFound) else (problem(error, "cluster.sm_jobs_config"),)
 
 
 def _create(connection: Connection, request: Mapping[str, Any]) -> str:
@@ -136,12 +146,14 @@ def _place(request: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _upload(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
+    if not bucket:  # a serverless job has no channel for it
+        return
     for name, text in files.items():
         connection.call("s3", "put_object", Bucket=bucket, Key=prefix + name, Body=text.encode())
 
 
 def _take_back(connection: Connection, bucket: str, prefix: str, files: Mapping[str, str]) -> None:
     """Remove a recipe whose job was not made. Where that is refused too, the first refusal says more."""
-    for name in files:
+    for name in files if bucket else ():
         with contextlib.suppress(Refused, ProblemsFound):
             connection.call("s3", "delete_object", Bucket=bucket, Key=prefix + name)

@@ -1,6 +1,6 @@
 """The `cluster` section of cluster=slurm."""
 
-from launcher.recipe import Listed, Model, NonNegativeInt
+from launcher.fields import Listed, Model, NonNegativeInt
 
 
 class SlurmDocker(Model):

@@ -156,11 +156,11 @@ class Bucket:
             with _translated():
                 self._client.put_object(**place, **({"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}))
         except TierFailure as error:
-            if any(code in str(error) for code in ("PreconditionFailed", "ConditionalRequestConflict")):
+            if error.code in ("PreconditionFailed", "ConditionalRequestConflict"):
                 # With KMS an object's tag is not its MD5: what is there then is compared.
                 if not etag or self.mark() != replaced:
                     return False
-            elif "NotImplemented" not in str(error):
+            elif error.code != "NotImplemented":
                 raise
             with _translated():
                 self._client.put_object(**place)
@@ -338,8 +338,8 @@ def _failure(error: Any) -> Damaged | TierFailure:
     if code in ("NoSuchKey", "404", "InvalidRange", "416"):
         return Broken(f"the object is gone, or cut short: {error}")
     if status in TRANSIENT or code in THROTTLED:
-        return TierFailure(str(error), _retry_after_s(answer.get("HTTPHeaders", {}).get("retry-after", "")))
-    return TierRefused(str(error))
+        return TierFailure(str(error), _retry_after_s(answer.get("HTTPHeaders", {}).get("retry-after", "")), code)
+    return TierRefused(str(error), code=code)
 
 
 def _retry_after_s(header: str) -> float:

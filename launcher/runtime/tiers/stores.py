@@ -31,11 +31,13 @@ class TierFailure(Unavailable):
 
     Args:
         retry_after_s: Seconds that the tier asked to wait; 0 where it did not.
+        code: The service's code of the error; "" where it has none.
     """
 
-    def __init__(self, reason: str, retry_after_s: float = 0.0):
+    def __init__(self, reason: str, retry_after_s: float = 0.0, code: str = ""):
         super().__init__(reason)
         self.retry_after_s = retry_after_s
+        self.code = code
 
 
 class TierRefused(TierFailure):

@@ -1,0 +1,201 @@
+"""Sections of sm_jobs_config that become members of CreateTrainingJob; their keys have the API's names as aliases.
+
+A section of which no key is given is left out of the request.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from launcher.backends.sagemaker.constraints import member
+from launcher.backends.sagemaker.documented import absolute_path
+from launcher.backends.sagemaker.members import Count, S3Uri, VolumeSize
+from launcher.fields import Listed, Model
+
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.settings import SmJobs
+
+
+def _is(name: str) -> Any:
+    """Return the field whose value goes to the member of that name."""
+    return Field(serialization_alias=name)
+
+
+def _held(path: str) -> Any:
+    """Return a text that is held to the bounds of the member at `path`."""
+    return Annotated[str, AfterValidator(member(path))]
+
+
+Folder = Annotated[str, AfterValidator(member("DebugHookConfig.LocalPath")), AfterValidator(absolute_path)]
+RuleName = _held("DebugRuleConfigurations[].RuleConfigurationName")
+RuleImage = _held("DebugRuleConfigurations[].RuleEvaluatorImage")
+RuleInstance = _held("DebugRuleConfigurations[].InstanceType")
+RuleParameter = dict[
+    _held("DebugRuleConfigurations[].RuleParameters{key}"), _held("DebugRuleConfigurations[].RuleParameters{value}")
+]
+HookParameter = dict[_held("DebugHookConfig.HookParameters{key}"), _held("DebugHookConfig.HookParameters{value}")]
+ExperimentName = _held("ExperimentConfig.ExperimentName")
+UltraServer = _held("ResourceConfig.InstancePlacementConfig.PlacementSpecifications[].UltraServerId")
+GroupArn = _held("ModelPackageConfig.ModelPackageGroupArn")
+PackageArn = _held("ModelPackageConfig.SourceModelPackageArn")
+BaseModelArn = _held("ServerlessJobConfig.BaseModelArn")
+EvaluatorArn = _held("ServerlessJobConfig.EvaluatorArn")
+SequenceLength = _held("ServerlessJobConfig.SequenceLength")
+
+
+class Placed(Model):
+    """Instances of one UltraServer."""
+
+    instance_count: Annotated[Count, _is("InstanceCount")]
+    """How many instances it has of the job, at least 1."""
+    ultra_server_id: Annotated[UltraServer | None, _is("UltraServerId")] = None
+    """The UltraServer; any when left out."""
+
+
+class Placement(Model):
+    """Where instances of an UltraServer are placed."""
+
+    multiple_jobs: Annotated[bool | None, _is("EnableMultipleJobs")]
+    """true lets other jobs run on the same UltraServer."""
+    specifications: Annotated[Annotated[Listed[Placed], Field(max_length=10)] | None, _is("PlacementSpecifications")]
+    """[{instance_count, ultra_server_id}], at most 10."""
+
+
+class Collection(Model):
+    """Tensors that are saved together."""
+
+    name: Annotated[_held("DebugHookConfig.CollectionConfigurations[].CollectionName"), _is("CollectionName")]
+    """What the collection is called, such as losses."""
+    parameters: Annotated[HookParameter | None, _is("CollectionParameters")] = None
+    """{name: text}, such as {save_interval: '50'}; at most 20."""
+
+
+class WatchRule(Model):
+    """A rule that runs beside the job and watches what Debugger saves."""
+
+    name: Annotated[RuleName, _is("RuleConfigurationName")]
+    """What the rule is called, each by its own name."""
+    image: Annotated[RuleImage, _is("RuleEvaluatorImage")]
+    """Image that evaluates it."""
+    instance_type: Annotated[RuleInstance | None, _is("InstanceType")] = None
+    """Processing instance for a rule of your own, with ml."""
+    volume_size_gb: Annotated[VolumeSize | None, _is("VolumeSizeInGB")] = None
+    """Disk of that instance in GB."""
+    local_path: Annotated[Folder | None, _is("LocalPath")] = None
+    """Folder in its container; /opt/ml/processing/output/rule/ when left out."""
+    output_path: Annotated[S3Uri | None, _is("S3OutputPath")] = None
+    """s3:// folder for what it finds."""
+    parameters: Annotated[Annotated[RuleParameter, Field(max_length=100)] | None, _is("RuleParameters")] = None
+    """{name: text} for the rule, at most 100."""
+
+
+Rules = Annotated[Listed[WatchRule], Field(max_length=20)]
+
+
+class Debugger(Model):
+    """SageMaker Debugger: tensors that are saved, and rules that watch them."""
+
+    output_path: Annotated[S3Uri | None, _is("S3OutputPath")]
+    """s3:// folder for tensors. Needed by local_path, hook_parameters and collections."""
+    local_path: Annotated[Folder | None, _is("LocalPath")]
+    """Folder in the container that they are written to; /opt/ml/output/tensors when null."""
+    hook_parameters: Annotated[Annotated[HookParameter, Field(max_length=20)] | None, _is("HookParameters")]
+    """{name: text} for Debugger's hook, at most 20."""
+    collections: Annotated[
+        Annotated[Listed[Collection], Field(max_length=20)] | None, _is("CollectionConfigurations")
+    ]
+    """[{name, parameters}] of tensors to save, at most 20."""
+    rules: Rules | None
+    """[{name, image, parameters, …}], at most 20."""
+
+
+class Profiler(Model):
+    """SageMaker Debugger's profiler of the system."""
+
+    disabled: Annotated[bool | None, _is("DisableProfiler")]
+    """true turns it off, also where AWS would run it by default."""
+    output_path: Annotated[S3Uri | None, _is("S3OutputPath")]
+    """s3:// folder for what it measures."""
+    interval_ms: Annotated[Literal[100, 200, 500, 1000, 5000, 60000] | None, _is("ProfilingIntervalInMilliseconds")]
+    """Milliseconds between two measurements; 500 when null."""
+    parameters: Annotated[Annotated[HookParameter, Field(max_length=20)] | None, _is("ProfilingParameters")]
+    """{name: text} of what is profiled, at most 20."""
+    rules: Rules | None
+    """[{name, image, parameters, …}], at most 20."""
+
+
+class Experiment(Model):
+    """The SageMaker experiment that the job is part of."""
+
+    experiment_name: Annotated[ExperimentName | None, _is("ExperimentName")]
+    """An experiment that exists."""
+    trial_name: Annotated[ExperimentName | None, _is("TrialName")]
+    """A trial of it that exists."""
+    component_name: Annotated[ExperimentName | None, _is("TrialComponentDisplayName")]
+    """How the job is shown in it."""
+    run_name: Annotated[ExperimentName | None, _is("RunName")]
+    """Run of the experiment."""
+
+
+class ModelPackage(Model):
+    """Where the trained model is registered."""
+
+    group_arn: Annotated[GroupArn | None, _is("ModelPackageGroupArn")]
+    """ARN of the model package group."""
+    source_arn: Annotated[PackageArn | None, _is("SourceModelPackageArn")]
+    """ARN of the model package that the job starts from. Needs group_arn."""
+
+
+class Serverless(Model):
+    """A job on instances of AWS's choice, by a recipe of AWS's own; it has no container."""
+
+    base_model_arn: Annotated[BaseModelArn | None, _is("BaseModelArn")]
+    """ARN of the model in a hub that is customized or evaluated."""
+    accept_eula: Annotated[bool | None, _is("AcceptEula")]
+    """true accepts the model's license."""
+    job_type: Annotated[Literal["FineTuning", "Evaluation"] | None, _is("JobType")]
+    """What the job does. Needed with base_model_arn."""
+    technique: Annotated[Literal["SFT", "DPO", "RLVR", "RLAIF"] | None, _is("CustomizationTechnique")]
+    """How a model is fine-tuned."""
+    peft: Annotated[Literal["LORA"] | None, _is("Peft")]
+    """LORA trains adapters; null trains all weights."""
+    evaluation_type: Annotated[
+        Literal["LLMAJEvaluation", "CustomScorerEvaluation", "BenchmarkEvaluation"] | None, _is("EvaluationType")
+    ]
+    """How a model is evaluated."""
+    evaluator_arn: Annotated[EvaluatorArn | None, _is("EvaluatorArn")]
+    """ARN of the evaluator, for a scorer or a reward of your own."""
+    sequence_length: Annotated[SequenceLength | None, _is("SequenceLength")]
+    """Longest sequence in thousands of tokens, such as 8K."""
+
+
+def members(jobs: "SmJobs") -> Iterator[tuple[str, Any]]:
+    """Yield the members of the request that sections and switches become; ResourceConfig's are not among them."""
+    for name, section in (
+        ("DebugHookConfig", jobs.debugger),
+        ("ProfilerConfig", jobs.profiler),
+        ("ExperimentConfig", jobs.experiment),
+        ("ModelPackageConfig", jobs.model_package),
+        ("ServerlessJobConfig", jobs.serverless),
+    ):
+        if value := api(section, without={"rules"}):
+            yield name, value
+    for name, rules in (
+        ("DebugRuleConfigurations", jobs.debugger.rules),
+        ("ProfilerRuleConfigurations", jobs.profiler.rules),
+    ):
+        if rules:
+            yield name, [api(rule) for rule in rules]
+    for name, switch, value in (
+        ("RemoteDebugConfig", "EnableRemoteDebug", jobs.remote_debug),
+        ("InfraCheckConfig", "EnableInfraCheck", jobs.infra_check),
+        ("SessionChainingConfig", "EnableSessionTagChaining", jobs.session_tag_chaining),
+    ):
+        if value is not None:
+            yield name, {switch: value}
+
+
+def api(section: Model, *, without: set[str] = frozenset()) -> dict[str, Any]:
+    """Return what is given of a section, by the API's names."""
+    return section.model_dump(by_alias=True, exclude_none=True, exclude=set(without))

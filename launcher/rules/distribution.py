@@ -1,0 +1,71 @@
+"""How `distribution` starts a script: by one launcher, on instances that it runs on."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from launcher.check import Draft
+from launcher.problems import Problem
+from launcher.rules import rule
+
+if TYPE_CHECKING:
+    from launcher.distribution import Distribution
+
+_D = "recipes.distribution"
+_DATA = f"{_D}.smdistributed.dataparallel"
+_TORCH = f"{_D}.torch_distributed"
+_SDK = "SageMaker Python SDK 2.257.6"
+_SMDDP = frozenset(f"ml.{name}" for name in ("p3.16xlarge", "p3dn.24xlarge", "p4d.24xlarge", "p4de.24xlarge"))
+"""Instance types of the data parallel library. Source: SDK 2.257.6, SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES."""
+
+
+def _distribution(draft: Draft) -> "Distribution | None":
+    return getattr(draft.recipe, "distribution", None)
+
+
+@rule("E256", _D, source=f"{_SDK}, validate_distribution; sagemaker-training toolkit 5.1.4, runner.py")
+def one_launcher(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """mpirun, torchrun and the data parallel library's launcher each start all processes; the toolkit takes one."""
+    distribution = _distribution(draft)
+    if distribution is None:
+        return
+    first, *others = distribution.starts or ("",)
+    for other in others:
+        yield problem(
+            f"{_D}.{other}.enabled",
+            f"{first} starts the script too",
+            value=True,
+            remedy=f"++{_D}.{other}.enabled=false",
+        )
+    if distribution.is_data_parallel and distribution.library:
+        remedy = f"~{_DATA}, or ~{_D}.smdistributed.modelparallel"
+        yield problem(
+            f"{_DATA}.enabled", "a job has the data or the model parallel library", value=True, remedy=remedy
+        )
+
+
+@rule("E257", _DATA, "instance_type", source=f"{_SDK}, validate_smdistributed")
+def data_parallel_runs_here(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The data parallel library runs on four instance types, with a process on each of their GPUs."""
+    distribution = _distribution(draft)
+    if distribution is None or not distribution.is_data_parallel:
+        return
+    remedy = f"++{_TORCH}.enabled=true in place of it"
+    if draft.backend != "sm_jobs":
+        message = "the data parallel library is in AWS's training images only"
+        yield problem(f"{_DATA}.enabled", message, value=True, allowed="cluster=sm_jobs", remedy=remedy)
+    elif draft.instance and draft.instance.name not in _SMDDP:
+        allowed = ", ".join(sorted(_SMDDP))
+        message = "is not supported by the data parallel library"
+        yield problem("instance_type", message, value=draft.instance.name, allowed=allowed, remedy=remedy)
+
+
+@rule("E258", _TORCH, "recipes.trainer", "recipes.training_cfg.run", source="sagemaker-training toolkit 5.1.4")
+def processes_have_a_launcher(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Without a launcher the toolkit starts one process a host, which knows of no other."""
+    distribution = _distribution(draft)
+    if distribution is None or distribution.torch_distributed is None or distribution.starts:
+        return
+    ranks = draft.devices * draft.recipe.trainer.num_nodes
+    if ranks > 1 and draft.backend in ("sm_jobs", "contract"):
+        message = f"nothing else starts the {ranks} processes together"
+        yield problem(f"{_TORCH}.enabled", message, value=False, remedy=f"~{_TORCH}")

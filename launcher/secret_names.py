@@ -1,0 +1,142 @@
+"""Which names belong to secrets. The forms of their values are in `secret_forms`; hiding values is in `redaction`."""
+
+import re
+from functools import lru_cache
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+"""The words of a name in any spelling: HF_TOKEN, hf-token, hfToken, HFToken."""
+NAME = re.compile(r"[A-Za-z_][\w-]*")
+"""A name within a text."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_CERTAIN = _words(
+    "password passwd passphrase passcode pswd secret credential cred authorization bearer jwt apikey accesskey"
+    " secretkey privatekey sshkey wandbkey cookie sshpass pgpass dbpass dbpwd mysqlpwd githubpat"
+)
+"""Words that make any name a secret's."""
+_ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "credential", "token")
+"""Ends of words written together, as in PGPASSWORD."""
+_MISSPELT = ("token", "secret", "password", "passwd", "passphrase", "credential", "authorization")
+"""Words that are recognized with one letter wrong, too many, missing or swapped."""
+_OTHER_WORDS = _words("taken woken passed")
+"""English words that differ from one of those by a letter."""
+
+_KEYS = _words(
+    "access account admin anthropic api app application auth aws azure client clearml comet crypto datadog db"
+    " decryption deploy encrypt encryption gcp git github gitlab google gpg hf hmac huggingface kaggle license"
+    " master minio mlflow neptune openai pgp private root rsa secret sentry service session shared sign signing"
+    " ssh ssl storage subscription swanlab tls trackio user wandb webhook"
+)
+"""What a secret key is the key of, in any spelling: WANDB_KEY, wandb_key."""
+_PLAIN_KEYS = _words(
+    "answer batch cache column data dataset dict extra field foreign group image index input join kms label"
+    " lookup map message metric object output partition primary prompt public query question response row sort"
+    " target template text"
+)
+"""What the key of a column or a mapping is called after. Another NAME_KEY in capitals is a secret."""
+_PATS = _words("access ado azure databricks devops gh git github gitlab snowflake")
+_AUTHS = _words("basic docker http npm proxy redis rediscli registry")
+_PASSES = _words(
+    "all backward bi by data each first forward high last low multi must num one optimizer per second single two"
+)
+"""What a pass is counted or described by that is not a password."""
+
+_VOCABULARY = _words(
+    "add additional answer audio avg begin bos chunk class cls completion consumed context count decoder"
+    " disable end eos extra first generated generation global ignore image input label last mask max mean min"
+    " model n new next num number output pad padding per prev prompt question response sample seen sep"
+    " separator seq sequence source special start stop subword target text think thinking total train trained"
+    " unk val video vision vocab"
+)
+"""What a token of a model's vocabulary is called after."""
+_MEASURES = _words(
+    "acc accuracy batch budget classification count dim dropout embedding id index indices init label length"
+    " level limit loss mask merging num per probs rate shape size split type"
+)
+"""What is measured or listed of such tokens."""
+_PLACES = _words(
+    "arn column count dir directory enabled endpoint env expiry field file folder length name path provider"
+    " ref required size timeout ttl type uri url var variable"
+)
+"""Last words of names that say where a secret is, or something else about it."""
+
+
+def is_secret(path: str) -> bool:
+    """Return whether a value at a dotted path must not be shown."""
+    return any(map(names_secret, path.split(".")))
+
+
+@lru_cache(maxsize=16384)
+def names_secret(name: str) -> bool:
+    """Return whether a name, in any spelling, is that of a secret."""
+    words = [_singular(word.lower()) for word in _WORD.findall(name)]
+    while words and words[-1].isdigit():
+        words.pop()
+    if not words or (words[-1] in _PLACES and len(words) > 1):
+        return False
+    pairs = zip(words, words[1:], strict=False)
+    is_pair = any(second == "key" and first in ("api", "access", "private", "secret") for first, second in pairs)
+    is_certain = is_pair or any(_is_certain(word) for word in words if not _is_pulled(words))
+    return is_certain or _is_token(words) or _is_ambiguous(words, name)
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
+
+
+def _is_pulled(words: list[str]) -> bool:
+    """Return whether these are the words of `imagePullSecrets`, which names Kubernetes Secrets."""
+    return "pull" in words
+
+
+def _is_certain(word: str) -> bool:
+    if word in _CERTAIN or (word.endswith(_ENDINGS) and not word.endswith("token")):
+        return True
+    return any(_is_misspelt(word, right) for right in _MISSPELT if right != "token")
+
+
+def _is_token(words: list[str]) -> bool:
+    for i, word in enumerate(words):
+        if not (word.endswith("token") or _is_misspelt(word, "token")):
+            continue
+        prefix = word.removesuffix("token") if word.endswith("token") else ""
+        before = prefix or (words[i - 1] if i else "")
+        if before not in _VOCABULARY and not _MEASURES.intersection(words[i + 1 :]):
+            return True
+    return False
+
+
+def _is_ambiguous(words: list[str], name: str) -> bool:
+    """Return whether the last of several words is a secret's there: DB_PASS, MYSQL_PWD, GITHUB_PAT, WANDB_KEY."""
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    is_variable = name.isupper()
+    match last:
+        case "key":
+            return before in _KEYS or bool(is_variable and before and before not in _PLAIN_KEYS)
+        case "pass":
+            return before not in _PASSES
+        case "pwd":
+            return before != "old" if before else not is_variable
+        case "pat":
+            return before in _PATS or is_variable
+        case "auth":
+            return not before or before in _AUTHS or (is_variable and before != "tracking")
+        case _:
+            return False
+
+
+@lru_cache(maxsize=16384)
+def _is_misspelt(word: str, right: str) -> bool:
+    """Return whether a word is another one with one letter wrong, too many, missing, or two swapped."""
+    if word == right or word in _OTHER_WORDS or abs(len(word) - len(right)) > 1 or len(word) < 4:
+        return word == right
+    begin = 0
+    while begin < min(len(word), len(right)) and word[begin] == right[begin]:
+        begin += 1
+    rest, wanted = word[begin:], right[begin:]
+    is_swapped = rest[:2] == wanted[:2][::-1] and rest[2:] == wanted[2:]
+    return is_swapped or rest[1:] in (wanted[1:], wanted) or rest == wanted[1:]

@@ -1,0 +1,365 @@
+"""Listing, filtering, naming and removing the jobs of a results folder."""
+
+import fcntl
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from conftest import ELASTIC, LLAMA_K8S, ROOT, frozen_context
+
+from launcher import bundle as bundles
+from launcher import cli, diff, jobs, pipeline, removal, run
+from launcher.backends.local.state import LOCK_FILE
+from launcher.contract import JOB_FILE, NAME_FILE
+from launcher.job_list import STATES, ListedJob
+from launcher.problems import Problem, ProblemsFound, fail
+from launcher.specs import Bundle, JobHandle, JobState, JobStatus
+
+UNTRACKED = "recipes.training_config.mlflow.enabled=false"
+NOW = datetime.now(UTC)
+
+
+def at(age):
+    return (NOW - age).isoformat(timespec="seconds")
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Return a results folder: of each state a job that its backend reports, and a dry run."""
+    monkeypatch.chdir(tmp_path)
+    context = replace(frozen_context(tmp_path), created=at(timedelta(days=40)))
+    words = (
+        "recipes=training/tiny/tiny_lm_cpu",
+        "cluster=k8s",
+        "container=me/image:1",
+        "instance_type=ml.m5.2xlarge",
+    )
+    first = pipeline.render(pipeline.prepare(words, context), context)
+    pipeline.write(first)
+    dry = first.directory.rename(tmp_path / "results" / "dry")
+    llama = pipeline.render(pipeline.prepare((*LLAMA_K8S, ELASTIC), context), context)
+    pipeline.write(llama)
+    llama.directory.rename(tmp_path / "results" / "succeeded")
+    ages = {"running": timedelta(hours=2), "failed": timedelta(days=3), "succeeded": timedelta(days=30)}
+    for state, age in ages.items():
+        folder = tmp_path / "results" / state
+        if not folder.exists():
+            shutil.copytree(dry, folder)
+        backend = "local" if state == "failed" else "k8s"
+        handle = JobHandle(backend, state, folder, native_id=state, namespace="team", context="prod", uid=state)
+        jobs.write(folder, jobs.JobRecord(handle, "digest", at(age), "ada"))
+    return tmp_path / "results"
+
+
+class Cluster:
+    """A cluster whose jobs are named after their states."""
+
+    ends_with_launcher = False
+
+    def __init__(self):
+        self.asked = []
+        self.changes = {}
+
+    def status(self, handle):
+        self.asked.append(handle.native_id)
+        if handle.native_id == "unknown":
+            raise ProblemsFound((Problem("E341", "cluster", "does not answer"),))
+        return JobStatus(JobState(self.changes.get(handle.native_id, handle.native_id)), 1)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    found = Cluster()
+    monkeypatch.setattr(pipeline, "load_backend", lambda name: found)
+    return found
+
+
+def make_unknown(results):
+    folder = results / "unknown"
+    shutil.copytree(results / "running", folder)
+    record = json.loads((folder / JOB_FILE).read_text())
+    record["native"]["native_id"] = record["job_name"] = "unknown"
+    (folder / JOB_FILE).write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ((), {"running", "failed", "succeeded"}),
+        (("--all",), {"running", "failed", "succeeded", "dry"}),
+        (("--state", "failed"), {"failed"}),
+        (("--state", "failed", "--state", "running"), {"failed", "running"}),
+        (("--state", "rendered"), {"dry"}),
+        (("--backend", "k8s"), {"running", "succeeded"}),
+        (("--backend", "k8s", "--all"), {"running", "succeeded", "dry"}),
+        (("--recipe", "LLAMA3"), {"succeeded"}),
+        (("--recipe", "tiny"), {"running", "failed"}),
+        (("--older-than", "1d"), {"failed", "succeeded"}),
+        (("--older-than", "1w", "--all"), {"succeeded", "dry"}),
+        (("--newer-than", "12h"), {"running"}),
+        (("--older-than", "60m", "--newer-than", "4d"), {"running", "failed"}),
+        (("--state", "failed", "--recipe", "llama"), set()),
+    ],
+    ids=lambda value: " ".join(sorted(value)),
+)
+def test_jobs_are_filtered(results, cluster, capsys, words, found):
+    assert cli.run(["jobs", *words, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {each["job"] for each in listed} == found
+
+
+def test_a_cluster_is_asked_only_for_jobs_that_a_filter_may_select(results, cluster, capsys):
+    assert cli.run(["jobs", "--older-than", "1w"]) == 0
+    assert cluster.asked == ["succeeded"]
+
+
+def test_dry_runs_are_left_out_and_mentioned(results, cluster, capsys):
+    assert cli.run(["jobs"]) == 0
+    said = capsys.readouterr()
+    assert "dry" not in said.out and said.err == "1 dry run not shown; --all shows it\n"
+    assert cli.run(["jobs", "--state", "cancelled"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_conditions_that_no_job_can_meet_are_problems_all_at_once(results, cluster, capsys):
+    words = ["--state", "fialed", "--backend", "k9s", "--older-than", "week", "--newer-than", "-1d"]
+    assert cli.run(["jobs", *words]) == 2
+    err = capsys.readouterr().err
+    assert err.count("E818 --") == 4 and "did you mean failed" in err and "did you mean k8s" in err
+    assert cli.run(["jobs", "--cluster", "--state", "failed"]) == 2
+    assert "E801 recipes jobs" in capsys.readouterr().err
+    assert set(STATES) >= {state.value for state in JobState}
+
+
+def test_remove_deletes_what_the_filters_select_and_has_ended(results, cluster, capsys):
+    outside = results.parent / "precious"
+    outside.mkdir()
+    (outside / "file").write_text("data")
+    (results / "failed" / "link").symlink_to(outside)
+    (results / "failed" / "file").symlink_to(outside / "file")
+    assert cli.run(["jobs", "remove", "--backend", "local", "--yes"]) == 0
+    said = capsys.readouterr()
+    assert "failed" in said.out and "KiB" in said.out and "removed 1 bundle" in said.out
+    assert sorted(path.name for path in results.iterdir()) == ["dry", "running", "succeeded"]
+    assert (outside / "file").read_text() == "data"
+
+
+def test_remove_keeps_what_may_still_run_and_says_so(results, cluster, capsys):
+    make_unknown(results)
+    before = sorted(path.name for path in results.iterdir())
+    assert cli.run(["jobs", "remove", "--newer-than", "1d", "--yes"]) == 0
+    said = capsys.readouterr()
+    assert "kept running: its job has not ended: running" in said.err
+    assert "kept unknown: the state of its job is unknown: does not answer" in said.err
+    assert sorted(path.name for path in results.iterdir()) == before
+
+
+def test_remove_refuses_named_jobs_all_at_once_and_removes_none(results, cluster, capsys):
+    make_unknown(results)
+    (results / "link").symlink_to(results / "failed")
+    other = results.parent / "other" / "elsewhere"
+    shutil.copytree(results / "failed", other)
+    before = sorted(path.name for path in results.iterdir())
+    names = ["running", "unknown", "nothing", "link", "../other/elsewhere", str(other), "..", "failed"]
+    assert cli.run(["jobs", "remove", *names, "--yes"]) == 2
+    err = capsys.readouterr().err
+    assert "7 problems; nothing was done" in err
+    assert err.count("E718") == 5 and err.count("E703") == 2
+    assert sorted(path.name for path in results.iterdir()) == before and other.exists()
+    assert cli.run(["jobs", "remove", "results/failed", "--json", "--yes"]) == 0
+    (removed,) = json.loads(capsys.readouterr().out)
+    assert removed["job"] == "failed" and removed["bytes"] > 1000 and not (results / "failed").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--all"], ["failed", "--state", "failed"], ["failed", "--all"]], ids=" ".join)
+def test_remove_needs_jobs_or_filters(results, cluster, capsys, words):
+    assert cli.run(["jobs", "remove", "--yes", *words]) == 2
+    assert "E801 recipes jobs remove" in capsys.readouterr().err and (results / "failed").exists()
+
+
+def test_nothing_is_removed_through_a_link(results, cluster, capsys):
+    linked = results.parent / "linked"
+    linked.symlink_to(results)
+    for words in (["--older-than", "1d"], ["failed"]):
+        assert cli.run(["jobs", "remove", "--folder", "linked", *words, "--yes"]) == 2
+        assert "E718 linked" in capsys.readouterr().err
+    (results / "another").symlink_to(results / "failed")
+    assert cli.run(["jobs", "remove", "--state", "failed", "--yes"]) == 0
+    assert "kept another: is a link" in capsys.readouterr().err
+    assert not (results / "failed").exists() and (results / "another").is_symlink()
+
+
+def test_a_job_that_runs_here_is_kept_though_its_record_says_nothing_of_it(results, cluster, capsys):
+    (results / "dry" / "run").mkdir()
+    with (results / "dry" / "run" / LOCK_FILE).open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert cli.run(["jobs", "remove", "dry", "--yes"]) == 2
+        assert "E718 dry" in (err := capsys.readouterr().err) and "running on this machine" in err
+    assert cli.run(["jobs", "remove", "dry", "--yes"]) == 0
+
+
+def test_a_job_that_is_launched_meanwhile_is_kept(results, cluster):
+    chosen = removal.named(results, ["failed", "dry"])
+    cluster.changes["failed"] = "running"
+    jobs.write(results / "failed", replace(jobs.read(results / "failed"), ended=None))  # as a launch does
+    with jobs.launching(results / "dry"):
+        outcome = []
+        thread = threading.Thread(target=lambda: outcome.extend(map(removal.remove, chosen.removable)))
+        thread.start()
+        thread.join()
+    assert outcome == [False, False] and (results / "failed").exists() and (results / "dry").exists()
+
+
+@pytest.mark.parametrize(("answer", "is_removed"), [("y\n", True), ("\n", False), ("n\n", False), ("\x04", False)])
+def test_remove_asks_on_a_terminal(results, answer, is_removed):
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ |= {"TERM": "dumb", "COLUMNS": "100", "PYTHONPATH": str(ROOT)}
+        os.execv(sys.executable, [sys.executable, "-m", "launcher", "jobs", "remove", "dry"])
+    written = b""
+    try:
+        while part := os.read(terminal, 65536):
+            written += part
+            if b"[y/N]" in written and answer:
+                os.write(terminal, answer.encode())
+                answer = ""
+    except OSError:  # the terminal is gone with its last process
+        pass
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert "remove 1 bundle, " in written.decode() and (results / "dry").exists() is not is_removed
+
+
+def test_without_a_terminal_nothing_is_removed_unasked(results):
+    command = [sys.executable, "-m", "launcher", "jobs", "remove", "dry"]
+    done = subprocess.run(
+        command, input="y\n", capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 2 and "E718 --yes" in done.stderr and (results / "dry").exists()
+
+
+def main(*words, cwd):
+    command = [sys.executable, str(ROOT / "main.py"), *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
+
+
+def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatch, capsys):
+    done = main("--name", "baseline", "dry_run=true", UNTRACKED, cwd=tmp_path)
+    assert done.returncode == 0 and "(baseline)" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    (folder,) = Path("results").iterdir()
+    digest = bundles.read(folder)[0].digest
+    assert bundles.locate("baseline") == bundles.locate_job("results/baseline") == folder
+    assert diff.of_bundle(bundles.locate("baseline"), None, is_sized=False).title.startswith(str(folder))
+    assert "baseline" in bundles.job_names()
+    handle = JobHandle("local", folder.name, folder.resolve(), native_id="1")
+    jobs.record(Bundle(folder.name, folder, {}, digest), handle, "ada")
+    assert cli.run(["status", "baseline"]) == 0
+    assert "name      baseline\n" in capsys.readouterr().out
+    assert cli.run(["status", "baseline", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "baseline"
+    assert cli.run(["jobs"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["job", "name"] and row.split()[:2] == [folder.name, "baseline"]
+    for command in ("logs", "events"):
+        assert cli.run([command, "baseline"]) == 0
+    assert cli.run(["status", "baselin"]) == 2
+    assert "did you mean baseline?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--name", "base line"), "is not a name for a job"),
+        (("--name", "../x"), "is not a name for a job"),
+        (("--name=-x",), "has no value"),
+        (("--name",), "has no value"),
+        (("--name", "x", "--name=y"), "is given twice"),
+        (("--name", "taken"), "is the name of"),
+        (("--name", "x" * 64), "is not a name for a job"),
+        (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
+    ],
+    ids=["blank", "path", "flag", "missing", "twice", "taken", "long", "several"],
+)
+def test_a_name_that_cannot_be_given_is_a_problem_and_nothing_is_written(tmp_path, words, says):
+    assert main("--name", "taken", "dry_run=true", UNTRACKED, cwd=tmp_path).returncode == 0
+    before = list((tmp_path / "results").iterdir())
+    done = main("dry_run=true", UNTRACKED, *words, cwd=tmp_path)
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+    assert list((tmp_path / "results").iterdir()) == before
+
+
+def test_faults_of_the_name_and_of_the_recipe_are_reported_together(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run.main(["dry_run=true", "recipes.nonsense=1"], "a b") == 2
+    err = capsys.readouterr().err
+    assert "E717 --name" in err and "E101 recipes.nonsense" in err and not Path("results").exists()
+
+
+def test_a_bundle_is_named_when_it_is_rendered_or_launched(recipes, monkeypatch):
+    assert recipes("render", "tiny_lm_cpu", UNTRACKED, "--name", "first")[0] == 0
+    assert recipes("render", "tiny_lm_cpu", UNTRACKED, "--name", "first")[0] == 2
+    assert recipes("render", "tiny_lm_cpu", UNTRACKED, "--name", "x", "--stdout")[0] == 2
+    (folder,) = Path("results").iterdir()
+    launched = []
+    monkeypatch.setattr(run, "launch", lambda bundle, *_, **__: launched.append(bundle.digest) or 0)
+    assert recipes("launch", "first", "--name", "second")[0] == 0
+    assert launched == [bundles.read(folder)[0].digest]
+    assert bundles.given_name(folder) == "second" and (folder / NAME_FILE).read_text() == "second\n"
+    assert recipes("launch", "first")[0] == 2
+
+    def refuse(*_, **__):
+        raise fail("E405", "cluster", "this bundle's job is running already")
+
+    monkeypatch.setattr(run, "launch", refuse)
+    assert recipes("launch", "second", "--name", "third")[0] == 2
+    assert bundles.given_name(folder) == "second"
+    (folder / NAME_FILE).unlink()
+    assert recipes("launch", folder.name, "--name", "third")[0] == 2
+    assert bundles.given_name(folder) is None
+
+
+def test_of_two_jobs_that_are_named_alike_at_once_one_is_refused(results):
+    from launcher import job_names
+
+    outcomes = []
+
+    def give(folder):
+        try:
+            job_names.give(folder, "same")
+            outcomes.append("given")
+        except ProblemsFound as error:
+            outcomes.append(error.problems[0].code)
+
+    threads = [threading.Thread(target=give, args=(results / name,)) for name in ("dry", "failed", "succeeded")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["E717", "E717", "given"]
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--vers"], ["--version", "recipes=nonsense"]], ids=" ".join)
+def test_version_is_this_program_s(tmp_path, words):
+    project = (ROOT / "pyproject.toml").read_text().partition('name = "')[2].partition('"')[0]
+    done = main(*words, cwd=tmp_path)
+    name, version = done.stdout.split()
+    assert (done.returncode, done.stderr, name) == (0, "", project)
+    assert version.count(".") == 2
+    if words == ["--version"]:
+        command = [sys.executable, "-m", "launcher", "--version"]
+        said = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        assert (said.stdout, said.returncode) == (done.stdout, 0)
+
+
+def test_a_listed_bundle_without_a_plan_has_no_recipe(tmp_path):
+    assert (ListedJob(tmp_path).recipe, ListedJob(tmp_path).time, ListedJob(tmp_path).backend) == (None, None, None)

@@ -1,0 +1,209 @@
+"""Overrides of every form: each sets a value or chooses a file, is a Problem, or is noticed to change nothing."""
+
+from pathlib import Path
+
+import pytest
+from conftest import ELASTIC, LLAMA_K8S
+
+from launcher.compose import compose
+from launcher.explain import Sizes, explain, find
+from launcher.scales import ABSENT, get, leaves, lookup, merged, replaced, without
+
+ARGS = "recipes.training_config.training_args"
+STEPS = "training_config.datasets.preprocessor_cfgs"
+"""A list of three mappings in the shipped recipe."""
+AT_3 = f"recipes.scale_config.3.{STEPS}"
+RING = (*LLAMA_K8S, ELASTIC)
+
+
+def types_of(tree) -> list[str]:
+    return [step["type"] for step in get(tree, STEPS)]
+
+
+@pytest.fixture
+def published(prepare):
+    """Return the types of the steps that no override touches."""
+    return types_of(prepare(*RING).scales[0].config)
+
+
+def test_an_item_of_a_list_is_overridden_at_every_size(prepare, published):
+    job = prepare(*RING, f"recipes.{STEPS}.0.type=Foo")
+    assert [types_of(point.config) for point in job.scales] == [["Foo", *published[1:]]] * len(job.scales)
+
+
+def test_an_item_of_a_list_is_overridden_at_one_size(prepare, published):
+    job = prepare(*RING, f"{AT_3}.0.type=Foo")
+    found = {point.nodes: types_of(point.config) for point in job.scales}
+    assert found.pop(3) == ["Foo", *published[1:]]
+    assert set(map(tuple, found.values())) == {tuple(published)}
+
+
+@pytest.mark.parametrize("plan", [(), ("recipes.scale_config=auto",)], ids=["table", "auto"])
+@pytest.mark.parametrize("order", [1, -1], ids=["base_first", "size_first"])
+def test_an_item_of_one_size_lies_over_those_of_every_size(order, plan, prepare, published):
+    words = [f"recipes.{STEPS}.1.type=Bar", f"{AT_3}.0.type=Foo"]
+    job = prepare(*RING, *plan, *words[::order])
+    found = {point.nodes: types_of(point.config) for point in job.scales}
+    assert found.pop(3) == ["Foo", "Bar", published[2]]
+    assert set(map(tuple, found.values())) == {(published[0], "Bar", published[2])}
+
+
+def test_an_overridden_list_wins_over_that_of_a_size_and_a_notice_says_so(prepare, tmp_path):
+    inherited = f"defaults: [/{LLAMA_K8S[0].replace('=', '/')}@_here_, _self_]\n"
+    own = "scale_config: {3: {training_config: {datasets: {preprocessor_cfgs: [{type: Own}]}}}}\n"
+    (tmp_path / "mine.yaml").write_text(inherited + own)
+    words = ["recipes=mine.yaml", "cluster=k8s", ELASTIC]
+    plain, job = prepare(*words), prepare(*words, f"recipes.{STEPS}.2.type=Last")
+    assert [types_of(point.config) for point in plain.scales if point.nodes == 3] == [["Own"]]
+    assert {types_of(point.config)[2] for point in job.scales} == {"Last"}
+    (notice,) = [notice for notice in job.notices if notice.code == "N104"]
+    assert "preprocessor_cfgs.2.type=Last" in notice.message and "1 size" in notice.message
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["3.type=Foo", "99=Foo", "1_0.type=Foo", "x=1", "x.y=1"],
+    ids=["next", "far", "underscore", "word", "below"],
+)
+@pytest.mark.parametrize("sign", ["", "+", "++"], ids=["plain", "add", "force"])
+def test_an_item_that_a_list_does_not_have_is_a_problem(sign, item, problems):
+    (problem,) = problems(*RING, f"{sign}recipes.{STEPS}.{item}")
+    assert problem.code == "E003" and "has 3 items" in problem.message and problem.allowed == "0 to 2"
+
+
+def test_an_item_that_one_size_does_not_have_is_a_problem(problems):
+    (problem,) = problems(*RING, f"{AT_3}.7.type=Foo")
+    assert problem.path.startswith(AT_3) and "list" in str(problem)
+
+
+def test_an_item_is_not_removed_by_itself(problems):
+    (problem,) = problems(*RING, f"~recipes.{STEPS}.1")
+    assert problem.code == "E008" and f"recipes.{STEPS}=[…]" in problem.remedy
+
+
+def test_a_mapping_over_a_list_is_a_problem_that_repeats_no_secret(problems):
+    (problem,) = problems(*RING, f"recipes.{STEPS}={{hf_token: hunter2}}")
+    assert problem.code == "E003" and "is a list" in problem.message and "hunter2" not in str(problem)
+
+
+def test_a_key_below_a_reference_is_a_problem(problems):
+    """It would replace what the reference stands for."""
+    words = ["recipes.training_config.model_config=${recipes.run}", "recipes.training_config.model_config.name=x"]
+    (problem,) = problems(*RING, *words)
+    assert problem.code == "E003" and "${recipes.run}" in problem.message
+
+
+def test_an_explanation_knows_overrides_of_items():
+    sizes = Sizes(compose([*RING, f"recipes.{STEPS}.0.type=Foo", f"{AT_3}.1.type=Bar"], Path.cwd()))
+    assert find(sizes, f"recipes.{STEPS}.0.type") == [f"recipes.{STEPS}"]
+    base, *values = explain(sizes, f"recipes.{STEPS}")
+    assert base.origin.origin == f"recipes.{STEPS}.0.type=Foo"
+    assert [v.origin.origin for v in values if v.nodes == 3] == [f"{AT_3}.1.type=Bar"]
+
+
+def test_a_key_with_dots_is_one_key():
+    tree = {"a": {"b.c/d": 1, "b": {"c": 2}}, "list": [[{"x": 1}], {"y.z": 2}]}
+    assert lookup(tree, "a.b.c/d") is ABSENT and lookup({"a": {"b.c/d": 1}}, "a.b.c/d") == 1
+    assert get(tree, "list.0.0.x") == 1 and get(tree, "list.1.y.z") == 2
+    assert replaced({"a": {"b.c": 1}}, "a.b.c", 5) == {"a": {"b.c": 5}}
+
+
+@pytest.mark.parametrize("word", ["-1", "01", "²", "1_0", "9" * 5000, "x", ""])
+def test_only_a_number_within_a_list_names_an_item(word):
+    assert lookup({"a": [1, 2]}, f"a.{word}" if word else "a.") is ABSENT or not word
+
+
+def test_lists_are_walked_replaced_and_merged_item_by_item():
+    tree = {"a": [{"x": 1, "y": [1, 2]}, {"x": 2}]}
+    assert replaced(tree, "a.0.y.1", 5) == {"a": [{"x": 1, "y": [1, 5]}, {"x": 2}]}
+    assert without(tree, "a.0.y") == {"a": [{"x": 1}, {"x": 2}]} and without(tree, "a.0") == {"a": [{"x": 2}]}
+    assert without(tree, "a.5.x") == tree and without(tree, "a.0.x.y") == tree
+    assert merged(tree, {"a": {"1": {"x": 7}}}) == {"a": [{"x": 1, "y": [1, 2]}, {"x": 7}]}
+    assert merged(tree, {"a": {"2": {"x": 7}}}) == {"a": {"2": {"x": 7}}}
+    assert merged(tree, {"a": [1]}) == {"a": [1]}
+    assert dict(leaves(tree)) == {"a": tree["a"]}
+
+
+def texts(job, code: str) -> list[str]:
+    return [notice.message for notice in job.notices if notice.code == code]
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("cluster/namespace=prod", "cluster.namespace=…"),
+        ("recipes/training_config/training_args/learning_rate=0.9", f"{ARGS}.learning_rate=…"),
+        ("+cluster/namespace=prod", "cluster.namespace=…"),
+        ("~cluster/namespace", "cluster.namespace=…"),
+        ("a/b@c=1", None),
+        ("+base/elastic@recipes={a: b}", None),
+        ("+base/elastic@recipes=nothing", None),
+        ("recipes/training=tiny/tiny_lm_cpu", None),
+        ("recipes@x=training/tiny/tiny_lm_cpu", None),
+        ("~recipes=training/tiny/tiny_lm_cpu", None),
+        ("~cluster=k8s", None),
+        ("=1", None),
+        ("recipes.trainer@x=1", None),
+        ("hydra.searchpath@x=[/tmp]", None),
+    ],
+)
+def test_an_override_that_leads_nowhere_is_a_problem(override, remedy, problems):
+    (problem,) = problems(*LLAMA_K8S, override)
+    assert remedy is None or remedy in problem.remedy
+
+
+def test_a_choice_of_a_group_that_exists_is_an_origin():
+    word = "+base/elastic@recipes=policy"
+    composition = compose(["recipes=training/tiny/tiny_lm_cpu", word], Path.cwd())
+    assert word in composition.origins.values() and composition.notices == ()
+    assert composition.tree["recipes"]["elastic_policy"]["max_nodes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "idle"),
+    [
+        ((f"{ARGS}.seed=1", f"{ARGS}.seed=2"), [f"{ARGS}.seed=1"]),
+        ((f"{ARGS}.seed=1", f"{ARGS}={{seed: 2}}"), [f"{ARGS}.seed=1"]),
+        ((f"{ARGS}={{seed: 2, max_epochs: 3}}", f"{ARGS}.seed=1"), []),
+        (("++recipes.env={A: 1}", "~recipes.env"), ["++recipes.env={A: 1}"]),
+        (("~recipes.display_name", "++recipes.display_name=x"), ["~recipes.display_name"]),
+        ((f"{ARGS}={{}}",), [f"{ARGS}={{}}"]),
+        (("cluster.annotations={}",), []),
+        (("cluster=k8s",), ["cluster=k8s"]),
+        (("hydra.searchpath=[/usr]",), ["hydra.searchpath=[/usr]"]),
+        (("hydra.searchpath=[]",), ["hydra.searchpath=[]"]),
+        ((f"recipes.{STEPS}=[{{type: A}},{{type: B}}]", f"recipes.{STEPS}.0.type=C"), []),
+        ((ELASTIC, "recipes.scale_config=auto", f"{AT_3}.0.type=C"), []),
+        (("recipes.scale_config=auto", f"{AT_3}.0.type=C"), [f"{AT_3}.0.type=C"]),
+        ((f"{AT_3}.0.type=C",), [f"{AT_3}.0.type=C"]),
+    ],
+    ids=[
+        *("repeated", "replaced_by_a_mapping", "partly_replaced", "removed", "given_back", "empty", "empty_anew"),
+        *("cluster", "search_path", "no_search_path", "item", "planned_size", "static_planned_size", "static_size"),
+    ],
+)
+def test_an_override_that_changes_nothing_is_noticed(overrides, idle, prepare):
+    job = prepare(*LLAMA_K8S, *overrides)
+    assert [text.split(" changes nothing")[0] for text in texts(job, "N165")] == idle
+
+
+def test_of_two_recipes_the_last_one_is_the_recipe(prepare, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\nrun: {{name: {name}}}\n"
+        )
+    job = prepare("recipes=one.yaml", "recipes=two.yaml")
+    assert (job.recipe, get(job.config, "recipes.run.name")) == ("two.yaml", "two")
+    assert texts(job, "N165") == ["recipes=one.yaml changes nothing: a later override decides"]
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "train_batch_size"])
+def test_what_an_override_removes_is_removed_at_every_size(name):
+    word = f"~{ARGS}.{name}"
+    sizes = Sizes(compose([*RING, word], Path.cwd()))
+    assert [lookup(tree, f"training_config.training_args.{name}") for tree in sizes.trees.values()] == [ABSENT] * 7
+
+
+def test_a_planned_table_that_is_removed_again_is_not_planned(problems):
+    words = ["++recipes.scale_config=auto", "~recipes.scale_config", f"{AT_3}.0.type=Foo"]
+    assert problems(*RING, *words)

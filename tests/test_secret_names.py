@@ -1,0 +1,184 @@
+"""Which names and which texts are secrets, and which ordinary values of recipes are not."""
+
+import pytest
+from conftest import frozen_context, needed_by
+
+from launcher import catalogue, pipeline
+from launcher.problems import ProblemsFound
+from launcher.secret_forms import holds_secret, holds_token, is_clear, masked
+from launcher.secret_names import names_secret
+
+SECRETS = (
+    *("HF_TOKEN", "HF_TOKENS", "hfToken", "hf-token", "HFToken", "hftoken", "GITHUBTOKEN", "HF_TOKEN_2", "token"),
+    *("PGPASSWORD", "MYSQL_PWD", "DB_PASS", "dbPass", "PASS", "PASSPHRASE", "AUTHORIZATION", "JWT", "JWTS", "creds"),
+    *("WANDB_KEY", "wandbKey", "wandb-key", "WANDB_KEYS", "X_KEY", "SSH_KEY", "private-key", "X-Api-Key", "api_keys"),
+    *("GITHUB_PAT", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "OPENAI_APIKEY", "CLIENT_SECRET", "SECRET_ID"),
+    *("SESSION_COOKIE", "REDISCLI_AUTH", "_authToken", "CREDENTIALS_JSON", "hf_access_token", "dbPassword"),
+    *("tokn", "toekn", "HF_TOKN", "pasword", "PASSWRD", "secert", "credentails"),
+)
+OTHERS = (
+    *("pad_token", "eos_token_id", "max_tokens", "max_new_tokens", "num_tokens", "num_tokens_seen", "total_tokens"),
+    *("tokenizer", "tokenizer_name", "disable_fast_tokenizer", "add_special_tokens", "token_type_ids", "stop_tokens"),
+    *("tokens_per_second", "TOKENIZERS_PARALLELISM", "image_token_index", "tokens_labels", "PADTOKEN"),
+    *("secretKeyRef", "secretName", "imagePullSecrets", "AWS_WEB_IDENTITY_TOKEN_FILE", "credentials_provider_arn"),
+    *("extra_keys", "prompt_key", "chat_template_key", "text_key", "TEXT_KEY", "volume_kms_key", "keys", "key"),
+    *("PWD", "OLDPWD", "forward_pass", "num_passes", "bypass", "compass", "author", "MLFLOW_TRACKING_AUTH", "path"),
+    *("pattern", "taken", "secondary", "section", "monkey", "NCCL_DEBUG", "HF_HOME"),
+)
+LEAKS = (
+    *("export DB_PASS=x1", "export DB_PASS='a b'", "train --hf-token x1", "train --hfToken=x1", '{"token": "x1"}'),
+    *(
+        "curl -u me:x1 https://h",
+        "curl -H 'X-Api-Key: x1' h",
+        'curl -H "Authorization: Bearer x1" h',
+        "wandb login x1",
+    ),
+    *("git clone https://oauth2:x1@github.com/a", "git clone oauth2:x1@github.com/a", "https://x1@github.com/a"),
+    *(
+        "pip install git+https://x1@github.com/a",
+        "sshpass -p x1 ssh h",
+        "docker login -u me -p x1 h",
+        "mysql -uroot -px1",
+    ),
+    *("echo x1 | docker login --password-stdin h", "huggingface-cli login --token x1"),
+    *(
+        'wget --header="X-Auth-Token: x1" h',
+        'git -c http.extraHeader="Authorization: Basic x1" clone h',
+        "java -Dpass=x1",
+    ),
+    *("aws configure set aws_secret_access_key x1y2z3", "setx DB_PASS x1y2z3", "read DB_PASS <<< x1y2z3"),
+    *(
+        "echo machine h login me password x1y2z3 > ~/.netrc",
+        "echo x1 > ~/.cache/huggingface/token",
+        "redis-cli -a x1 ping",
+    ),
+    *("printf x1 | gh auth login --with-token", "kubectl create secret generic s --from-literal=k=x1"),
+)
+TOKENS = (
+    *("hf_" + 34 * "a", "AKIA" + 4 * "ABCD", "sk_live_" + 12 * "a1", "SG." + 11 * "a1" + "." + 14 * "b2c" + "d"),
+    *(
+        "123456789:" + 11 * "aB3" + "xy",
+        "xoxb-123456789012-1234567890123-abc1234567890",
+        "-----BEGIN RSA PRIVATE KEY-----",
+    ),
+    *("//registry.npmjs.org/:_authToken=npm_" + 12 * "a1b", "glpat-" + 10 * "a1", "pypi-AgEIcHlwaS5vcmc" + 36 * "a1"),
+)
+ORDINARY = (
+    *(
+        "img:1@sha256:" + 32 * "a1",
+        "reg.example.com:5000/a/b:1.2@sha256:" + 32 * "a1",
+        20 * "a1",
+        32 * "a1",
+        16 * "a1",
+    ),
+    *("arn:aws:sns:us-east-1:123456789012:a-long-topic-name-that-has-35-characters", "mailto:ada@example.com"),
+    *("arn:aws:sagemaker:us-west-2:123456789012:mlflow-tracking-server/a1b2c3d4e5f6", "aGVsbG8gd29ybGQ="),
+    *("git@github.com:a/b.git", "ssh://git@github.com/a/b", "https://github.com/a/b", "s3://bucket/a:b@c"),
+    *("meta-llama/Llama-3.1-8B-Instruct", "Seq2SeqTokensProcessor", "llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"),
+    *("export HF_TOKEN=$TOKEN", "export HF_TOKEN=$(cat /run/token)", "HF_TOKEN=/run/secrets/hf", "cat ~/.token | wc"),
+    *(
+        "https://$USER:$PASS@host",
+        "https://${TOKEN}@github.com",
+        "train --max_tokens 8 --pad_token=<pad>",
+        "tokens: 5",
+    ),
+    *(
+        "torchrun --nproc_per_node=8 -m train --tokenizer=x --num_tokens 5",
+        "hf_access_token: null",
+        "train --password-file /x",
+    ),
+    *("HF_TOKEN={secretKeyRef: {name: hf, key: k}}", "{{ bos_token }}{{ message.role }}: {{ message.content }}"),
+)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_is_known_by_its_name_in_any_spelling(name):
+    assert names_secret(name)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_ordinary_name_is_no_secret_s(name):
+    assert not names_secret(name)
+
+
+@pytest.mark.parametrize("text", LEAKS)
+def test_a_text_that_holds_a_secret_is_known_by_its_place(text):
+    assert holds_secret(text)
+
+
+@pytest.mark.parametrize("text", TOKENS)
+def test_a_token_is_known_by_its_form(text):
+    assert holds_token(f"a {text} b")
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_an_ordinary_value_is_neither(text):
+    assert not holds_secret(text)
+    assert not holds_token(text)
+
+
+def test_masking_keeps_everything_else():
+    text = 'git clone https://me:x1@h/y && A_TOKEN="a b" train --token z --max_tokens 8 loss=3 tokens=12 token: foo'
+    assert (
+        masked(text)
+        == "git clone https://…@h/y && A_TOKEN=… train --token … --max_tokens 8 loss=3 tokens=12 token: foo"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_secret"),
+    [
+        *(("tokens", 8192, False), ("tokens", "8k", False), ("TOKENS", ["abc"], True), ("password", 1234, True)),
+        *(("token", True, False), ("token", None, False), ("token", "", False), ("token", {"a": 1}, True)),
+        *(("token", {"env": "HF_TOKEN"}, False), ("token", {"env": "hf-1234"}, True), ("token", "/run/token", False)),
+        ("token", {"secretKeyRef": {"name": "a", "key": "b"}}, False),
+        ("token", {"secretKeyRef": {"name": "a", "key": "b", "value": "c"}}, True),
+    ],
+)
+def test_what_is_written_under_a_secret_s_name_counts_if_it_could_be_one(name, value, is_secret):
+    assert is_clear(name, value) == is_secret
+
+
+CLUSTERS = {
+    "k8s": ("cluster=k8s",),
+    "sm_jobs": (
+        "cluster=sm_jobs",
+        "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train",
+        "cluster.sm_jobs_config.output_path=s3://bucket/out",
+    ),
+    "local": ("cluster=local",),
+}
+
+
+@pytest.mark.parametrize("overrides", CLUSTERS.values(), ids=CLUSTERS)
+def test_no_recipe_of_the_collection_looks_like_a_secret(overrides, tmp_path):
+    num_compiled = 0
+    for entry in catalogue.entries():
+        context = frozen_context(tmp_path)
+        try:
+            words = (f"recipes={entry.name}", *overrides, *needed_by(entry))
+            pipeline.render(pipeline.prepare(words, context), context)
+            num_compiled += 1
+        except ProblemsFound as error:
+            assert not [problem for problem in error.problems if problem.code.startswith("E6")]
+    assert num_compiled
+
+
+ORDINARY_OVERRIDES = (
+    "+env_vars.MAX_TOKENS=8192",
+    "+env_vars.TOKENIZERS_PARALLELISM=false",
+    "+env_vars.AWS_WEB_IDENTITY_TOKEN_FILE=/var/run/secrets/eks.amazonaws.com/serviceaccount/token",
+    "+env_vars.WANDB_API_KEY={secretKeyRef: {name: wandb, key: k}}",
+    "+env_vars.REVISION=" + 20 * "a1",
+    "+env_vars.NOTHING='aGVsbG8gd29ybGQ='",
+    "+env_vars.TOPIC=arn:aws:sns:us-east-1:123456789012:a-long-topic-name-that-has-35-characters",
+    "container=123456789012.dkr.ecr.us-west-2.amazonaws.com/llmft:1@sha256:" + 32 * "a1",
+    "+recipes.pre_script=['export HF_TOKEN=$(cat /run/token)', 'python -m train --max_tokens 8 --pad_token=<pad>']",
+    "+cluster.command=[torchrun, --tokenizer, llama, train.py]",
+    "cluster.annotations={example.com/token-count: '12'}",
+)
+
+
+@pytest.mark.parametrize("override", ORDINARY_OVERRIDES)
+def test_ordinary_overrides_compile(override, render):
+    render("recipes=fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora", "cluster=k8s", override)

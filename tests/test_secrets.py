@@ -1,0 +1,320 @@
+"""No secret gets out: not through files, overrides, Hydra's own flags, variables, commands or typos."""
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from urllib.parse import quote
+
+import pytest
+from conftest import ELASTIC, LLAMA_K8S, ROOT
+
+from launcher import cli, pipeline, redaction, run
+from launcher.problems import Problem, ProblemsFound, shown
+
+CANARY = "Canary7f3a9c1e"
+K8S = (*LLAMA_K8S, "container=img:1")
+ARGS = "recipes.training_config.training_args"
+
+
+def main(*words, cwd, **env):
+    """Run main.py; return its exit code, and everything it printed or wrote."""
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "main.py"), *words],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    written = "".join(f"{p}\n{p.read_text(errors='replace')}" for p in sorted(cwd.rglob("*")) if p.is_file())
+    return result.returncode, result.stdout + result.stderr, written
+
+
+REFUSED = {
+    "mistyped-separator": ("env_vars.HF_TOKEN:{}",),
+    "mistyped-name": ("git.tokn={}",),
+    "mistyped-beyond-recognition": ("git.tkn={}",),
+    "package": ("git.token@x={}",),
+    "single-size": (ELASTIC, "++recipes.scale_config.3.run.hf_access_token={}"),
+    "single-size-mapping": (ELASTIC, "++recipes.scale_config.3.run={{hf_access_token: {}}}"),
+    "bracket": ("+env_vars.MY_TOKEN={}[",),
+    "oauth2-url": ("git.repo_url_or_path=https://oauth2:{}@github.com/a/b",),
+    "oauth2-bare": ("git.repo_url_or_path=oauth2:{}@github.com/a/b",),
+    "url-in-variable": ("+env_vars.PIP_INDEX_URL=https://me:{}@pypi.example.com/simple",),
+    "url-in-dataset": ("recipes.training_config.datasets.train_data.file_path=https://me:{}@example.com/d",),
+    "pre-script-export": ("+recipes.pre_script=['export DB_PASS={}']",),
+    "pre-script-quoted": ("+recipes.pre_script=['export DB_PASS=\"{} two\"']",),
+    "pre-script-curl": ("+recipes.pre_script=['curl -u me:{} https://example.com']",),
+    "pre-script-header": ("+recipes.pre_script=['curl -H \"X-Api-Key: {}\" https://example.com']",),
+    "pre-script-bearer": ("+recipes.pre_script=['curl -H \"Authorization: Bearer {}\" example.com']",),
+    "pre-script-clone": ("+recipes.pre_script=['git clone https://oauth2:{}@github.com/a/b']",),
+    "pre-script-clone-bare": ("+recipes.pre_script=['git clone oauth2:{}@github.com/a/b']",),
+    "pre-script-login": ("+recipes.pre_script=['wandb login {}']",),
+    "post-script-stdin": ("+recipes.post_script=['echo {} | docker login --password-stdin example.com']",),
+    "pre-script-mysql": ("+recipes.pre_script=['mysql -uroot -p{} db']",),
+    "command": ("+cluster.command=[bash, -c, 'train --hf-token {}']",),
+    "annotation": ("cluster.annotations={{apiKey: {}}}",),
+    "label": ("cluster.custom_labels={{hfToken: {}}}",),
+    "mapping": ("++recipes.db_password={{value: {}}}", "recipes.extra_keys=[db_password]"),
+    "list": ("++recipes.api_keys=[{}, b]", "recipes.extra_keys=[api_keys]"),
+    "list-of-mappings": ("++recipes.stores=[{{password: {}}}]", "recipes.extra_keys=[stores]"),
+    "camel-case": ("++recipes.hfToken={}", "recipes.extra_keys=[hfToken]"),
+    "hyphens": ("++recipes.api-key={}", "recipes.extra_keys=[api-key]"),
+    **{
+        name: (f"+env_vars.{name}={{}}",)
+        for name in (
+            *("PGPASSWORD", "MYSQL_PWD", "DB_PASS", "PASSPHRASE", "AUTHORIZATION", "WANDB_KEY", "GITHUB_PAT", "JWT"),
+            *("HF_TOKENS", "hfToken", "HF_TOKN", "X_KEY", "SESSION_COOKIE", "REDISCLI_AUTH"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("overrides", REFUSED.values(), ids=REFUSED)
+def test_a_secret_is_refused_and_not_repeated(overrides, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = run.main([*K8S, "dry_run=true", *(text.format(CANARY) for text in overrides)])
+    printed = "".join(capsys.readouterr())
+    assert code == 2
+    assert CANARY not in printed
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", ["12345678901", "[1234567, 2]", "{a: 1234567}"], ids=["number", "list", "mapping"])
+def test_what_is_under_a_secret_s_name_need_not_be_text(problems, value):
+    (problem,) = problems(*K8S, f"++recipes.db_password={value}", "recipes.extra_keys=[db_password]")
+    assert problem.code == "E607"
+    assert "1234567" not in str(problem)
+
+
+FLAGS = {
+    "multirun": ("--multirun", "dry_run=true", f"git.token={CANARY}"),
+    "multirun-sweep": ("--multirun", "dry_run=true", f"git.token={CANARY},b"),
+    "multirun-command": ("--multirun", "dry_run=true", f"+recipes.pre_script=['curl -H \"X-Api-Key: {CANARY}\" h']"),
+    "multirun-typo": ("--multirun", "dry_run=true", f"env_vars.HF_TOKEN:{CANARY}"),
+    **{
+        " ".join(flags): (*flags, f"git.token={CANARY}")
+        for flags in (
+            *(("--cfg", "job"), ("--cfg", "all"), ("--cfg", "hydra"), ("--cfg", "job", "--resolve")),
+            *(("--cfg", "job", "-p", "git"), ("--info",), ("--info", "all"), ("--info", "config"), ("--hydra-help",)),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("words", FLAGS.values(), ids=FLAGS)
+def test_no_flag_of_hydra_s_shows_or_writes_a_secret_of_the_command_line(words, tmp_path):
+    _, printed, written = main(*K8S, *words, cwd=tmp_path)
+    assert CANARY not in printed + written
+
+
+OWN = f"""defaults:
+  - /recipes/{LLAMA_K8S[0].partition("=")[2]}@_here_
+  - _self_
+run:
+  hf_access_token: {{}}
+pre_script: ["git clone https://oauth2:{CANARY}@github.com/a/b"]
+"""
+
+
+@pytest.mark.parametrize("value", [CANARY, "x1y2"], ids=["long", "short"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(("--cfg", "job"), ("--cfg", "all"), ("--cfg", "job", "--resolve"), ("--info", "all"), ("--info", "config")),
+        *(("--cfg", "job", "-p", "recipes.run"), ("--multirun", "dry_run=true"), ("dry_run=true",)),
+        ("--multirun", "dry_run=true", "hydra.output_subdir=.hydra"),
+    ],
+    ids=" ".join,
+)
+def test_no_flag_shows_or_writes_a_secret_of_a_file(flags, value, tmp_path):
+    recipe = tmp_path / "elsewhere" / "own.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text(OWN.format(value))
+    here = tmp_path / "here"
+    here.mkdir()
+    _, printed, written = main(f"recipes={recipe}", "cluster=k8s", "container=img:1", *flags, cwd=here)
+    assert CANARY not in printed + written
+    assert value not in printed + written
+
+
+def test_a_sweep_records_its_overrides_without_the_configuration(tmp_path):
+    code, printed, _ = main("--multirun", *K8S, "dry_run=true", f"{ARGS}.learning_rate=0.1,0.2", cwd=tmp_path)
+    assert code == 0, printed
+    (record,) = tmp_path.glob("results/.multirun/multirun.yaml")
+    assert "0.1,0.2" in record.read_text()
+    assert "training_config:" not in record.read_text()
+
+
+@pytest.mark.parametrize("key", ["recipes.run.results_dir", "+env_vars.PLAIN", "cluster.namespace"])
+def test_a_reference_to_a_secret_variable_is_refused(key, problems, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "x1")
+    (problem,) = problems(*K8S, f"{key}=${{oc.env:HF_TOKEN}}")
+    assert "HF_TOKEN" in problem.message
+    assert "x1" not in str(problem)
+
+
+def test_other_variables_are_still_read(render, monkeypatch):
+    monkeypatch.setenv("RUN_FLAVOUR", "vanilla")
+    files = render(*K8S, "+env_vars.FLAVOUR=${oc.env:RUN_FLAVOUR}", "+env_vars.KIND=${oc.env:RUN_KIND,none}").files
+    assert "vanilla" in files["manifests/job.yaml"]
+
+
+AS_WRITTEN = {
+    "plain": lambda v: v,
+    "inside": lambda v: f"a/{v}.b",
+    "base64": lambda v: base64.b64encode(v.encode()).decode(),
+    "base64-with-user": lambda v: base64.b64encode(f"me:{v}".encode()).decode(),
+    "hex": lambda v: v.encode().hex(),
+    "url": lambda v: f"q-{quote(v, safe='')}",
+}
+
+
+@pytest.mark.parametrize("write", AS_WRITTEN.values(), ids=AS_WRITTEN)
+def test_a_bundle_holds_no_value_of_a_secret_variable(problems_of_launch, write, monkeypatch):
+    value = "pa55/Wörd 'and' more"
+    monkeypatch.setenv("DB_PASS", value)
+    found = problems_of_launch(*K8S, f'+env_vars.PLAIN="{write(value)}"')
+    assert {p.code for p in found} == {"E610"}
+    assert all("$DB_PASS" in p.message for p in found)
+    assert value not in "".join(map(str, found))
+
+
+@pytest.fixture
+def problems_of_launch(tmp_path, monkeypatch, context):
+    """Return a function from overrides to the Problems that keep their bundle from being written."""
+    monkeypatch.chdir(tmp_path)
+
+    def found(*overrides):
+        redaction.install()
+        with pytest.raises(ProblemsFound) as caught:
+            pipeline.render(pipeline.prepare(overrides, context), context)
+        assert not list(tmp_path.iterdir())
+        return caught.value.problems
+
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1",
+        "true",
+        "main",
+        "training",
+        "aaaaaaaaaa",
+        "00000000",
+        "/etc/ssl/private/key.pem",
+        "s3://bucket/path",
+        "$OTHER",
+    ],
+)
+def test_a_common_value_of_a_secret_variable_hides_nothing(value, recipes, monkeypatch):
+    monkeypatch.setenv("X_KEY", value)
+    code, out, errors = recipes("render", "llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora", "cluster=k8s")
+    assert code == 0, errors
+    assert "…" not in out
+
+
+def test_what_is_printed_holds_no_value_of_a_secret_variable(monkeypatch, capsys):
+    monkeypatch.setenv("DB_PASS", CANARY)
+    redaction.install()
+    print(f"a {CANARY} b", json.dumps({"x": CANARY}), f"{CANARY}-y")
+    print(f"e {CANARY}", file=sys.stderr)
+    out, errors = capsys.readouterr()
+    assert out == 'a … b {"x": "…"} …-y\n'
+    assert errors == "e …\n"
+
+
+def test_a_traceback_holds_no_secret(tmp_path):
+    script = f"""
+import logging, sys
+sys.path.insert(0, {str(ROOT)!r})
+from launcher import redaction
+redaction.install()
+logging.basicConfig(level="INFO")
+logging.info("value %s", {CANARY[:7]!r} + {CANARY[7:]!r})
+raise ValueError("no " + {CANARY[:7]!r} + {CANARY[7:]!r})
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], env={"DB_PASS": CANARY}, capture_output=True, text=True, check=False
+    )
+    assert "value …" in result.stderr
+    assert "ValueError: no …" in result.stderr
+    assert CANARY not in result.stdout + result.stderr
+
+
+def test_a_secret_that_was_refused_once_is_not_printed_later(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused = "Refused8b2d4f6a"
+    assert run.main([*K8S, "dry_run=true", f"git.token={refused}"]) == 2
+    print("later", refused)
+    assert refused not in "".join(capsys.readouterr())
+
+
+def test_a_problem_at_a_secret_s_path_shows_no_value():
+    assert "hunter2" not in str(Problem("E214", "recipes.scale_config.3.run.hf_access_token", "is wrong", "hunter2"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "seen"),
+    [
+        ("git.token=hunter2", "git.token=…"),
+        ("git.token.secretKeyRef.name=hf", "git.token.secretKeyRef.name=…"),
+        ("env_vars.HF_TOKEN:hunter2", "env_vars.HF_TOKEN…"),
+        ("git.token@x=hunter2", "git.token…"),
+        ("git.tokn=hunter2", "git.tokn=…"),
+        ("~git.token", "~git.token"),
+        ("env_vars={HF_TOKEN: hunter2}", "env_vars=…"),
+        ("recipes.tokenizer=hunter2", "recipes.tokenizer=hunter2"),
+        ("recipes.max_new_tokens=8", "recipes.max_new_tokens=8"),
+    ],
+)
+def test_an_override_is_shown_without_its_secret(typed, seen):
+    assert shown(typed) == seen
+
+
+def test_commands_that_print_show_no_secret(recipes, monkeypatch):
+    monkeypatch.setenv("DB_PASS", CANARY)
+    for words in (("show", CANARY), ("launch", CANARY), (CANARY,), ("check", f"a{CANARY}")):
+        code, out, errors = recipes(*words)
+        assert code == 2
+        assert CANARY not in out + errors
+
+
+LEAKY = """
+import os
+print("starting with", os.environ["DB_PASS"], flush=True)
+raise RuntimeError("cannot log in with " + os.environ["DB_PASS"])
+"""
+
+
+def test_a_job_that_prints_its_secret_leaves_it_in_its_own_log_only(tmp_path):
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    words = ("recipes=training/custom/script", "cluster=local", "training_cfg.entry_script=leaky.py")
+    secret = "+env_vars.DB_PASS={env: DB_PASS}"
+    code, printed, _ = main(
+        *words,
+        secret,
+        "training_cfg.run.ntasks_per_node=1",
+        "++recipes.trainer.num_nodes=1",
+        cwd=tmp_path,
+        DB_PASS=CANARY,
+    )
+    assert code == 3
+    assert "starting with …" in printed
+    assert "RuntimeError: cannot log in with …" in printed
+    assert CANARY not in printed
+    held = {path for path in tmp_path.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()}
+    assert {path.name for path in held} == {"stdout.log", "stderr.log"}
+    assert all("logs" in path.parts for path in held)
+
+
+def test_the_streams_are_wrapped_once():
+    redaction.install()
+    first = sys.stdout
+    assert cli.run(["--version-of-nothing"]) == 2
+    redaction.install()
+    assert sys.stdout is first

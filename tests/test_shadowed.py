@@ -1,0 +1,99 @@
+"""Values of the user's own files against an inherited scale_config: none is replaced in silence."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ELASTIC, LLAMA, ROOT
+
+from launcher import catalogue
+from launcher.scales import get
+
+RATE = "training_config.training_args.learning_rate"
+INHERITED = f"/recipes/{LLAMA}@_here_"
+OWN = "training_config: {training_args: {learning_rate: 0.123}}\nelastic_policy: {is_elastic: true}\n"
+SIZES = "scale_config: {3: {training_config: {training_args: {learning_rate: 0.3}}}}\n"
+
+
+def write(path: Path, text: str, *inherited: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"defaults: [{', '.join(inherited)}, _self_]\n{text}" if inherited else text)
+    return path
+
+
+def notices(job, code: str = "N167") -> list[str]:
+    return [notice.message for notice in job.notices if notice.code == code]
+
+
+def rates(job) -> set[float]:
+    return {get(point.config, RATE) for point in job.scales}
+
+
+def test_a_value_of_a_recipe_file_that_scale_config_replaces_is_noticed(prepare, tmp_path):
+    file = write(tmp_path / "mine.yaml", OWN, INHERITED)
+    job = prepare("recipes=mine.yaml", "cluster=k8s")
+    (message,) = notices(job)
+    assert rates(job) == {0.0004}
+    assert message.startswith(f"learning_rate=0.123 of {file}:2 has no effect at 1 to 4, 6, 8, 16 nodes")
+    assert f"recipes.{RATE}=…" in message
+
+
+@pytest.mark.parametrize(
+    "search", ["hydra.searchpath=[team]", "hydra.searchpath=['{}/team']"], ids=["relative", "full"]
+)
+def test_a_value_of_a_file_on_the_search_path_is_noticed(search, prepare, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "team" / "recipes" / "own.yaml", OWN, INHERITED)
+    assert len(notices(prepare(search.format(tmp_path), "recipes=own", "cluster=k8s"))) == 1
+
+
+def test_a_value_of_a_default_of_the_users_own_is_noticed(prepare, tmp_path):
+    part = "training_config: {training_args: {seed: 7}}\n"
+    sized = "scale_config: {3: {training_config: {training_args: {seed: 9}}}}\n"
+    write(tmp_path / "part.yaml", part)
+    write(tmp_path / "sized.yaml", sized, INHERITED)
+    write(tmp_path / "mine.yaml", "", "sized@_here_", "part@_here_")
+    (message,) = notices(prepare("recipes=mine.yaml", "cluster=k8s", ELASTIC))
+    assert message.startswith(f"seed=7 of {tmp_path / 'part.yaml'}:1 has no effect at 3 nodes")
+
+
+def test_sizes_that_the_same_file_sets_are_meant(prepare, tmp_path):
+    write(tmp_path / "mine.yaml", OWN + SIZES, INHERITED)
+    (message,) = notices(prepare("recipes=mine.yaml", "cluster=k8s"))
+    assert "at 1 to 2, 4, 6, 8, 16 nodes" in message
+
+
+def test_an_override_ends_the_notice(prepare, tmp_path):
+    write(tmp_path / "mine.yaml", OWN, INHERITED)
+    job = prepare("recipes=mine.yaml", "cluster=k8s", f"recipes.{RATE}=0.5")
+    assert (notices(job), rates(job)) == ([], {0.5}) and notices(job, "N104")
+
+
+def test_a_static_job_has_the_value_and_no_notice(prepare, tmp_path):
+    write(tmp_path / "mine.yaml", OWN, INHERITED)
+    job = prepare("recipes=mine.yaml", "cluster=k8s", "recipes.elastic_policy.is_elastic=false")
+    assert (notices(job), rates(job)) == ([], {0.123})
+
+
+def test_planned_sizes_keep_the_value_of_a_file_that_inherits_the_table(prepare, tmp_path):
+    write(tmp_path / "mine.yaml", OWN, INHERITED)
+    job = prepare("recipes=mine.yaml", "cluster=k8s", "recipes.scale_config=auto")
+    assert (notices(job), rates(job)) == ([], {0.123})
+
+
+def test_no_shipped_recipe_gets_the_notice(prepare):
+    for entry in catalogue.entries():
+        if entry.is_elastic and entry.model_type == "llm_finetuning_aws":
+            words = [f"recipes={entry.name}", "cluster=k8s", ELASTIC, f"instance_type={entry.instance_types[0]}"]
+            assert notices(prepare(*words)) == []
+
+
+def test_a_value_of_a_file_in_config_dir_is_noticed(tmp_path):
+    write(tmp_path / "own" / "recipes" / "mine.yaml", OWN, INHERITED)
+    words = ["--config-dir", "own", "recipes=mine", "cluster=k8s", "dry_run=true"]
+    result = subprocess.run(
+        [sys.executable, ROOT / "main.py", *words], cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    assert result.returncode == 0, result.stderr
+    assert "N167 learning_rate=0.123" in result.stdout

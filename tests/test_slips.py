@@ -1,0 +1,124 @@
+"""Command lines that are nearly right: the Problem says what to type."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import LLAMA, LLAMA_K8S, ROOT, SHORT
+
+FULL = LLAMA.removesuffix("lora") + "fft"
+"""A recipe without an elastic_policy."""
+
+
+@pytest.mark.parametrize(
+    ("override", "place"),
+    [
+        ("trainer.num_nodes=2", "recipes.trainer.num_nodes"),
+        ("elastic_policy.is_elastic=true", "recipes.elastic_policy.is_elastic"),
+        ("++elastic_policy.is_elastic=true", "recipes.elastic_policy.is_elastic"),
+        ("training_args.seed=3", "recipes.training_config.training_args.seed"),
+        ("training_config.training_args.seed=3", "recipes.training_config.training_args.seed"),
+        ("recipes.training_args.seed=3", "recipes.training_config.training_args"),
+        ("scale_config=auto", "recipes.scale_config"),
+        ("scale_config.3.training_config.training_args.seed=1", "recipes.scale_config.3"),
+        ("label_selector.required.zone=[a]", "cluster.label_selector.required.zone"),
+        ("namespace=team", "cluster.namespace"),
+        ("num_nodes=2", "recipes.trainer.num_nodes"),
+        ("run.name=x", "recipes.run.name"),
+        ("~trainer.num_nodes", "~recipes.trainer.num_nodes"),
+        ("recipe=llama", "recipes?"),
+        ("clusters=k8s", "cluster?"),
+    ],
+)
+@pytest.mark.parametrize("recipe", [LLAMA, FULL], ids=["elastic", "static"])
+def test_a_key_without_what_stands_before_it_is_shown_whole(recipe, override, place, problems):
+    (problem,) = problems(f"recipes={recipe}", "cluster=k8s", override)
+    assert problem.code in ("E101", "E008") and place in problem.remedy
+
+
+def test_variables_of_the_job_stand_at_the_top(prepare):
+    assert prepare(*LLAMA_K8S, "env_vars.A=1").config["env_vars"]["A"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "remedies"),
+    [
+        (["recipes", "=", LLAMA], [f"recipes={LLAMA}"]),
+        (["recipes=", LLAMA], [f"recipes={LLAMA}"]),
+        (["recipes", f"={LLAMA}"], [f"recipes={LLAMA}"]),
+        (["recipes", LLAMA, "cluster", "k8s"], [f"recipes={LLAMA}", "cluster=k8s"]),
+        (["recipes.run.name", "=", "my run"], ["\"recipes.run.name='my run'\""]),
+        (["recipes.run.name", "x"], ["recipes.run.name=x"]),
+        (["cluster", "=", "k8s", "a=["], ["cluster=k8s", None]),
+        ([LLAMA], [f"recipes={LLAMA}"]),
+        ([SHORT], [f"recipes={LLAMA}"]),
+        (["mine.yaml"], ["recipes=mine.yaml"]),
+        (["k8s"], ["cluster=k8s"]),
+        (["dry_run"], ["dry_run=true"]),
+        (["cluster:k8s"], ["cluster=…"]),
+        (["="], [None]),
+        (["=", "x"], [None, None]),
+    ],
+    ids=lambda words: " ".join(map(str, words)),
+)
+def test_words_that_are_nearly_an_override_get_it_as_their_remedy(words, remedies, problems):
+    found = problems(*words)
+    assert {problem.code for problem in found} == {"E001"} and len(found) == len(remedies)
+    for problem, remedy in zip(found, remedies, strict=True):
+        assert remedy is None or remedy in problem.remedy
+
+
+@pytest.mark.parametrize("words", [["env_vars.HF_TOKEN", "=", "hunter2"], ["env_vars.HF_TOKEN", "hunter2"]])
+def test_a_secret_beside_a_space_is_not_repeated(words, problems):
+    assert "hunter2" not in "".join(map(str, problems(*words)))
+
+
+def main(*words: str, cwd) -> tuple[int, str]:
+    result = subprocess.run(
+        [sys.executable, ROOT / "main.py", *words], cwd=cwd, capture_output=True, text=True, timeout=200,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return result.returncode, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "remedies"),
+    [
+        (["--recipes", LLAMA], [f"recipes={LLAMA}"]),
+        (
+            [f"--recipes={LLAMA}", "--cluster", "k8s", "--dry-run"],
+            [f"recipes={LLAMA}", "cluster=k8s", "dry_run=true"],
+        ),
+        (["-recipes", LLAMA], [f"recipes={LLAMA}"]),
+        (["--recipe", LLAMA], [f"recipes={LLAMA}"]),
+        (["--recipes.trainer.num_nodes=2"], ["recipes.trainer.num_nodes=2"]),
+        (["--multirun", "recipes", "=", LLAMA], [f"recipes={LLAMA}"]),
+        (["--nonsense"], ["--hydra-help"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_a_flag_that_is_a_key_gets_the_override(words, remedies, tmp_path):
+    code, err = main(*words, cwd=tmp_path)
+    assert code == 2 and err.count("remedy:") == len(remedies)
+    assert [remedy for remedy in remedies if f"remedy: {remedy}" not in err.replace("python main.py ", "")] == []
+
+
+def test_a_flag_of_a_command_that_is_a_key_gets_the_override(recipes):
+    code, _, err = recipes("plan", SHORT, "--dry-run")
+    assert code == 2 and "did you mean dry_run=true?" in err
+
+
+@pytest.mark.parametrize(
+    ("choice", "remedy"),
+    [
+        ("recipes=llama", "recipes list llama shows the"),
+        ("recipes=", "recipes list shows all"),
+        (f"recipes={SHORT}", f"recipes={LLAMA}"),
+        ("cluster=", "cluster="),
+    ],
+    ids=["part", "empty", "last_word", "cluster"],
+)
+def test_a_choice_that_is_no_name_says_where_names_are(choice, remedy, problems):
+    (problem,) = problems(choice)
+    assert problem.code == "E005" and remedy in problem.remedy

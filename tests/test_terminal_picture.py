@@ -1,0 +1,82 @@
+"""The README's picture of a terminal is what the program prints now."""
+
+import html
+import os
+import pty
+import re
+import shlex
+import sys
+
+from conftest import ROOT
+
+from launcher import reference, terminal_picture
+
+PICTURE = reference.DOCS / "pictures/plan.svg"
+CELL, LINE = 12.2, 24.4
+"""Width of a character and height of a line, in the picture's own units."""
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def texts(svg):
+    """Return the lines that a picture shows."""
+    rows = {}
+    for x, y, text in re.findall(r'<text class="plan-r\d+" x="([\d.]+)" y="([\d.]+)"[^>]*>(.*?)</text>', svg, re.S):
+        row = rows.setdefault(round(float(y) / LINE), "")
+        begin = round(float(x) / CELL)
+        rows[round(float(y) / LINE)] = row.ljust(begin) + html.unescape(text).replace("\xa0", " ").rstrip("\n")
+    return [rows.get(number, "").rstrip() for number in range(min(rows), max(rows) + 1)]
+
+
+def on_a_terminal(words):
+    """Run a command line on a real terminal; return what it printed there."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        own = {"TERM": "xterm-256color", "COLUMNS": str(terminal_picture.WIDTH), "LINES": "50"}
+        os.environ |= own | {"PYTHONPATH": str(ROOT)}
+        os.environ.pop("NO_COLOR", None)
+        os.execv(sys.executable, [sys.executable, "-m", "launcher", *words])
+    written = b""
+    try:
+        while part := os.read(terminal, 65536):
+            written += part
+    except OSError:  # the terminal is gone with its last process
+        pass
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    return written.decode().replace("\r\n", "\n")
+
+
+def test_the_picture_shows_the_command_and_what_it_prints_on_a_real_terminal():
+    shown = "\n".join(texts((ROOT / PICTURE).read_text(encoding="utf-8")))
+    words = shlex.split(terminal_picture.COMMAND.replace("\\\n", ""))[1:]
+    printed = ESCAPES.sub("", on_a_terminal(words))
+    name = printed.split()[0]
+    lines = [line.rstrip() for line in printed.replace(name, f"{name[:-5]}x068q").rstrip("\n").splitlines()]
+    assert shown == "\n".join([f"$ {terminal_picture.COMMAND}", *lines])
+
+
+def test_recipes_docs_makes_the_picture_and_finds_an_old_one(tmp_path):
+    pages = reference.pages()
+    assert (ROOT / PICTURE).read_text(encoding="utf-8") == pages[PICTURE], "run `recipes docs`"
+    reference.write(tmp_path)
+    (tmp_path / PICTURE).write_text(pages[PICTURE].replace("uneven", "odd"), encoding="utf-8")
+    assert reference.stale(tmp_path) == [PICTURE]
+
+
+def test_the_picture_has_the_colours_of_the_terminal_and_loads_nothing():
+    svg = (ROOT / PICTURE).read_text(encoding="utf-8")
+    assert len(re.findall(r"\.plan-r\d+ \{ fill: #", svg)) >= 4
+    assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", svg) == []
+
+
+def test_drawing_leaves_the_environment_as_it_was(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    before = dict(os.environ)
+    assert "\x1b[" in terminal_picture.printed()
+    assert dict(os.environ) == before
+
+
+def test_the_readme_has_the_picture_and_its_command():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"]({PICTURE})" in readme and terminal_picture.COMMAND in readme
