@@ -97,7 +97,7 @@ def _compose_anew(choices: Choices) -> Files:
             skip_missing=False,
         )
         config = loader._compose_config_from_defaults_list(defaults=made_of.defaults, repo=repository)
-    except (HydraException, OmegaConfBaseException, OSError, ValueError, RecursionError) as error:
+    except (HydraException, OmegaConfBaseException, AssertionError, OSError, ValueError, RecursionError) as error:
         raise _refused(error, choices) from error
     del config["hydra"]
     chosen = made_of.overrides.known_choices
@@ -127,7 +127,7 @@ def _refused(error: Exception, choices: Choices) -> ProblemsFound:
     missing = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else ""
     chosen = [(group, option.strip("'\"")) for group, _, option in (word.partition("=") for word in choices.words)]
     for group, option in chosen:
-        if group in GROUPS and missing == f"{group}/{option}":
+        if group in GROUPS and (missing == f"{group}/{option}" or "${" in option):
             return _unknown_choice(group, option, choices)
     if problems := tuple(p for group, option in chosen for p in defaults.faults(group, option, choices.search)):
         return ProblemsFound(problems)

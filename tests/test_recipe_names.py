@@ -118,7 +118,9 @@ def test_a_name_is_found_however_unicode_writes_its_letters(written, typed, cont
     assert job.config["recipes"]["run"]["name"] == "mine"
 
 
-@pytest.mark.parametrize("name", ["größe.yaml", "größe", "[a.yaml", "~nobody/x.yaml", "x" * 5000 + ".yaml"])
+@pytest.mark.parametrize(
+    "name", ["größe.yaml", "größe", "${oc.create:{a:1}}", "[a.yaml", "~nobody/x.yaml", "x" * 5000 + ".yaml"]
+)
 def test_a_name_that_does_not_exist_is_a_problem_of_the_recipe(name, problems):
     (problem,) = problems(f"recipes={name}")
     assert (problem.code, problem.path) == ("E005", "recipes")
