@@ -73,12 +73,12 @@ SUBJECTS = {
 
 def all_codes() -> tuple[Code, ...]:
     """Return every code, in order; a code that is raised by a rule and elsewhere too is the rule's."""
-    found = {code.code: code for code in _ELSEWHERE}
+    found = {code.code: code for code in ELSEWHERE}
     found |= {rule.code: Code(rule.code, rule.reason, rule.source, rule.backend) for rule in all_rules()}
     return tuple(found[code] for code in sorted(found))
 
 
-_ELSEWHERE = (
+ELSEWHERE = (
     Code("E001", "An override is key=value, +key=value, ++key=value or ~key; anything else has no meaning.", _HYDRA),
     Code("E002", "A sweep is several launches, and one launch is wanted unless --multirun says so.", _HYDRA),
     Code("E003", "What an override asks for cannot be done to the configuration there is.", _HYDRA),
@@ -397,13 +397,13 @@ _ELSEWHERE = (
     Code("N135", "A save that is under way when the next one is due holds training up.", _CHECKPOINTING),
     Code("N136", "What AWS does around a job is played here as far as programs see it, and no further.", _CONTRACT),
     Code(
-        "N160", "Spot capacity is taken back at any time, and without checkpoints all work is lost.", _TRAINING_JOBS
+        "N170", "Spot capacity is taken back at any time, and without checkpoints all work is lost.", _TRAINING_JOBS
     ),
     Code(
-        "N161", "The toolkit names channels and hyperparameters in capitals, where some become one.", _TRAINING_JOBS
+        "N171", "The toolkit names channels and hyperparameters in capitals, where some become one.", _TRAINING_JOBS
     ),
     Code(
-        "N162", "A serverless job runs on instances of AWS's choice, which no plan knows.", _TRAINING_JOBS, "sm_jobs"
+        "N172", "A serverless job runs on instances of AWS's choice, which no plan knows.", _TRAINING_JOBS, "sm_jobs"
     ),
     Code("N138", "A job that fails before it can save and restart never ends.", _CHECKPOINTING),
     Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),

@@ -20,8 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher import defaults, override_text, provenance, recipe_files, redaction, references, slips
 from launcher.applying import apply
-from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, compose_files, first_line
-from launcher.effects import idle
+from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, Files, compose_files, first_line
+from launcher.effects import Effects, idle
 from launcher.nearest import did_you_mean
 from launcher.paths import COLLECTION
 from launcher.problems import Notice, Problem, ProblemsFound, fail, shown
@@ -152,10 +152,36 @@ def compose(overrides: Sequence[str], cwd: Path, suffix: str | None = None) -> C
     files = compose_files(choices)
     config = copy.deepcopy(files.config)
     values = [o for o in parsed if not _is_choice(o) and not o.is_hydra_override()]
-    chosen = _chosen(parsed)
     effects, has_corrections = apply(config, values)
     has_default_policy = _inherit_policy(config, files.config)
-    composition = Composition(
+    composition = _begun(overrides, files, choices, _chosen(parsed), effects, has_default_policy=has_default_policy)
+    if files.references + sum(text.count("${") for text in overrides) > references.FEW:
+        _refuse_faulty_references(config, composition)
+    stated = references.give_job_name(config, suffix) if suffix else {}
+    tree = _resolve(config, composition)
+    for path, name in stated.items():
+        tree = replaced(tree, path, name)
+    tree["training_config"] = tree.get("training_config") or composition.recipe
+    return dataclasses.replace(
+        composition,
+        tree={**tree, "recipes": {**tree["recipes"], "scale_config": AUTO}} if has_corrections else tree,
+        corrections=tree["recipes"]["scale_config"] if has_corrections else {},
+        name_paths=tuple(stated) or composition.name_paths,
+        notices=(*_idle_choices(parsed, composition), *effects.idle(values)),
+    )
+
+
+def _begun(
+    overrides: Sequence[str],
+    files: Files,
+    choices: Choices,
+    chosen: Mapping[str, Override],
+    effects: Effects,
+    *,
+    has_default_policy: bool,
+) -> Composition:
+    """Return the composition without its values."""
+    return Composition(
         tree={},
         recipe=str(chosen["recipes"].value()) if "recipes" in chosen else files.recipe,
         backend="contract" if files.has_contract else files.cluster,
@@ -167,20 +193,6 @@ def compose(overrides: Sequence[str], cwd: Path, suffix: str | None = None) -> C
         _layers=(_POLICY, *files.layers) if has_default_policy else files.layers,
         _search=choices.search,
     )
-    if files.references + sum(text.count("${") for text in overrides) > references.FEW:
-        _refuse_faulty_references(config, composition)
-    stated = references.give_job_name(config, suffix) if suffix else {}
-    tree = _resolve(config, composition)
-    for path, name in stated.items():
-        tree = replaced(tree, path, name)
-    corrected = {}
-    if has_corrections:
-        corrected = tree["recipes"]["scale_config"]
-        tree["recipes"]["scale_config"] = AUTO
-    tree["training_config"] = tree.get("training_config") or composition.recipe
-    notices = (*_idle_choices(parsed, composition), *effects.idle(values))
-    paths = tuple(stated) or composition.name_paths
-    return dataclasses.replace(composition, tree=tree, corrections=corrected, name_paths=paths, notices=notices)
 
 
 def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher import catalogue, families, reference
-from launcher.codes import SUBJECTS, all_codes
+from launcher.codes import ELSEWHERE, SUBJECTS, all_codes
 from launcher.rules import all_rules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +34,12 @@ def test_every_code_in_use_is_registered_and_every_registered_code_is_in_use():
     registered = [code.code for code in all_codes()]
     assert len(registered) == len(set(registered))
     assert set(registered) == codes_in_source()
+
+
+def test_no_code_stands_for_two_things():
+    assert len(ELSEWHERE) == len({code.code for code in ELSEWHERE})
+    rules = [rule.code for rule in all_rules()]
+    assert len(rules) == len(set(rules))
 
 
 def test_every_code_has_a_reason_a_source_and_a_subject():

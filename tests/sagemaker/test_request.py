@@ -356,7 +356,7 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
     [
         pytest.param(
             (f"{J}.spot=true", f"{J}.stopping_condition.max_wait_s=86400"),
-            [("N160", "checkpoints.s3_uri")],
+            [("N170", "checkpoints.s3_uri")],
             id="spot without checkpoints",
         ),
         pytest.param(
@@ -366,20 +366,20 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
         ),
         pytest.param(
             (f"{J}.inputs.s3={{train: 's3://data/a/'}}", f"+{J}.inputs.channels.Train={{s3: s3://data/b/}}"),
-            [("N161", "SM_CHANNEL_TRAIN")],
+            [("N171", "SM_CHANNEL_TRAIN")],
             id="channels",
         ),
         pytest.param(
-            (f"{J}.inputs.s3={{Recipe: 's3://data/a/'}}",), [("N161", "SM_CHANNEL_RECIPE")], id="the recipe's"
+            (f"{J}.inputs.s3={{Recipe: 's3://data/a/'}}",), [("N171", "SM_CHANNEL_RECIPE")], id="the recipe's"
         ),
-        pytest.param((f"{J}.hyperparameters={{lr: 1, LR: 2}}",), [("N161", "SM_HP_LR")], id="hyperparameters"),
+        pytest.param((f"{J}.hyperparameters={{lr: 1, LR: 2}}",), [("N171", "SM_HP_LR")], id="hyperparameters"),
         pytest.param(
             (f"{J}.hyperparameters={{lr: 1, LR: 2}}", f"{J}.toolkit=false"), [], id="hyperparameters as plain text"
         ),
     ],
 )
 def test_what_is_likely_a_slip_is_a_notice(words, said, prepare):
-    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N160", "N161")]
+    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N170", "N171")]
     assert [notice.code for notice in found] == [code for code, _ in said]
     assert all(word in notice.message for notice, (_, word) in zip(found, said, strict=True))
 

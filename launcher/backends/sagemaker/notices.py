@@ -14,10 +14,10 @@ def notices(job: JobSpec) -> tuple[Notice, ...]:
     found = []
     if plan.jobs.spot and not plan.jobs.checkpoints.s3_uri:
         message = "spot=true without checkpoints.s3_uri: an interrupted job starts again from its first step"
-        found.append(Notice("N160", message))
+        found.append(Notice("N170", message))
     if parts.is_serverless(plan.jobs):
         found.append(
-            Notice("N162", "AWS chooses the instances of a serverless job: those of the plan have no effect")
+            Notice("N172", "AWS chooses the instances of a serverless job: those of the plan have no effect")
         )
     channels = [channel.name for channel in parts.channels(plan.jobs)]
     found += _alike("channels", "SM_CHANNEL_", [*channels, parts.RECIPE_CHANNEL])
@@ -34,4 +34,4 @@ def _alike(kind: str, prefix: str, names: Iterable[str]) -> Iterator[Notice]:
     for upper, same in groups.items():
         if len(same) > 1:
             message = f"{kind} {' and '.join(same)} differ by case only: {prefix}{upper} names one of them"
-            yield Notice("N161", message)
+            yield Notice("N171", message)
