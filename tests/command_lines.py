@@ -727,7 +727,7 @@ def alone() -> None:
     home.mkdir(exist_ok=True)
     os.environ |= {"HOME": str(home), "KUBECONFIG": str(home / "absent"), "AWS_EC2_METADATA_DISABLED": "true"}
     os.environ |= {"AWS_CONFIG_FILE": str(home / "aws"), "AWS_SHARED_CREDENTIALS_FILE": str(home / "credentials")}
-    launching.launch = lambda bundle, backend_name, *, wait=False: 0
+    launching.launch = lambda bundle, backend_name, *, wait=False, is_again=False: 0
     logging.raiseExceptions = False  # handlers that libraries keep write to a stream of an earlier command line
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
 
