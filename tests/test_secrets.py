@@ -232,7 +232,8 @@ def test_what_is_printed_holds_no_value_of_a_secret_variable(monkeypatch, capsys
 
 def test_a_remedy_in_small_letters_holds_no_secret(recipes, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "S3cr3tEnvValue")
-    code, _, errors = recipes("plan", "llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora", "recipes.run.name=S3cr3tEnvValue")
+    words = ("llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora", "recipes.run.name=S3cr3tEnvValue")
+    code, _, errors = recipes("plan", *words)
     assert code == 2 and "E301" in errors and "s3cr3t" not in errors.lower()
 
 
