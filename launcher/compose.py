@@ -20,7 +20,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher import defaults, override_text, provenance, recipe_files, redaction, references, slips
 from launcher.applying import apply
-from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, Files, compose_files, first_line
+from launcher.chosen import (
+    ALL_RECIPES,
+    GROUPS,
+    REMEDY_SYNTAX,
+    Choices,
+    Files,
+    clusters,
+    compose_files,
+    first_line,
+)
 from launcher.effects import Effects, idle
 from launcher.nearest import did_you_mean
 from launcher.paths import COLLECTION
@@ -261,7 +270,8 @@ def _key_problem(override: Override) -> Problem | None:
     if key in GROUPS and override.is_delete():
         return Problem("E005", key, "cannot be removed: a launch has one", where=where)
     if key in GROUPS and not isinstance(override.value(), str):
-        return Problem("E005", key, "must name one", where=where)
+        remedy = ALL_RECIPES if key == "recipes" else f"{key}=NAME, NAME one of {', '.join(clusters())}"
+        return Problem("E005", key, "must name one", remedy=remedy, where=where)
     if key in GROUPS and override.package is not None:
         return Problem("E005", key, "is chosen without a package: leave out the @", where=where)
     return None

@@ -61,7 +61,7 @@ def _problem(words: Sequence[str]) -> Problem:
 def remedy(word: str) -> str | None:
     """Return what a word that is not an override was probably meant to be, None if that is not known."""
     from launcher import catalogue
-    from launcher.chosen import clusters
+    from launcher.chosen import ALL_RECIPES, clusters
 
     key, colon, _ = word.partition(":")
     if colon and _is_key(key):
@@ -70,6 +70,8 @@ def remedy(word: str) -> str | None:
         return f"{word}=true"
     if word in clusters():
         return f"cluster={word}"
+    if word == "recipes":
+        return ALL_RECIPES
     if word.endswith((".yaml", ".yml")):
         return f"recipes={word}"
     names = [name for name in catalogue.names() if word in (name, name.rpartition("/")[2])]

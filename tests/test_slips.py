@@ -58,6 +58,7 @@ def test_variables_of_the_job_stand_at_the_top(prepare):
         (["dry_run"], ["dry_run=true"]),
         (["cluster:k8s"], ["cluster=…"]),
         (["cluster:", "k8s", "recipes:", LLAMA], ["cluster=k8s", f"recipes={LLAMA}"]),
+        (["recipes"], ["recipes list"]),
         (["="], [None]),
         (["=", "x"], [None, None]),
     ],
@@ -115,15 +116,23 @@ def test_a_flag_of_a_command_that_is_a_key_gets_the_override(recipes):
     assert code == 2 and "did you mean dry_run=true?" in err
 
 
+def test_a_cluster_unlike_any_gets_no_suggestion(problems):
+    (problem,) = problems("cluster=sagemaker")
+    assert "sm_jobs" in problem.allowed and problem.remedy is None
+
+
 @pytest.mark.parametrize(
     ("choice", "remedy"),
     [
         ("recipes=llama", "recipes list llama shows the"),
         ("recipes=", "recipes list shows all"),
+        ("recipes=null", "recipes list shows all"),
+        ("recipes=zzz", "recipes list shows all"),
         (f"recipes={SHORT}", f"recipes={LLAMA}"),
         ("cluster=", "cluster="),
+        ("cluster={a:1}", "one of k8s, local, slurm, sm_jobs"),
     ],
-    ids=["part", "empty", "last_word", "cluster"],
+    ids=["part", "empty", "null", "unlike_any", "last_word", "cluster", "cluster_mapping"],
 )
 def test_a_choice_that_is_no_name_says_where_names_are(choice, remedy, problems):
     (problem,) = problems(choice)
