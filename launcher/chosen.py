@@ -28,6 +28,7 @@ REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with space
 ALL_RECIPES = "recipes list shows all recipes"
 _MOST_NEAR = 3
 """Names that a Problem suggests."""
+_NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
 _MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""
 
@@ -132,7 +133,10 @@ def _refused(error: Exception, choices: Choices) -> ProblemsFound:
             return _unknown_choice(group, option, choices)
     if problems := tuple(p for group, option in chosen for p in defaults.faults(group, option, choices.search)):
         return ProblemsFound(problems)
-    return fail("E003", " ".join(choices.words), first_line(error), remedy=REMEDY_SYNTAX)
+    message = first_line(error)
+    if absent := _NOT_CHOSEN.match(message):
+        return fail("E003", absent[1], "no file of this group is chosen yet", remedy=f"+{absent[1]}=… adds one")
+    return fail("E003", " ".join(choices.words), message, remedy=REMEDY_SYNTAX)
 
 
 def _unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
