@@ -25,8 +25,10 @@ from launcher.sources import RecipeFiles, count_references, known_configs, regis
 CONFIG = "config"
 GROUPS = ("recipes", "cluster")
 REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
+ALL_RECIPES = "recipes list shows all recipes"
 _MOST_NEAR = 3
 """Names that a Problem suggests."""
+_NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
 _MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""
 
@@ -131,21 +133,24 @@ def _refused(error: Exception, choices: Choices) -> ProblemsFound:
             return _unknown_choice(group, option, choices)
     if problems := tuple(p for group, option in chosen for p in defaults.faults(group, option, choices.search)):
         return ProblemsFound(problems)
-    return fail("E003", " ".join(choices.words), first_line(error), remedy=REMEDY_SYNTAX)
+    message = first_line(error)
+    if absent := _NOT_CHOSEN.match(message):
+        return fail("E003", absent[1], "no file of this group is chosen yet", remedy=f"+{absent[1]}=… adds one")
+    return fail("E003", " ".join(choices.words), message, remedy=REMEDY_SYNTAX)
 
 
 def _unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
     names = (config.partition("/") for config in known_configs(choices.search))
     known = clusters() if group == "cluster" else [path for folder, _, path in names if folder == group]
-    near = nearest(name, known, cutoff=0.5) or known[:8]
-    remedy = f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?"
+    near = nearest(name, known, cutoff=0.5) or ([] if name else known)
+    remedy = f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?" if near else None
     return fail(
         "E005",
         group,
         f"there is no {group.removesuffix('s')} of that name",
         value=name,
         allowed=", ".join(known) if group == "cluster" else None,
-        remedy=_from_list(name, known) or remedy if group == "recipes" else remedy,
+        remedy=_from_list(name, known) or remedy or ALL_RECIPES if group == "recipes" else remedy,
     )
 
 
@@ -153,7 +158,7 @@ def _from_list(name: str, known: Sequence[str]) -> str | None:
     """Return the listing to choose from where a name of a recipe is absent, or a part of many names."""
     count = sum(name.lower() in other.lower() for other in known)
     if not name:
-        return "recipes list shows all recipes"
+        return ALL_RECIPES
     if count <= _MOST_NEAR or not re.fullmatch(r"[\w./-]+", name):
         return None
     return f"recipes list {name} shows the {count} recipes with this in their names"

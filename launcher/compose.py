@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher import defaults, override_text, provenance, recipe_files, redaction, references, slips
 from launcher.applying import apply
-from launcher.chosen import GROUPS, REMEDY_SYNTAX, Choices, Files, compose_files, first_line
+from launcher.chosen import ALL_RECIPES, GROUPS, REMEDY_SYNTAX, Choices, Files, clusters, compose_files, first_line
 from launcher.effects import Effects, idle
 from launcher.nearest import did_you_mean
 from launcher.paths import COLLECTION
@@ -31,7 +31,7 @@ from launcher.sources import USER_RECIPE, UserRecipe, find, is_group, locate
 
 _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
-_CONTRACT = "cluster.contract"
+_CONTRACT, _CONTRACT_FILES = "cluster.contract", "cluster/contract"
 _SEARCH_PATH = "hydra.searchpath"
 _POLICY = ("base/elastic/policy", "recipes")
 """Layer of files that holds the default `elastic_policy`, and its package."""
@@ -261,7 +261,8 @@ def _key_problem(override: Override) -> Problem | None:
     if key in GROUPS and override.is_delete():
         return Problem("E005", key, "cannot be removed: a launch has one", where=where)
     if key in GROUPS and not isinstance(override.value(), str):
-        return Problem("E005", key, "must name one", where=where)
+        remedy = ALL_RECIPES if key == "recipes" else f"{key}=NAME, NAME one of {', '.join(clusters())}"
+        return Problem("E005", key, "must name one", remedy=remedy, where=where)
     if key in GROUPS and override.package is not None:
         return Problem("E005", key, "is chosen without a package: leave out the @", where=where)
     return None
@@ -289,6 +290,10 @@ def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
     if isinstance(chosen.get("cluster_type"), str) and "cluster" not in chosen:
         words.append(f"cluster={chosen['cluster_type']}")
     is_local = chosen.get("cluster", chosen.get("cluster_type")) in (None, "local")
+    if _CONTRACT_FILES in chosen and not is_local:
+        raise fail(
+            "E005", _CONTRACT_FILES, "is a part of cluster=local", remedy=f"cluster=local {_CONTRACT}=sagemaker"
+        )
     if chosen.get(_CONTRACT) == "sagemaker" and is_local:
         words.append("+cluster/contract=sagemaker")
     if "recipes" not in chosen and any(key.startswith("recipes.training_cfg") for key in chosen):

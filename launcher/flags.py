@@ -83,7 +83,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _faults(flags: argparse.Namespace, unknown: Sequence[str]) -> Iterator[Problem]:
-    for word in unknown:
+    for word in [word for word in unknown if word.startswith("-")] or unknown:  # not their values
         yield Problem("E801", shown(word), "is not a flag of Hydra", remedy="python main.py --hydra-help")
     for name in _UNSUPPORTED:
         if getattr(flags, name) is not None:

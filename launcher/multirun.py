@@ -53,9 +53,9 @@ def run_all(run: Callable[[Sequence[str]], int], found: Sequence[Sequence[str]])
 
 
 def _headings(found: Sequence[Sequence[str]]) -> list[str]:
-    """Return for each job its number and the overrides that not all of the jobs have."""
-    common = set.intersection(*map(set, found)) if found else set()
-    own = [" ".join(shown(word) for word in words if word not in common) for words in found]
+    """Return for each job its number and the overrides in whose place not all of the jobs have the same."""
+    is_swept = [len(set(alternatives)) > 1 for alternatives in zip(*found, strict=True)]
+    own = [" ".join(shown(word) for word in itertools.compress(words, is_swept)) for words in found]
     return [f"job {i} of {len(found)}: {text}".rstrip(": ") for i, text in enumerate(own, 1)]
 
 

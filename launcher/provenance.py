@@ -10,7 +10,7 @@ import yaml
 
 from launcher import yamlio
 from launcher.paths import COLLECTION
-from launcher.scales import ABSENT, child
+from launcher.scales import ABSENT, child, prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,12 @@ def nearest(origins: Mapping[str, str], path: str) -> str | None:
 
 
 def overridden(files: Mapping[str, str], overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return the origins with the overrides on top; what an override replaced as a whole is gone."""
-    gone = tuple(f"{path}." for path in overrides)
-    return {path: origin for path, origin in files.items() if not path.startswith(gone)} | dict(overrides)
+    """Return the origins with the overrides on top; what an override replaced, or put keys below, is gone."""
+    below = tuple(f"{path}." for path in overrides)
+    kept = {path: origin for path, origin in files.items() if not path.startswith(below)}
+    above = {above for path in overrides for above in prefixes(path)} & kept.keys()
+    holders = {holder for path in kept if above for holder in prefixes(path.rpartition(".")[0])}
+    return {path: origin for path, origin in kept.items() if path not in above - holders} | dict(overrides)
 
 
 def _leaves(node: yaml.Node | None, path: str) -> Iterator[tuple[str, int]]:

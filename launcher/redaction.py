@@ -137,7 +137,7 @@ def _patterns(variables: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str] |
     distinctive = {value for _, value in variables} | set(filter(is_distinctive, _given))
     forms = "|".join(map(_searched, sorted(distinctive, key=len, reverse=True)))
     others = (_after_name(where, value) for value, where in _given.items() if value not in distinctive)
-    return re.compile(forms) if forms else None, tuple(filter(None, others))
+    return re.compile(forms, re.I) if forms else None, tuple(filter(None, others))
 
 
 def _after_name(path: str, value: str) -> re.Pattern[str] | None:
@@ -149,7 +149,7 @@ def _after_name(path: str, value: str) -> re.Pattern[str] | None:
 
 
 def _finds(value: str, text: str) -> bool:
-    return re.search(_searched(value), text) is not None
+    return re.search(_searched(value), text, re.I) is not None
 
 
 def _searched(value: str) -> str:

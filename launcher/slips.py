@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from launcher.nearest import nearest
 from launcher.problems import Problem, shown
+from launcher.secret_names import names_secret
 
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 _PLAIN = re.compile(r"[\w./@:+-]+")
@@ -36,21 +37,22 @@ def _parted(words: Sequence[str]) -> int:
     if not second or not _is_bare(second) or second.startswith("="):
         return 1
     is_open = first.endswith("=") and first.count("=") == 1
-    return 2 if is_open or (_is_key(first) and not _is_key(second)) else 1
+    return 2 if is_open or (_is_key(first.removesuffix(":")) and not _is_key(second)) else 1
 
 
 def _is_key(word: str) -> bool:
-    return word in _top_level() or _DOTTED.fullmatch(word) is not None
+    return word in _top_level() or _DOTTED.fullmatch(word) is not None or names_secret(word)
 
 
 def _joined(words: Sequence[str]) -> str:
-    first, last = words[0].removesuffix("="), words[-1].removeprefix("=")
+    first, last = words[0].rstrip("=:"), words[-1].removeprefix("=")
     return f"{first}={last if _PLAIN.fullmatch(last) else repr(last)}"
 
 
 def _problem(words: Sequence[str]) -> Problem:
     is_spaced = any("=" in word for word in words)
-    message = "has a space before or after its =" if is_spaced else "lacks a = between key and value"
+    absent = "has a : in place of its =" if words[0].endswith(":") else "lacks a = between key and value"
+    message = "has a space before or after its =" if is_spaced else absent
     text = shown(_joined(words))
     quoted = f'"{text}"' if "'" in text else text
     return Problem("E001", text.partition("=")[0], message, remedy=quoted)
@@ -59,7 +61,7 @@ def _problem(words: Sequence[str]) -> Problem:
 def remedy(word: str) -> str | None:
     """Return what a word that is not an override was probably meant to be, None if that is not known."""
     from launcher import catalogue
-    from launcher.chosen import clusters
+    from launcher.chosen import ALL_RECIPES, clusters
 
     key, colon, _ = word.partition(":")
     if colon and _is_key(key):
@@ -68,6 +70,8 @@ def remedy(word: str) -> str | None:
         return f"{word}=true"
     if word in clusters():
         return f"cluster={word}"
+    if word == "recipes":
+        return ALL_RECIPES
     if word.endswith((".yaml", ".yml")):
         return f"recipes={word}"
     names = [name for name in catalogue.names() if word in (name, name.rpartition("/")[2])]

@@ -107,6 +107,19 @@ def test_a_changed_file_is_read_again(tmp_path):
         assert compose([f"recipes={file}"], tmp_path).tree["recipes"]["run"]["name"] == name
 
 
+@pytest.mark.parametrize("key", ["recipes.training_config.training_args.learning_rate", "container"])
+def test_a_key_put_below_a_value_is_where_that_comes_from(key):
+    override = f"++{key}.x=3"
+    composition = compose([f"recipes={LLAMA}", "cluster=k8s", override], Path("/"))
+    assert composition.origin(key) == composition.origin(f"{key}.x") == override
+
+
+def test_an_item_of_a_list_leaves_the_list_its_origin():
+    key = "recipes.training_config.datasets.preprocessor_cfgs"
+    composition = compose([f"recipes={LLAMA}", "cluster=k8s", f"{key}.0.type=Foo"], Path("/"))
+    assert composition.origin(key).startswith("base/") and composition.origin(f"{key}.0.type").endswith("=Foo")
+
+
 def test_resolvers(tmp_path):
     values = "[${multiply:3,4},${divide_ceil:7,2},${divide_floor:7,2},${add:1,2,3}]"
     assert compose([f"+numbers={values}"], tmp_path).tree["numbers"] == [12, 4, 3, 6]
@@ -123,13 +136,15 @@ def test_resolvers(tmp_path):
         ("~recipes.nothing", "E008", "no such key"),
         ("~cluster", "E005", "cannot be removed"),
         ("cluster=null", "E005", "must name one"),
+        ("+cluster/contract=sagemaker cluster=k8s", "E005", "cluster=local cluster.contract=sagemaker"),
+        ("cluster/contract=sagemaker", "E003", "+cluster/contract=… adds one"),
         ("recipes.display_name=${nothing}", "E007", "nothing"),
         ("recipes.display_name=???", "E006", "needs a value"),
     ],
 )
 def test_a_bad_override_is_a_problem(override, code, says):
     with pytest.raises(ProblemsFound) as caught:
-        compose([override], Path.cwd())
+        compose(override.split(" "), Path.cwd())
     assert [p.code for p in caught.value.problems] == [code]
     assert says in str(caught.value)
 

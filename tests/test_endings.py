@@ -174,6 +174,12 @@ def test_too_many_combinations_are_a_problem():
         multirun.jobs(["a=range(0,1000)", "b=range(0,1000)"])
 
 
+@pytest.mark.parametrize("words", [("a=x", "a=x,y"), ("a=y", "b=1", "a=x,y")])
+def test_a_sweep_over_a_key_that_is_also_set_names_every_choice(words, capsys):
+    assert multirun.run_all(lambda words: 0, multirun.jobs(words)) == 0
+    assert capsys.readouterr().out == "job 1 of 2: a=x\njob 2 of 2: a=y\n"
+
+
 @pytest.mark.parametrize("last", [130, 143])
 def test_a_signal_ends_a_sweep(last):
     codes = iter([2, last, 0])

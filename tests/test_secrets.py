@@ -167,6 +167,7 @@ AS_WRITTEN = {
     "base64": lambda v: base64.b64encode(v.encode()).decode(),
     "base64-with-user": lambda v: base64.b64encode(f"me:{v}".encode()).decode(),
     "hex": lambda v: v.encode().hex(),
+    "lower-case": str.lower,
     "url": lambda v: f"q-{quote(v, safe='')}",
 }
 
@@ -227,6 +228,13 @@ def test_what_is_printed_holds_no_value_of_a_secret_variable(monkeypatch, capsys
     out, errors = capsys.readouterr()
     assert out == 'a … b {"x": "…"} …-y\n'
     assert errors == "e …\n"
+
+
+def test_a_remedy_in_small_letters_holds_no_secret(recipes, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "S3cr3tEnvValue")
+    words = ("llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora", "recipes.run.name=S3cr3tEnvValue")
+    code, _, errors = recipes("plan", *words)
+    assert code == 2 and "E301" in errors and "s3cr3t" not in errors.lower()
 
 
 def test_a_traceback_holds_no_secret(tmp_path):

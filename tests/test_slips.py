@@ -57,6 +57,8 @@ def test_variables_of_the_job_stand_at_the_top(prepare):
         (["k8s"], ["cluster=k8s"]),
         (["dry_run"], ["dry_run=true"]),
         (["cluster:k8s"], ["cluster=…"]),
+        (["cluster:", "k8s", "recipes:", LLAMA], ["cluster=k8s", f"recipes={LLAMA}"]),
+        (["recipes"], ["recipes list"]),
         (["="], [None]),
         (["=", "x"], [None, None]),
     ],
@@ -69,7 +71,11 @@ def test_words_that_are_nearly_an_override_get_it_as_their_remedy(words, remedie
         assert remedy is None or remedy in problem.remedy
 
 
-@pytest.mark.parametrize("words", [["env_vars.HF_TOKEN", "=", "hunter2"], ["env_vars.HF_TOKEN", "hunter2"]])
+@pytest.mark.parametrize("words", [
+        ["env_vars.HF_TOKEN", "=", "hunter2"], ["env_vars.HF_TOKEN", "hunter2"], ["env_vars.HF_TOKEN:", "hunter2"],
+        ["HF_TOKEN", "hunter2"], ["HF_TOKEN:", "hunter2"], ["dbPass:", "hunter2"],
+    ],
+)  # fmt: skip
 def test_a_secret_beside_a_space_is_not_repeated(words, problems):
     assert "hunter2" not in "".join(map(str, problems(*words)))
 
@@ -95,12 +101,13 @@ def main(*words: str, cwd) -> tuple[int, str]:
         (["--recipes.trainer.num_nodes=2"], ["recipes.trainer.num_nodes=2"]),
         (["--multirun", "recipes", "=", LLAMA], [f"recipes={LLAMA}"]),
         (["--nonsense"], ["--hydra-help"]),
+        (["a=1", "--my-token", "hunter2"], ["--hydra-help"]),
     ],
     ids=lambda words: " ".join(words),
 )
 def test_a_flag_that_is_a_key_gets_the_override(words, remedies, tmp_path):
     code, err = main(*words, cwd=tmp_path)
-    assert code == 2 and err.count("remedy:") == len(remedies)
+    assert code == 2 and err.count("remedy:") == len(remedies) and "hunter2" not in err
     assert [remedy for remedy in remedies if f"remedy: {remedy}" not in err.replace("python main.py ", "")] == []
 
 
@@ -109,15 +116,23 @@ def test_a_flag_of_a_command_that_is_a_key_gets_the_override(recipes):
     assert code == 2 and "did you mean dry_run=true?" in err
 
 
+def test_a_cluster_unlike_any_gets_no_suggestion(problems):
+    (problem,) = problems("cluster=sagemaker")
+    assert "sm_jobs" in problem.allowed and problem.remedy is None
+
+
 @pytest.mark.parametrize(
     ("choice", "remedy"),
     [
         ("recipes=llama", "recipes list llama shows the"),
         ("recipes=", "recipes list shows all"),
+        ("recipes=null", "recipes list shows all"),
+        ("recipes=zzz", "recipes list shows all"),
         (f"recipes={SHORT}", f"recipes={LLAMA}"),
         ("cluster=", "cluster="),
+        ("cluster={a:1}", "one of k8s, local, slurm, sm_jobs"),
     ],
-    ids=["part", "empty", "last_word", "cluster"],
+    ids=["part", "empty", "null", "unlike_any", "last_word", "cluster", "cluster_mapping"],
 )
 def test_a_choice_that_is_no_name_says_where_names_are(choice, remedy, problems):
     (problem,) = problems(choice)
