@@ -79,8 +79,15 @@ def one_entry(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem
             "both a script and a module are given" if given else "there is no script to run",
             value=" and ".join(given) or None,
             allowed="one of entry_script and entry_module",
-            remedy=f"{_SCRIPT}.entry_module=null" if given else "training_cfg.entry_script=train.py",
+            remedy=f"{_SCRIPT}.entry_module=null" if given else _missing_entry(draft),
         )
+
+
+def _missing_entry(draft: Draft) -> str:
+    """Return what to type where nothing starts; an image of SageMaker may have a program of its own."""
+    remedy = "training_cfg.entry_script=train.py"
+    own = f"; or {_IMAGE_STARTS[0]}=false for an image with a program of its own"
+    return f"{remedy}{own}" if draft.backend in ("sm_jobs", "contract") else remedy
 
 
 @rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)

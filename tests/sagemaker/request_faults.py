@@ -456,6 +456,12 @@ FAULTS = {
         f"{CFG}.entry_script",
         "no script",
     ),
+    "no-script-for-the-image": (
+        ("training_cfg.entry_script=null",),
+        "E106",
+        f"{CFG}.entry_script",
+        f"{J}.toolkit=false for an image with a program of its own",
+    ),
     "unread-source": (
         (f"{J}.toolkit=false", f"{J}.source_dir=s3://code/x.tar.gz"),
         "E385",
