@@ -13,6 +13,7 @@ from launcher.specs import JobSpec
 
 _SECONDS_PER_HOUR = 3600
 _JOBS = "cluster.sm_jobs_config"
+SERVERLESS = "no price of a serverless job is known: AWS chooses its instances"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,11 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
             beside that.
 
     Raises:
-        ProblemsFound: The table lacks an instance type of the job, or it does not run that long.
+        ProblemsFound: The table lacks an instance type of the job, it does not run that long, or its instances are
+            not known.
     """
+    if is_serverless(job):
+        raise fail("E806", "--prices", SERVERLESS, remedy="leave out --prices and --hours")
     groups = get(job.config, f"{_JOBS}.instance_groups")
     bound = _bound_h(job, hours)
     if groups:
@@ -61,6 +65,15 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
         raise fail("E806", "--prices", "a job on this machine has no instances to pay for", remedy="cluster=sm_jobs")
     price = prices.of(job.resources.instance_type)
     return tuple(Cost(point.nodes, point.nodes * price, bound) for point in job.scales)
+
+
+def is_serverless(job: JobSpec) -> bool:
+    """Return whether AWS chooses the instances of a job, so that those of its plan are not paid for."""
+    if job.backend != "sm_jobs":
+        return False
+    from launcher.backends.sagemaker import parts
+
+    return parts.is_serverless(job.settings.sm_jobs_config)
 
 
 def instance_types(job: JobSpec) -> tuple[str, ...]:

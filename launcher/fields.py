@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them reads every installed package
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Model(BaseModel):
@@ -51,3 +51,15 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=INT64)]
 Positive32 = Annotated[int, Field(ge=1, le=INT32)]
 NonNegative32 = Annotated[int, Field(ge=0, le=INT32)]
 """Numbers of a job's specification. Source: Kubernetes, API Conventions: integers are int32 unless they need more."""
+
+_MODULE = re.compile(r"[^\W\d][\w-]*(\.[\w-]+)*")
+
+
+def _module(name: str) -> str:
+    if name and (not _MODULE.fullmatch(name) or name.endswith(".py")):
+        raise ValueError("should be the dotted name of a module, such as my.train; entry_script takes a path")
+    return name
+
+
+ModuleName = Annotated[str, AfterValidator(_module)]
+"""What `python -m` starts. Source: Python, Command line and environment: -m."""

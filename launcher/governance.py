@@ -12,6 +12,8 @@ from typing import Any
 from launcher.problems import Notice, Problem
 
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([EPTGMK]i)|([numkMGTPE])|[eE]([+-]?\d{1,3}))?", re.ASCII)
+_LONGEST = 256
+"""Characters of a quantity that is read. Our own choice: Python turns at most 4300 digits into a number."""
 _BINARY = {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", 1)}
 _DECIMAL = dict(zip("numkMGTPE", (Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9, 12, 15, 18)), strict=True))
 
@@ -34,7 +36,8 @@ def amount(quantity: str | int | float) -> Fraction:
 
     Source: Kubernetes, Quantity: `<number>` with a binary or decimal suffix, or a decimal exponent.
     """
-    match = _QUANTITY.fullmatch(str(quantity))
+    text = str(quantity)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         raise UnreadableQuantity(f"{quantity!r} is no Kubernetes quantity")
     number, binary, decimal, exponent = match.groups()

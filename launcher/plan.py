@@ -15,7 +15,7 @@ from launcher.instances import canonical
 from launcher.problems import Notice
 from launcher.recipe import Mlflow
 from launcher.rules.batches import is_uneven
-from launcher.rules.custom import is_script, is_unstated
+from launcher.rules.custom import is_script, is_serverless, is_unstated
 from launcher.rules.elasticity import bounds_moved
 from launcher.rules.models import MODEL
 from launcher.scales import ABSENT, SCALES, get, lookup, replaced
@@ -279,7 +279,7 @@ def _likely_slips(draft: Draft) -> Iterator[Notice]:
     """Say what may be meant, and more likely is an oversight."""
     if unmatched := [key for key in draft.recipe.extra_keys or () if not _has(draft, key)]:
         yield Notice("N127", f"extra_keys names {', '.join(unmatched)}, which this recipe does not set")
-    if idle := _idle(draft):
+    if (idle := _idle(draft)) and not is_serverless(draft):
         of = f"{draft.instance.accelerators} accelerators of {draft.instance.name}"
         yield Notice("N128", f"{idle} of {of} stay idle: trainer.devices is {draft.devices}")
     if get(draft.composition.tree, MODEL) == "":

@@ -16,6 +16,7 @@ from launcher.fields import (
     DeviceCount,
     Listed,
     Model,
+    ModuleName,
     NodeCount,
     NonNegative32,
     PositiveInt,
@@ -263,7 +264,7 @@ class CustomTraining(Model):
 
     entry_script: str | None = None
     """Path of the Python script that is started on every rank. Either this or entry_module."""
-    entry_module: str | None = None
+    entry_module: ModuleName | None = None
     """Python module that is started on every rank, as by python -m. Either this or entry_script."""
     script_args: Listed[Annotated[dict[str, Any], BeforeValidator(_argument)]] | None = None
     """The script's arguments in order, a list of mappings with one entry each: [{--lr: 0.1}, {--steps: 10}]."""
@@ -349,7 +350,7 @@ class Git(Model):
     entry_script: str | None
     """Path of the training script to start: absolute, such as /app/src/train.py, or inside the repository. Wins over
     entry_module."""
-    entry_module: str | None
+    entry_module: ModuleName | None
     """Python module to start in place of the family's own, as by python -m."""
     token: SecretRef | None
     """Where the token of a private repository is found. The manifest refers to it; its value is never written."""

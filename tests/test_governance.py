@@ -548,7 +548,9 @@ def test_quantities_are_read_as_kubernetes_reads_them(text, value):
     assert amount(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "five", "5 Gi", "5GiB", "1e", "0x10", "1e9999", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "five", "5 Gi", "5GiB", "1e", "0x10", "1e9999", "٣", pytest.param("9" * 5000, id="long")]
+)
 def test_what_is_no_quantity_is_refused(text):
     with pytest.raises(UnreadableQuantity):
         amount(text)

@@ -235,6 +235,14 @@ def test_the_llmft_image_starts_a_module_by_its_option_and_a_script_by_its_path(
         assert env.get("USE_HYPERPODRUN") == ("true" if kind == (ELASTIC,) else None)
 
 
+@pytest.mark.parametrize("key", ["git.entry_module", "training_cfg.entry_module"])
+@pytest.mark.parametrize("name", ["train.py", "src/train", "'a b'", "-c", "'a;b'", "a..b", ".a", "1a"])
+def test_a_path_or_a_command_is_not_the_name_of_a_module(problems, key, name):
+    recipe = "recipes=training/custom/script" if key.startswith("training_cfg") else LLAMA_K8S[0]
+    found = [problem for problem in problems(recipe, "cluster=k8s", f"{key}={name}") if problem.path.endswith(key)]
+    assert [problem.code for problem in found] == ["E102"] and "entry_script takes a path" in found[0].message
+
+
 def test_a_kubeflow_job_without_a_time_to_live_stays(job):
     assert "runPolicy" not in job(KUBEFLOW, run_policy={"ttlSecondsAfterFinished": -1})["spec"]
 

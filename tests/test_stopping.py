@@ -132,6 +132,7 @@ LOG = "/data/training.log"
         ((DATA,), True),
         ((VOLUME.format("/data"),), True),
         ((VOLUME.format("/data/"),), True),
+        ((VOLUME.format("//data"),), True),
         ((VOLUME.format("/database"),), False),
         ((VOLUME.format("/data/models"),), False),
         ((VOLUME.format("/data, readOnly: true"),), False),

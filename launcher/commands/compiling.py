@@ -116,6 +116,8 @@ def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dic
 
     if job.backend in ("local", "contract") and table is None and hours is None:
         return {}, []
+    if costs.is_serverless(job) and table is None and hours is None:
+        return {"costs": None}, [costs.SERVERLESS]
     prices = tables.read(table) if table else tables.shipped(job.backend)
     for notice in tables.unknown(prices, job.resources.instance_type):
         console.show_notice(notice, stderr=True)

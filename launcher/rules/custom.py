@@ -40,6 +40,15 @@ def _image_starts(draft: Draft) -> bool:
     return not parts.has_toolkit(parts.of_draft(draft))
 
 
+def is_serverless(draft: Draft) -> bool:
+    """Return whether AWS chooses the instances of a training job."""
+    if draft.backend != "sm_jobs":
+        return False
+    from launcher.backends.sagemaker import keys, parts
+
+    return parts.is_serverless(keys.jobs_of(draft))
+
+
 def is_unstated(draft: Draft, path: str) -> bool:
     """Tell whether nobody has stated a value, so that the part's own stands in."""
     return is_stand_in(draft.composition.origin(path))
@@ -70,8 +79,15 @@ def one_entry(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem
             "both a script and a module are given" if given else "there is no script to run",
             value=" and ".join(given) or None,
             allowed="one of entry_script and entry_module",
-            remedy=f"{_SCRIPT}.entry_module=null" if given else "training_cfg.entry_script=train.py",
+            remedy=f"{_SCRIPT}.entry_module=null" if given else _missing_entry(draft),
         )
+
+
+def _missing_entry(draft: Draft) -> str:
+    """Return what to type where nothing starts; an image of SageMaker may have a program of its own."""
+    remedy = "training_cfg.entry_script=train.py"
+    own = f"; or {_IMAGE_STARTS[0]}=false for an image with a program of its own"
+    return f"{remedy}{own}" if draft.backend in ("sm_jobs", "contract") else remedy
 
 
 @rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
@@ -119,12 +135,12 @@ def states_no_processes(draft: Draft) -> bool:
     """Tell whether devices would idle because nobody has said how many processes a node runs."""
     if not is_script(draft) or draft.instance is None or draft.recipe.trainer.devices >= draft.instance.processes:
         return False
-    return all(is_unstated(draft, path) for path in _PROCESSES)
+    return all(is_unstated(draft, path) for path in _PROCESSES) and not is_serverless(draft)
 
 
-@rule("E109", *_PROCESSES, "instance_type", source="launcher/instances.csv")
+@rule("E109", *_PROCESSES, "instance_type", "cluster.sm_jobs_config.serverless", source="launcher/instances.csv")
 def processes_are_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """One process a node leaves all devices but one idle, and they are paid for."""
+    """One process a node leaves all devices but one idle, and they are paid for. A serverless job plans none."""
     if states_no_processes(draft):
         most = draft.instance.processes
         yield problem(

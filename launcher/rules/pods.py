@@ -6,7 +6,7 @@ Source: Kubernetes API validation and documentation, by launcher/backends/kubern
 
 import re
 from collections.abc import Callable, Iterator
-from posixpath import isabs, normpath
+from posixpath import isabs
 from typing import Any
 
 from launcher.backends.kubernetes import bounds
@@ -57,7 +57,7 @@ def mounts_are_paths(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
     for key in ("volumes", "persistent_volume_claims"):
         for i, each in enumerate(getattr(draft.settings, key) or []):
             path, mount = f"cluster.{key}.{i}.mountPath", each.mountPath
-            place = "/" + normpath(mount).lstrip("/")
+            place = bounds.place(mount)
             if fault := bounds.mount_path_fault(mount):
                 yield problem(path, fault, value=mount, remedy=_rooted(mount))
             elif place in taken:
@@ -129,7 +129,7 @@ def repository_is_reachable(draft: Draft, problem: Callable[..., Problem]) -> It
     if not url or holds_credentials(url) or _REMOTE.fullmatch(url) or is_script(draft):
         return
     mounts = [each.mountPath for key in _VOLUMES for each in getattr(draft.settings, key.partition(".")[2]) or []]
-    if isabs(url) and any(f"{normpath(url)}/".startswith(f"{normpath(mount)}/") for mount in mounts):
+    if isabs(url) and any(f"{bounds.place(url)}/".startswith(f"{bounds.place(mount)}/") for mount in mounts):
         return
     yield problem(
         "git.repo_url_or_path",

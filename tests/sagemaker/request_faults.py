@@ -456,6 +456,12 @@ FAULTS = {
         f"{CFG}.entry_script",
         "no script",
     ),
+    "no-script-for-the-image": (
+        ("training_cfg.entry_script=null",),
+        "E106",
+        f"{CFG}.entry_script",
+        f"{J}.toolkit=false for an image with a program of its own",
+    ),
     "unread-source": (
         (f"{J}.toolkit=false", f"{J}.source_dir=s3://code/x.tar.gz"),
         "E385",
@@ -549,8 +555,32 @@ FAULTS = {
         f"{J}.debugger.rules.0.instance_type",
         "no such value",
     ),
+    "debugger-rule-image": (
+        (f"{J}.debugger.rules=[{{name: a, image: 'Me/Rule: 1'}}]",),
+        "E102",
+        f"{J}.debugger.rules.0.image",
+        "not an image reference",
+    ),
+    "profiler-rules-of-one-name": (
+        (f"{J}.profiler.rules=[{{name: a, image: b}}, {{name: a, image: c}}]",),
+        "E102",
+        f"{J}.profiler.rules",
+        "two rules have one name: a",
+    ),
+    "tensors-in-the-model": (
+        (f"{J}.debugger={{output_path: s3://data/t, local_path: /opt/ml/model/t}}",),
+        "E102",
+        f"{J}.debugger.local_path",
+        "overlaps /opt/ml/model",
+    ),
+    "tensors-everywhere": (
+        (f"{J}.debugger={{output_path: s3://data/t, local_path: /}}",),
+        "E102",
+        f"{J}.debugger.local_path",
+        "overlaps",
+    ),
     "debugger-rules": (
-        (f"{J}.debugger.rules=[{', '.join('{name: a, image: b}' for _ in range(21))}]",),
+        (f"{J}.debugger.rules=[{', '.join(f'{{name: a{i}, image: b}}' for i in range(21))}]",),
         "E102",
         f"{J}.debugger.rules",
         "20",

@@ -5,7 +5,8 @@ import json
 
 import pytest
 from conftest import ROOT
-from test_request import RECIPE, SCRIPT, J
+from request_faults import BASE_MODEL
+from test_request import NEEDED, RECIPE, SCRIPT, J
 
 from launcher import costs, instances
 from launcher import prices as tables
@@ -13,6 +14,8 @@ from launcher.problems import ProblemsFound
 
 FACTS = "shared/facts/instances/instances.json"
 PLAN = (RECIPE[0].removeprefix("recipes="), *RECIPE[1:])
+
+SERVERLESS = (f"base_model_arn={BASE_MODEL}", "job_type=FineTuning")
 
 
 @pytest.fixture
@@ -132,6 +135,17 @@ def test_a_type_without_a_price_is_named(recipes):
     code, out, _ = recipes(*words)
     assert code == 0 and "no price of ml.p9.48xlarge is known: --prices FILE takes yours" in out
     assert json.loads(recipes(*words, "--json")[1])["costs"] is None
+
+
+def test_a_serverless_job_has_no_instances_to_describe_or_pay_for(recipes, prices):
+    words = ("plan", "training/custom/script", *NEEDED, *(f"{J}.serverless.{each}" for each in SERVERLESS))
+    code, out, err = recipes(*words)
+    assert code == 0 and err == ""
+    assert "no price of a serverless job is known: AWS chooses its instances" in out
+    assert "USD" not in out and "stay idle" not in out
+    assert json.loads(recipes(*words, "--json")[1])["costs"] is None
+    code, _, err = recipes(*words, "--prices", str(prices))
+    assert code == 2 and err.startswith("E806")
 
 
 def test_a_job_on_this_machine_has_no_price(recipes):

@@ -107,12 +107,17 @@ def mount_path_fault(path: str) -> str | None:
         return fault
     if ":" in path:
         return "holds a ':', which a mount's path must not"
-    place = "/" + normpath(path).lstrip("/")
-    if place == "/":
+    where = place(path)
+    if where == "/":
         return "would replace the image's files, and no container starts so"
-    if folder := next((each for each in _UNMOUNTABLE if f"{place}/".startswith(f"{each}/")), None):
+    if folder := next((each for each in _UNMOUNTABLE if f"{where}/".startswith(f"{each}/")), None):
         return f"is in {folder}, where nothing can be mounted"
     return None
+
+
+def place(path: str) -> str:
+    """Return the one spelling of an absolute path: `//data/` is `/data`."""
+    return "/" + normpath(path).lstrip("/")
 
 
 def _path_fault(path: str) -> str | None:

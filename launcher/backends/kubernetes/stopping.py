@@ -4,9 +4,10 @@ Source: Kubernetes, Pod Lifecycle: Termination of Pods; kill(2), Notes.
 """
 
 from collections.abc import Sequence
-from posixpath import dirname, normpath
+from posixpath import dirname
 
 from launcher import container
+from launcher.backends.kubernetes.bounds import place
 from launcher.families import interface
 from launcher.problems import Notice
 from launcher.render import render_template
@@ -73,6 +74,6 @@ def _image_log(job: JobSpec) -> str | None:
 def is_mounted(job: JobSpec, path: str) -> bool:
     """Return whether a volume or a claim that can be written to is mounted at a folder above `path`."""
     mounts = (*(job.settings.volumes or ()), *(job.settings.persistent_volume_claims or ()))
-    above = [each for each in mounts if f"{path}/".startswith(f"{normpath(each.mountPath).rstrip('/')}/")]
-    nearest = max(above, key=lambda each: len(normpath(each.mountPath)), default=None)
+    above = [each for each in mounts if f"{path}/".startswith(f"{place(each.mountPath).rstrip('/')}/")]
+    nearest = max(above, key=lambda each: len(place(each.mountPath)), default=None)
     return nearest is not None and not nearest.readOnly

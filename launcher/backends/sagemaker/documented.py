@@ -45,7 +45,7 @@ def s3_uri(uri: str) -> str:
 def kept_folder(path: str) -> str:
     """Hold a container's folder that is copied to S3 to what does not mix with the folders SageMaker itself fills.
 
-    Source: Amazon SageMaker API, CheckpointConfig, TensorBoardOutputConfig: LocalPath.
+    Source: Amazon SageMaker API, CheckpointConfig, TensorBoardOutputConfig, DebugHookConfig: LocalPath.
     """
     folder = PurePosixPath("/", absolute_path(path).strip("/"))
     for own in (INPUT, MODEL):
@@ -61,6 +61,13 @@ def absolute_path(path: str) -> str:
     if not path.startswith("/") or posixpath.normpath(path).strip("/") != path.strip("/"):
         raise ValueError("must be an absolute path without . and .. parts")
     return path
+
+
+def image(name: str) -> str:
+    """Hold an image to a name by which it can be fetched."""
+    if not syntax.is_image(name):
+        raise ValueError(f"is not an image reference: {syntax.IMAGE_FORM}")
+    return name
 
 
 def metric_regex(expression: str) -> str:

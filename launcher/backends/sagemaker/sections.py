@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.backends.sagemaker.constraints import member
-from launcher.backends.sagemaker.documented import absolute_path
+from launcher.backends.sagemaker.documented import absolute_path, image, kept_folder
 from launcher.backends.sagemaker.members import Count, S3Uri, VolumeSize
 from launcher.fields import Listed, Model
 
@@ -27,9 +27,12 @@ def _held(path: str) -> Any:
     return Annotated[str, AfterValidator(member(path))]
 
 
-Folder = Annotated[str, AfterValidator(member("DebugHookConfig.LocalPath")), AfterValidator(absolute_path)]
+Folder = Annotated[str, AfterValidator(member("DebugRuleConfigurations[].LocalPath")), AfterValidator(absolute_path)]
+Tensors = Annotated[str, AfterValidator(member("DebugHookConfig.LocalPath")), AfterValidator(kept_folder)]
 RuleName = _held("DebugRuleConfigurations[].RuleConfigurationName")
-RuleImage = _held("DebugRuleConfigurations[].RuleEvaluatorImage")
+RuleImage = Annotated[
+    str, AfterValidator(member("DebugRuleConfigurations[].RuleEvaluatorImage")), AfterValidator(image)
+]
 RuleInstance = _held("DebugRuleConfigurations[].InstanceType")
 RuleParameter = dict[
     _held("DebugRuleConfigurations[].RuleParameters{key}"), _held("DebugRuleConfigurations[].RuleParameters{value}")
@@ -90,7 +93,15 @@ class WatchRule(Model):
     """{name: text} for the rule, at most 100."""
 
 
-Rules = Annotated[Listed[WatchRule], Field(max_length=20)]
+def _named_apart(rules: Any) -> Any:
+    """Refuse two rules of one name. Source: DebugRuleConfiguration, ProfilerRuleConfiguration: unique names."""
+    names = [each.name for each in rules]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two rules have one name: {', '.join(twice)}")
+    return rules
+
+
+Rules = Annotated[Listed[WatchRule], Field(max_length=20), AfterValidator(_named_apart)]
 
 
 class Debugger(Model):
@@ -98,7 +109,7 @@ class Debugger(Model):
 
     output_path: Annotated[S3Uri | None, _is("S3OutputPath")]
     """s3:// folder for tensors. Needed by local_path, hook_parameters and collections."""
-    local_path: Annotated[Folder | None, _is("LocalPath")]
+    local_path: Annotated[Tensors | None, _is("LocalPath")]
     """Folder in the container that they are written to; /opt/ml/output/tensors when null."""
     hook_parameters: Annotated[Annotated[HookParameter, Field(max_length=20)] | None, _is("HookParameters")]
     """{name: text} for Debugger's hook, at most 20."""
