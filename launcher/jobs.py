@@ -221,7 +221,8 @@ def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None)
         yield (seen := settled(job, each, backend))
     if seen is None or not seen.state.is_final:
         words = [seen.state.value, seen.message] if seen else ["in that time no answer came from where it runs"]
-        message = f"has not ended after {timeout_s:g} s: {', '.join(filter(None, words))}"
+        after = "" if timeout_s is None else f" after {timeout_s:g} s"
+        message = f"has not ended{after}: {', '.join(filter(None, words))}"
         raise fail("E712", job.handle.job_name, message)
 
 

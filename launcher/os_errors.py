@@ -6,6 +6,7 @@ import resource
 from pathlib import Path
 
 from launcher.problems import Problem, ProblemsFound
+from launcher.process import OUTPUT
 
 _ELSEWHERE = "choose a place that you can write to"
 _REASONS: dict[int, tuple[str, str]] = {
@@ -66,7 +67,7 @@ def refused(code: str, where: str, error: OSError, path: Path | str | None = Non
 
 def environmental(error: OSError) -> Problem | None:
     """Return an error that nothing has expected as a Problem (E719); None where it may be a fault of this program."""
-    if error.errno not in _ENVIRONMENT:
+    if error.errno not in _ENVIRONMENT or error.filename == OUTPUT:  # which `process.ended` names
         return None
     message, remedy = described(error)
     return Problem("E719", "operating system", message, remedy=remedy)

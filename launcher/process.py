@@ -17,6 +17,10 @@ Source: Bash manual, Exit Status: 128 and the signal's number.
 """
 
 
+OUTPUT = "<output>"
+"""File name of errors in writing standard output or standard error; those in writing a file have none."""
+
+
 def begin() -> None:
     """Let Ctrl-C end the process at once while it has done nothing, and any text be printed on any terminal.
 
@@ -80,7 +84,7 @@ def _unread() -> int:
 
 def _unwritten(error: OSError) -> int:
     """Name an output that cannot be written, such as a file on a full disk; anything else is raised again."""
-    if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+    if error.filename not in (None, OUTPUT) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         raise error
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
     print(f"the output cannot be written: {error.strerror}", file=sys.stderr)

@@ -7,6 +7,7 @@ A value that is too short or too common is not known: `X_KEY=1` must not hide ev
 """
 
 import base64
+import contextlib
 import functools
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any, TextIO
 from urllib.parse import quote, quote_plus
 
 from launcher import secret_forms
+from launcher.process import OUTPUT
 from launcher.secret_forms import is_clear, is_reference, is_written
 from launcher.secret_names import names_secret
 
@@ -114,8 +116,22 @@ class _Masked:
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() takes a text, not {type(text).__name__}")
-        self._stream.write(masked(text))
+        with self._named():
+            self._stream.write(masked(text))
         return len(text)
+
+    def flush(self) -> None:
+        with self._named():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Tell errors of this stream from those of files, which have no name where a write fails."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = OUTPUT
+            raise
 
     def writelines(self, lines: Any) -> None:
         for line in lines:

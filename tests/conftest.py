@@ -24,7 +24,7 @@ LLAMA_K8S = (f"recipes={LLAMA}", "cluster=k8s")
 ROOT = Path(__file__).resolve().parent.parent
 WHOLE_JOBS = (
     *("test_end_to_end", "test_examples", "test_local_jobs"),
-    *("test_random_schedules", "test_rehearsal", "test_rehearsal_tiers"),
+    *("test_random_schedules", "test_rehearsal", "test_rehearsal_faults", "test_rehearsal_tiers"),
 )
 """Files whose tests run jobs of several processes."""
 
@@ -138,9 +138,10 @@ def problems(context: LaunchContext):
 
 
 def pytest_configure() -> None:
-    """Hear Ctrl-C, and let what tests start hear it: a shell that starts this in the background has it ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Hear Ctrl-C and SIGHUP, and let what tests start hear them: a shell in the background or nohup ignores them."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -49,7 +49,7 @@ def test_a_signal_ends_a_job_here_as_ctrl_c_does(tmp_path, steps, number):
     again = f"({number.name} again: at once, without it)"
     assert f"stopping; the job saves a checkpoint first {again}" in said
     assert f"cancelled  stopped by {number.name}" in said
-    assert "\nlogs results/" in out and "\nmlflow run " in out
+    assert "\nlogs results/" in f"\n{out}" and "\nmlflow run " in out
     assert mlflow_run(tmp_path)[1].info.status == "KILLED"
     nothing_is_left(tmp_path)
 
