@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from launcher.problems import Problem, ProblemsFound
 
 VERSION_FLAG, NAME_FLAG = "--version", "--name"
-_SEVERAL = ("-m", "--multirun")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +42,9 @@ def read(words: Sequence[str]) -> OwnFlags:
             left.append(word)
     if len(names) > 1:
         raise _refused("is given twice; a job has one name", names[-1])
-    if names and any(word in _SEVERAL for word in left):
+    if names and any(word == "-m" or _abbreviates(word, "--multirun") for word in left):
         raise _refused("names one job, and --multirun makes several", names[0])
-    return OwnFlags(tuple(left), names[0] if names else None, any(map(_is_version, left)))
+    return OwnFlags(tuple(left), names[0] if names else None, any(_abbreviates(word, VERSION_FLAG) for word in left))
 
 
 def _value(word: str | None) -> str:
@@ -54,9 +53,9 @@ def _value(word: str | None) -> str:
     return word
 
 
-def _is_version(word: str) -> bool:
-    """Return whether a word is --version or an abbreviation, as Hydra's parser would take it."""
-    return len(word) > len("--") and VERSION_FLAG.startswith(word)
+def _abbreviates(word: str, flag: str) -> bool:
+    """Return whether a word is a flag, or the beginning of one that Hydra's parser would take for it."""
+    return len(word) > len("--") and flag.startswith(word)
 
 
 def _refused(message: str, value: str | None) -> ProblemsFound:

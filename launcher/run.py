@@ -266,7 +266,7 @@ def _end_here(bundle: Bundle, backend: Backend, handle: JobHandle, interrupt: Ke
 
 def _cancel(backend: Backend, handle: JobHandle, signal_name: str) -> None:
     again = f"{signal_name} again: at once, without it"
-    console.say(f"stopping; the job saves a checkpoint first ({again})", stderr=True)
+    console.say(f"stopping; an elastic job saves a checkpoint first ({again})", stderr=True)
     try:
         backend.cancel(handle)
     except KeyboardInterrupt:

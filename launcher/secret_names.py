@@ -15,9 +15,15 @@ def _words(text: str) -> frozenset[str]:
 
 _CERTAIN = _words(
     "password passwd passphrase passcode pswd secret credential cred authorization bearer jwt apikey accesskey"
-    " secretkey privatekey sshkey wandbkey cookie sshpass pgpass dbpass dbpwd mysqlpwd githubpat"
+    " secretkey privatekey sshkey wandbkey cookie sshpass pgpass dbpass dbpwd mysqlpwd githubpat pw rootpw dbpw"
+    " userpw sas connectionstring"
 )
 """Words that make any name a secret's."""
+_PAIRS = frozenset(
+    {("api", "key"), ("access", "key"), ("private", "key"), ("secret", "key")}
+    | {("connection", "string"), ("conn", "string"), ("conn", "str")}
+)
+"""Two words that make a name a secret's. A connection string holds the password of its account."""
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "credential", "token")
 """Ends of words written together, as in PGPASSWORD."""
 _MISSPELT = ("token", "secret", "password", "passwd", "passphrase", "credential", "authorization")
@@ -79,7 +85,7 @@ def names_secret(name: str) -> bool:
     if not words or (words[-1] in _PLACES and len(words) > 1):
         return False
     pairs = zip(words, words[1:], strict=False)
-    is_pair = any(second == "key" and first in ("api", "access", "private", "secret") for first, second in pairs)
+    is_pair = not _PAIRS.isdisjoint(pairs)
     is_certain = is_pair or any(_is_certain(word) for word in words if not _is_pulled(words))
     return is_certain or _is_token(words) or _is_ambiguous(words, name)
 

@@ -296,6 +296,7 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
         (("--name", "taken"), "is the name of"),
         (("--name", "x" * 64), "is not a name for a job"),
         (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
+        (("--name", "x", "--multi", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
     ],
     ids=["blank", "path", "flag", "missing", "twice", "taken", "long", "several"],
 )

@@ -13,7 +13,18 @@ SECRETS = (
     *("PGPASSWORD", "MYSQL_PWD", "DB_PASS", "dbPass", "PASS", "PASSPHRASE", "AUTHORIZATION", "JWT", "JWTS", "creds"),
     *("WANDB_KEY", "wandbKey", "wandb-key", "WANDB_KEYS", "X_KEY", "SSH_KEY", "private-key", "X-Api-Key", "api_keys"),
     *("GITHUB_PAT", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "OPENAI_APIKEY", "CLIENT_SECRET", "SECRET_ID"),
-    *("SESSION_COOKIE", "REDISCLI_AUTH", "_authToken", "CREDENTIALS_JSON", "hf_access_token", "dbPassword"),
+    *(
+        "SESSION_COOKIE",
+        "REDISCLI_AUTH",
+        "_authToken",
+        "CREDENTIALS_JSON",
+        "CONNECTION_STRING",
+        "AZURE_STORAGE_SAS",
+        "ROOTPW",
+        "DB_PW",
+        "hf_access_token",
+        "dbPassword",
+    ),
     *("tokn", "toekn", "HF_TOKN", "pasword", "PASSWRD", "secert", "credentails"),
 )
 OTHERS = (
