@@ -298,7 +298,7 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
         (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
         (("--name", "x", "--multi", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
     ],
-    ids=["blank", "path", "flag", "missing", "twice", "taken", "long", "several"],
+    ids=["blank", "path", "flag", "missing", "twice", "taken", "long", "several", "abbreviated"],
 )
 def test_a_name_that_cannot_be_given_is_a_problem_and_nothing_is_written(tmp_path, words, says):
     assert main("--name", "taken", "dry_run=true", UNTRACKED, cwd=tmp_path).returncode == 0
