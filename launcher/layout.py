@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import yaml
+
 from launcher import yamlio
 from launcher.redaction import masked
 from launcher.secret_names import is_secret
@@ -35,7 +37,10 @@ def _is_plain(text: str) -> bool:
     """Tell whether a text needs no quotes: no number, no word of YAML, no sign that a flow mapping would end at."""
     if not text.isprintable() or text != text.strip() or any(sign in text for sign in ": #,[]{}&*!|>'\"%@`"):
         return text.startswith("${") and text.endswith("}")
-    return yamlio.load(text) == text
+    try:
+        return yamlio.load(text) == text
+    except yaml.YAMLError:  # as of =, which has a meaning of its own in YAML 1.1
+        return False
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:

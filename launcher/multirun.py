@@ -10,7 +10,7 @@ from hydra.errors import HydraException
 
 from launcher import catalogue, console
 from launcher.chosen import GROUPS, clusters
-from launcher.override_text import unreadable
+from launcher.override_text import respelled, unreadable
 from launcher.problems import Problem, ProblemsFound, shown
 
 _MOST_JOBS = 1000
@@ -77,6 +77,8 @@ def _choices(text: str) -> list[str]:
 
 def _fault(override: Override, text: str) -> Problem | None:
     value = override._value
+    if problem := respelled(override):
+        return problem
     if override.value_type is ValueType.INTERVAL_SWEEP:
         return Problem("E002", shown(text), "an interval has no single values", allowed="range(start, stop, step)")
     if isinstance(value, Glob) and override.key_or_group not in GROUPS:

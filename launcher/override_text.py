@@ -47,7 +47,8 @@ def unreadable(text: str) -> Problem | None:
 
 def respelled(override: Override) -> Problem | None:
     """Make every key in an override's value a text, as in a file; return what is wrong with the value, or None."""
-    if isinstance(override._value, Sweep):
+    inner = getattr(override._value, "list", ())
+    if isinstance(override._value, Sweep) and not any(isinstance(value, Sweep) for value in inner):
         return None
     try:
         override._value = _with_text_keys(override._value)
@@ -86,6 +87,8 @@ def quoted(text: str) -> str:
 
 
 def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, Sweep):
+        raise ValueError("holds a sweep inside another value")
     if isinstance(value, list):
         return [_with_text_keys(item) for item in value]
     if isinstance(value, Mapping):

@@ -50,7 +50,8 @@ def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
     """
     seen: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for error in errors:
-        loc = tuple(part for part in error["loc"] if not _is_union_tag(part))
+        last = error["loc"][-1:] if error["type"] == "extra_forbidden" else ()  # a key, whatever it looks like
+        loc = (*(part for part in error["loc"][: len(error["loc"]) - len(last)] if not _is_union_tag(part)), *last)
         seen.setdefault(loc, []).append({**error, "loc": loc})
     inside = {loc[:n] for loc in seen for n in range(1, len(loc))}
     for loc, (first, *others) in seen.items():

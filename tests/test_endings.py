@@ -11,6 +11,7 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT, SHORT
 
 from launcher import multirun
+from launcher.layout import value_text
 from launcher.problems import ProblemsFound
 from launcher.scales import MOST_SIZES
 
@@ -185,3 +186,23 @@ def test_a_signal_ends_a_sweep(last):
     codes = iter([2, last, 0])
     assert multirun.run_all(lambda words: next(codes), [["a"], ["b"], ["c"]]) == last
     assert next(codes) == 0
+
+
+@pytest.mark.parametrize("text", ["x=choice(a,b),c", "x=[choice(1,2)]", "x={a: range(3)}"])
+@pytest.mark.parametrize("flags", [(), ("--multirun",)], ids=["one", "several"])
+def test_a_sweep_inside_a_value_is_a_problem(text, flags, tmp_path):
+    result = ended([sys.executable, ROOT / "main.py", *flags, text, "dry_run=true"], tmp_path)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert "a sweep inside another value" in result.stderr or "sweeps over several values" in result.stderr
+
+
+def test_a_key_that_looks_like_a_type_is_an_unknown_key(problems, tmp_path):
+    (tmp_path / "own.yaml").write_text(
+        'defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\n"run[name]": {"größe": -2.5}\n'
+    )
+    found = problems(f"recipes={tmp_path / 'own.yaml'}")
+    assert [(problem.code, problem.path) for problem in found] == [("E101", "recipes.run[name]")]
+
+
+def test_a_text_with_a_meaning_in_yaml_is_quoted():
+    assert value_text("=") == '"="'

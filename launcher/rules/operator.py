@@ -136,7 +136,7 @@ def tolerations_are_whole(draft: Draft, problem: Callable[..., Problem]) -> Iter
     """Which parts of a toleration go together."""
     for i, one in enumerate(draft.settings.tolerations or ()):
         path = f"cluster.tolerations.{i}"
-        if one.operator == "Exists" and one.value is not None:
+        if one.operator == "Exists" and one.value:
             yield problem(f"{path}.value", "operator Exists takes any value", value=one.value, remedy="leave it out")
         if one.key is None and one.operator != "Exists":
             yield problem(f"{path}.key", "is missing", allowed="a taint's key; none only with operator Exists")

@@ -245,6 +245,7 @@ BOUNDS = {
         CONTEXTS,
         is_context,
         lambda template, context: container(template).update(securityContext=context),
+        is_stricter=True,  # SYS_ADMIN allows escalation whatever is said of it; the server reads only CAP_SYS_ADMIN
     ),
     "tolerations": Bound(
         TOLERATIONS, is_toleration, lambda template, one: template["spec"].update(tolerations=[one])

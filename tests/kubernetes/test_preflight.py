@@ -37,7 +37,7 @@ def test_everything_that_is_missing_is_told_at_once(space, bundle):
         ("E349", "cluster.service_account_name", "trainer"),
         ("E349", "cluster.priority_class_name", "urgent"),
         ("E349", "cluster.persistent_volume_claims", "data"),
-        ("E349", "env_vars.HF_TOKEN", "hf"),
+        ("E349", "env_vars.HF_TOKEN", None),  # its message names the Secret
         ("E347", "cluster.queue_name", "team-queue"),
         ("E347", "cluster.workload_priority_class", "high-priority"),
     }
