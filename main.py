@@ -3,7 +3,7 @@
 import gc
 import sys
 
-gc.set_threshold(100_000)  # start-up makes many objects and no garbage: collecting costs a tenth of a dry run
+gc.set_threshold(250_000)  # start-up makes many objects and no garbage: collecting costs a tenth of a dry run
 sys.path.insert(0, __file__.rpartition("/")[0] or ".")
 
 from launcher import process  # noqa: E402

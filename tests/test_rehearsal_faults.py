@@ -24,7 +24,7 @@ def faults_of(folder):
 
 def test_a_hang_and_two_faults_at_one_moment_each_have_their_event_and_cause(tmp_path):
     chain = events(
-        "{at:{step:30},hang:{rank:1}}",
+        "{at:{step:34},hang:{rank:1}}",  # a save, at each tenth step, is given more time
         "{at:{step:80},worker_crash:{rank:0}}",
         "{at:{step:80},node_loss:{node:1,replacement_after:1}}",
     )
