@@ -25,7 +25,7 @@ from launcher.sources import USER_RECIPE, UserRecipe, register
 
 _UNSUPPORTED = ("experimental_rerun", "config_name", "config_path")
 """Flags of Hydra's that choose another program or configuration than this one."""
-_ALONE = ("help", "hydra_help", "version", "cfg", "info", "shell_completion", "run", "multirun")
+_ALONE = ("help", "hydra_help", "cfg", "info", "shell_completion", "run", "multirun")
 """Flags that each say what is to be done."""
 _BY_HYDRA = _ALONE[:-2]
 _REFUSALS = (

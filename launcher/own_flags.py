@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from launcher.problems import Problem, ProblemsFound
+from launcher.process import USER_ERROR
 
 VERSION_FLAG, NAME_FLAG = "--version", "--name"
 
@@ -75,7 +76,7 @@ def serve(words: Sequence[str], run: Callable[..., int]) -> int:
         own = read(words)
     except ProblemsFound as error:
         console.show_problems(error.problems)
-        return 2
+        return USER_ERROR
     if own.is_version:
         console.say(identity())
         return 0

@@ -29,14 +29,15 @@ from launcher.contract import RUN_DIR
 from launcher.interrupts import Interrupted, deferred, exit_code, mute_lost_streams, signals_as_interrupts
 from launcher.jobs import JobRecord
 from launcher.problems import ProblemsFound
+from launcher.process import INTERRUPTED, USER_ERROR
 from launcher.scales import get
 from launcher.specs import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
 if TYPE_CHECKING:
     from launcher.timeline import Timeline
 
-USER_ERROR, JOB_FAILED, INTERRUPTED = 2, 3, 130
-"""Exit codes. 0 is success, 1 a fault of our own (with a traceback)."""
+JOB_FAILED = 3
+"""Exit code of a command whose job failed; the others are in `launcher.process`."""
 EXIT_CODES = {
     JobState.SUCCEEDED: 0,
     JobState.FAILED: JOB_FAILED,
