@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.fields import Model, NonNegativeInt, PositiveInt
+from launcher.model.base_model import Model, NonNegativeInt, PositiveInt
 
 S3 = "s3://"
 MEMORY_STEPS, MEMORY_KEPT = 10, 3
