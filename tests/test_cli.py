@@ -13,6 +13,7 @@ import pytest
 from conftest import LLAMA, ROOT, SHORT
 from terminals import on_a_terminal
 
+from launcher.cli import main as cli
 from launcher.common import yaml_io
 from launcher.config import catalogue
 

@@ -286,7 +286,7 @@ def test_a_program_that_handles_no_signal_ends_at_once(render, tmp_path):
 
 
 def test_the_agents_own_timeout_replaces_the_30_s_of_torch(monkeypatch):
-    hyperpodrun = pytest.importorskip("launcher.backends.local.hyperpodrun")
+    hyperpodrun = pytest.importorskip("launcher.runtime.hyperpodrun")
     from hyperpod_elastic_agent.elastic_agent.plr_hyperpod_elastic_agent import PLRHyperPodElasticAgent
 
     monkeypatch.setattr(hyperpodrun, "run", lambda args: None)

@@ -57,8 +57,6 @@ _SHIPPED = (
     "backends/__init__.py",
     "backends/kubernetes/__init__.py",
     "backends/kubernetes/process_one.py",
-    "backends/local/__init__.py",
-    "backends/local/hyperpodrun.py",
 )
 _RUNTIME = "runtime"
 _FIXED_IMAGE = re.compile(r"[A-Za-z0-9][\w./:-]*(?::(?!latest$)[\w.-]+|@sha256:[0-9a-f]{64})", re.ASCII)

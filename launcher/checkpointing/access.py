@@ -2,7 +2,7 @@
 
 import json
 
-from launcher.checkpointing.section import S3, Checkpointing
+from launcher.model.checkpointing import S3, Checkpointing
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec
 

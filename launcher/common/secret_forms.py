@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from launcher.common.secret_names import names_secret
+from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
 
 if TYPE_CHECKING:
     from detect_secrets.plugins.base import RegexBasedDetector
@@ -116,15 +117,12 @@ def is_clear(name: str, value: Any) -> bool:
 
 def is_reference(value: Any) -> bool:
     """Return whether a value names where a secret is."""
-    if not isinstance(value, dict) or list(value) not in (["secretKeyRef"], ["env"]):
-        return False
-    from launcher.model.recipe import SecretRef  # imports pydantic
-
-    try:
-        SecretRef.model_validate(value)
-    except ValueError:
-        return False
-    return True
+    match value:
+        case {"env": str(name)} if len(value) == 1:
+            return bool(re.fullmatch(VARIABLE_NAME, name))
+        case {"secretKeyRef": {"name": str(name), "key": str(key), **others}} if len(value) == 1 and not others:
+            return is_dns_subdomain(name) and is_secret_key(key)
+    return False
 
 
 def holds_credentials(url: str) -> bool:

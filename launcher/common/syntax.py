@@ -59,3 +59,15 @@ def is_dns_label(text: str) -> bool:
 def is_dns_subdomain(text: str) -> bool:
     """Return whether a text is a DNS subdomain name, as most objects have."""
     return bool(DNS_SUBDOMAIN.fullmatch(text))
+
+
+VARIABLE_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+"""Name of an environment variable. Source: POSIX, Environment Variables: what every shell can set."""
+
+_SECRET_KEY = re.compile(r"\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*")
+_LONGEST_KEY = 253
+
+
+def is_secret_key(text: str) -> bool:
+    """Return whether a text is a valid key of a Secret. Source: Kubernetes, Secrets: keys of data."""
+    return bool(_SECRET_KEY.fullmatch(text)) and len(text) <= _LONGEST_KEY

@@ -1,8 +1,8 @@
 """What every backend offers. A backend is one package beside this file, loaded by name.
 
-Whatever a method cannot do is a ProblemsFound, with the reason of whoever refused; there are no other exceptions.
-A JobHandle comes from `submit`, or from the job's record (`launcher.jobs.registry`) in any later process, so nothing may be
-kept in the backend's object that following a job needs. tests/job_suite.py holds every backend to this.
+What a method cannot do is a ProblemsFound with its reason; there are no other exceptions. A JobHandle comes from
+`submit`, or from the job's record (`jobs.registry`) in a later process, so following a job needs nothing that is kept
+in the backend's object. tests/job_suite.py holds every backend to this.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,14 +4,13 @@ Models are strict (a string is never a boolean or a number), frozen, and refuse 
 `recipes_collection/`, not here; a field has a default of None only where a recipe may leave the key out.
 """
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from launcher.checkpointing.section import Checkpointing
 from launcher.common.problems import Notice
+from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
 from launcher.model.base_model import (
     BatchSize,
     DeviceCount,
@@ -23,27 +22,21 @@ from launcher.model.base_model import (
     PositiveInt,
     ShareSize,
 )
+from launcher.model.checkpointing import Checkpointing
 from launcher.model.instance_specs import InstanceSpec
 
 if TYPE_CHECKING:
     from launcher.checkpointing.sizes import Content
 
 
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-"""Source: Kubernetes, Object Names and IDs: DNS subdomain names."""
-_SECRET_KEY = re.compile(r"\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*")
-"""Source: Kubernetes, Secrets: keys of data, neither . nor beginning with two dots."""
-_LONGEST_NAME = 253
-
-
 def _secret_name(name: str) -> str:
-    if not _SUBDOMAIN.fullmatch(name) or len(name) > _LONGEST_NAME:
+    if not is_dns_subdomain(name):
         raise ValueError("should be a DNS name: lower-case letters, digits, - and .")
     return name
 
 
 def _secret_key(key: str) -> str:
-    if not _SECRET_KEY.fullmatch(key) or len(key) > _LONGEST_NAME:
+    if not is_secret_key(key):
         raise ValueError("should be a key of a Secret: letters, digits, -, _ and ., not beginning with two dots")
     return key
 
@@ -62,7 +55,7 @@ class SecretRef(Model):
 
     secretKeyRef: SecretKeyRef | None = None
     """A Kubernetes Secret that the pod reads; for cluster=k8s."""
-    env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    env: Annotated[str, Field(pattern=f"^{VARIABLE_NAME}$")] | None = None
     """A variable of the launching shell; for cluster=local."""
 
     @model_validator(mode="after")

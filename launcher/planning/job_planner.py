@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.checkpointing.section import compiled
 from launcher.common.problems import Notice
 from launcher.families import interface
 from launcher.model import batch
 from launcher.model.backend_registry import backend_module
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
+from launcher.model.checkpointing import compiled
 from launcher.model.composition import Composition
 from launcher.model.config_tree import ABSENT, SCALES, get, lookup, replaced
 from launcher.model.context import LaunchContext, job_name

@@ -1,6 +1,6 @@
 """Checks a recipe must pass, grouped by subject: one module a subject, each rule with a code and a source.
 
-A rule is a generator of Problems over a `CheckedRecipe`, which it makes with the `problem` it is given (that knows its code).
+A rule is a generator of Problems over a `CheckedRecipe`, made with the `problem` it is given (that knows its code).
 It names the keys it reads, and is left out when one of them is faulty in itself, so that one fault is reported once.
 """
 

@@ -4,7 +4,10 @@ import math
 from collections.abc import Iterable, Iterator
 
 from launcher.checkpointing.forecast import WAYS, Forecast, forecast
-from launcher.checkpointing.section import (
+from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
+from launcher.common.problems import Notice
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checkpointing import (
     MEMORY_KEPT,
     MEMORY_STEPS,
     PERSISTENT_STEPS,
@@ -12,9 +15,6 @@ from launcher.checkpointing.section import (
     S3,
     Checkpointing,
 )
-from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
-from launcher.common.problems import Notice
-from launcher.model.checked_recipe import CheckedRecipe
 
 _READS_IT_ITSELF = "llm_finetuning_aws"
 _MINUTE_S = 60

@@ -5,10 +5,10 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
-from launcher.checkpointing.section import MEMORY_STEPS, PERSISTENT_STEPS, S3
 from launcher.common.problems import Problem
 from launcher.common.syntax import is_bucket
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checkpointing import MEMORY_STEPS, PERSISTENT_STEPS, S3
 from launcher.rules import SIZES, rule
 from launcher.rules.elasticity import LIMITS, refuses_elastic
 

@@ -31,7 +31,8 @@ def _below_defaults(composition: Composition) -> Iterator[Notice]:
         if losing := [path for path in paths if _loses(composition, path, layer, above)]:
             names = ", ".join(path.rpartition(".")[2] for path in losing[:_MOST_NAMES])
             more = f" and {len(losing) - _MOST_NAMES} more" if len(losing) > _MOST_NAMES else ""
-            what = f"{names}{more} of {composition.sources.place(layer)[0]} lose to its defaults, which stand after _self_"
+            file, _ = composition.sources.place(layer)
+            what = f"{names}{more} of {file} lose to its defaults, which stand after _self_"
             yield Notice("N168", f"{what}: move _self_ to their end, or leave it out")
 
 

@@ -66,7 +66,7 @@ def test_run_sh_passes_the_agents_options_from_any_folder(tmp_path):
         f"RUN={bundle}/run",
         "A=it's $A",
         "-m",
-        "launcher.backends.local.hyperpodrun",
+        "launcher.runtime.hyperpodrun",
         "--nnodes=1",
         "--nproc-per-node=2",
         "--rdzv-backend=hyperpod",

@@ -96,7 +96,7 @@ class Running:
         """Note the ports and the agents' pids."""
         for process in self.processes():
             words = process.cmdline()
-            if "launcher.backends.local.hyperpodrun" in words:
+            if "launcher.runtime.hyperpodrun" in words:
                 self.agents.append(process.pid)
                 self.folders.append(node_folder(process.ppid()))
                 assert self.folders[-1].is_dir()

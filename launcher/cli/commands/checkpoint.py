@@ -22,8 +22,8 @@ from launcher.common.problems import fail
 
 if TYPE_CHECKING:
     from launcher.checkpointing.forecast import Forecast
-    from launcher.checkpointing.section import Estimate
     from launcher.model.checked_recipe import CheckedRecipe
+    from launcher.model.checkpointing import Estimate
 
 _RATES = ("copy", "memory", "persistent", "storage")
 
@@ -130,8 +130,8 @@ def _estimate(draft: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
     Raises:
         ProblemsFound: A value is outside its range.
     """
-    from launcher.checkpointing.section import Estimate
     from launcher.common.problems import ProblemsFound
+    from launcher.model.checkpointing import Estimate
     from launcher.model.validation import type_problems
 
     section = draft.recipe.checkpointing
