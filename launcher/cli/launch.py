@@ -24,6 +24,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.common.process import INTERRUPTED, USER_ERROR
 from launcher.jobs import adopted, job_names, registry, relaunch, tracking
 from launcher.jobs.registry import JobRecord
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
 from launcher.model.config_tree import get
 from launcher.model.context import LaunchContext
@@ -130,7 +131,7 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
     Raises:
         ProblemsFound: The backend refuses, or the job has succeeded already (E715).
     """
-    backend = pipeline.load_backend(backend_name)
+    backend = backend_registry.load_backend(backend_name)
     with signals_as_interrupts():
         if backend.ends_with_launcher:
             return _run_here(bundle, backend, is_again=is_again)

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import pipeline
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Notice, Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
+from launcher.model import backend_registry
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
@@ -141,7 +141,7 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
     checked, problems = examine(composition)
     if not problems:
         job = plan(checked, context)
-        return result(len(job.scales), pipeline.load_backend(job.backend).check(job), job.notices)
+        return result(len(job.scales), backend_registry.load_backend(job.backend).check(job), job.notices)
     others = [problem for problem in problems if problem.code not in _DEALING]
     notice = _is_for_more_devices(checked, others)
     if notice is None:

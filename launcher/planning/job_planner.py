@@ -8,7 +8,7 @@ from typing import Any
 from launcher.common.problems import Notice
 from launcher.families import interface
 from launcher.model import batch
-from launcher.model.backend_registry import backend_module
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.checkpointing import compiled
 from launcher.model.composition import Composition
@@ -70,15 +70,12 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
     job = _as_its_backend_starts_it(checked, job)
-    parts = ("security", "stopping", "unsupported", "notices")
-    own = filter(None, (backend_module(checked.backend, part) for part in parts))
-    return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
+    return dataclasses.replace(job, notices=(*job.notices, *described(checked.backend).notices(job)))
 
 
 def _as_its_backend_starts_it(checked: CheckedRecipe, job: JobSpec) -> JobSpec:
     """Return the job with the size that it starts with, where its backend decides that and not its recipe."""
-    start = backend_module(checked.backend, "start")
-    nodes = start and start.initial_nodes(job)
+    nodes = described(checked.backend).initial_nodes(job)
     if not nodes:
         return job
     notices = [notice for notice in job.notices if notice.code != "N102"]

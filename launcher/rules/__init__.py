@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from launcher.common.problems import Problem
-from launcher.model.backend_registry import backends, rule_modules
+from launcher.model import backend_registry
 
 Check = Callable[[Any, Callable[..., Problem]], Iterator[Problem]]
 
@@ -21,9 +21,6 @@ SIZES = tuple(
     f"recipes.elastic_policy.{key}" for key in ("is_elastic", "min_nodes", "max_nodes", "replica_increment_step")
 )
 """The keys that say which sizes a job may take: what a rule about sizes needs."""
-
-_SAME_RULES = {"contract": "sm_jobs"}
-"""Backend whose jobs keep the rules of another one: a training job on this machine, those of training jobs."""
 
 _rules: list["Rule"] = []
 
@@ -36,7 +33,6 @@ class Rule:
         code: The code of its Problems.
         needs: Dotted paths it reads, prefixes of them allowed.
         source: Where the rule comes from.
-        backend: The only cluster it is about; None for all.
         check: Yields the Problems of a CheckedRecipe; its docstring is the reason.
     """
 
@@ -44,18 +40,24 @@ class Rule:
     needs: tuple[str, ...]
     source: str
     check: Check
-    backend: str | None = None
 
     @property
     def reason(self) -> str:
         """Why it is a rule, in a sentence or two."""
         return " ".join((self.check.__doc__ or "").split())
 
-    def applies(self, backend: str, faulty: frozenset[str]) -> bool:
-        """Tell whether it is about this cluster and none of the keys it needs is faulty."""
-        return self.backend in (None, _SAME_RULES.get(backend, backend)) and not any(
-            related(need, bad) for need in self.needs for bad in faulty
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The choices of `cluster` that it is limited to, as a backend's own rule is; none for a rule of all."""
+        return tuple(
+            each.choice for each in backend_registry.descriptions() if self.check.__module__ in each.rule_modules
         )
+
+    def applies(self, backend: str, faulty: frozenset[str]) -> bool:
+        """Return whether it is about jobs of a backend and none of the keys it needs is faulty."""
+        module = self.check.__module__
+        is_about = module.startswith(f"{__name__}.") or module in backend_registry.described(backend).rule_modules
+        return is_about and not any(related(need, bad) for need in self.needs for bad in faulty)
 
     def problems(self, checked: Any, *, is_faulty: bool) -> list[Problem]:
         """Return the Problems of a draft.
@@ -71,11 +73,11 @@ class Rule:
             raise
 
 
-def rule(code: str, *needs: str, source: str, backend: str | None = None) -> Callable[[Check], Check]:
-    """Register the decorated generator as the rule `code`."""
+def rule(code: str, *needs: str, source: str) -> Callable[[Check], Check]:
+    """Register the decorated generator as the rule `code`: for all jobs, or those of the backend it is written in."""
 
     def register(check: Check) -> Check:
-        _rules.append(Rule(code, needs, source, check, backend))
+        _rules.append(Rule(code, needs, source, check))
         return check
 
     return register
@@ -84,7 +86,7 @@ def rule(code: str, *needs: str, source: str, backend: str | None = None) -> Cal
 @cache
 def all_rules() -> tuple[Rule, ...]:
     """Return every rule, by code."""
-    for backend in backends():
+    for backend in backend_registry.names():
         rules_for(backend)
     return tuple(sorted(_rules, key=lambda rule: rule.code))
 
@@ -94,7 +96,7 @@ def rules_for(backend: str) -> tuple[Rule, ...]:
     """Return the rules that may be about a cluster, by code; those of other backends are not imported."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    for name in rule_modules(backend):
+    for name in backend_registry.described(backend).rule_modules:
         importlib.import_module(name)
     return tuple(sorted(_rules, key=lambda rule: rule.code))
 

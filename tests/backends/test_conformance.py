@@ -27,8 +27,8 @@ from launcher.common.names import RUN_DIR
 from launcher.config.catalogue import entries
 from launcher.config.compose import compose
 from launcher.config.hydra_compose import clusters
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.backend_registry import backend_module
 from launcher.model.job_spec import JobState
 from launcher.planning.check import check
 from launcher.planning.job_planner import plan
@@ -47,7 +47,7 @@ __all__ = [  # the suite's, which run here with this module's stage
 ]
 
 RECIPES = {entry.name: entry for entry in entries()}
-BACKENDS = [cluster for cluster in clusters() if backend_module(cluster, "backend")]
+BACKENDS = [each.name for each in backend_registry.descriptions() if each.load() and each.choice in clusters()]
 
 
 TRAINING_JOB = (
@@ -86,7 +86,7 @@ def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):
 
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_has_the_protocol_s_parts(cluster):
-    backend = pipeline.load_backend(cluster)
+    backend = backend_registry.load_backend(cluster)
     assert backend.name == cluster and isinstance(backend.ends_with_launcher, bool)
     methods = {name: each for name, each in vars(Backend).items() if inspect.isfunction(each) and name[0] != "_"}
     assert {"submit", "status", "logs", "events", "cancel", "scale", "wait", "validate"} <= set(methods)
@@ -97,7 +97,7 @@ def test_has_the_protocol_s_parts(cluster):
 @pytest.mark.parametrize("cluster", clusters())
 def test_settings_accept_the_cluster_s_own_defaults(cluster):
     defaults = yaml_io.load((ROOT / "recipes_collection" / "cluster" / f"{cluster}.yaml").read_text())
-    backend_module(cluster, "settings").Settings.model_validate(defaults)
+    backend_registry.described(backend_registry.name_of(cluster)).options().model_validate(defaults)
 
 
 def test_no_backend_asks_whether_it_is_a_dry_run():

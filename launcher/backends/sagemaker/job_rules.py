@@ -234,7 +234,7 @@ def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Pr
         yield problem(f"overlaps the folder of TensorBoard's logs, {logs}", value=str(kept))
 
 
-@rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS, backend="sm_jobs")
+@rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS)
 def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One way to override a recipe; a second one, applied later, would escape every check."""
     for name, value in (checked.settings.sm_jobs_config.recipe_overrides or {}).items():
@@ -242,7 +242,7 @@ def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Probl
         yield problem(path, "recipe keys are overridden as any others", value=value, remedy=f"recipes.{name}=…")
 
 
-@rule("E388", JOBS, source=_DECISIONS, backend="sm_jobs")
+@rule("E388", JOBS, source=_DECISIONS)
 def keys_are_given_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The estimator's names and ours mean the same keys, so each is given by one of them."""
     jobs = checked.settings.sm_jobs_config

@@ -63,7 +63,7 @@ def variables_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
         yield problem(f"env_vars.{name}".rstrip("."), fault.message, allowed=fault.allowed)
 
 
-@rule("E384", "recipes.run.hf_access_token", "git.token", "env_vars", source=f"{API}: Environment", backend="sm_jobs")
+@rule("E384", "recipes.run.hf_access_token", "git.token", "env_vars", source=f"{API}: Environment")
 def secrets_are_fetched(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A request is plain text, which whoever may describe the job can read: it has no place for a secret."""
     for _, path, _ in secret_references(checked.composition.tree):

@@ -84,12 +84,12 @@ def adopt(
     ] = None,
 ) -> None:
     """Follow a job that was launched elsewhere. It gets a record under results/, and no bundle."""
-    from launcher import pipeline
     from launcher.backends.kubernetes import inventory, objects, server
     from launcher.bundle import store
     from launcher.cli import terminal
     from launcher.common import console
     from launcher.jobs import adopted
+    from launcher.model import backend_registry
 
     if kind not in (None, *objects.JOB_KINDS):
         raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(objects.JOB_KINDS))
@@ -102,7 +102,7 @@ def adopt(
     folder = Path(store.RESULTS, name or job)
     record = adopted.write(folder, _record(connection, found, folder, cluster_id), outline)
     console.say(f"adopted {terminal.native_name(record.handle)} as {folder}", "bold")
-    terminal.show_status(pipeline.load_backend("k8s").status(record.handle))
+    terminal.show_status(backend_registry.load_backend("k8s").status(record.handle))
 
 
 def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":

@@ -20,7 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from launcher.config import recipe_parts
 from launcher.config.recipe_parts import Given
-from launcher.model.backend_registry import settings_model
+from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.recipe import Launch
 
@@ -75,13 +75,13 @@ def recipe_schema(model_type: str) -> dict[str, Any]:
 
 def cluster_schema(cluster: str) -> dict[str, Any]:
     """Return the schema of the `cluster` section of one choice of `cluster`, by its name."""
-    settings = settings_model(cluster)
+    settings = described(cluster).options()
     return _of_model(settings, _given(recipe_parts.values_of(recipe_parts.CLUSTERS / f"{cluster}.yaml")))
 
 
 def contract_schema() -> dict[str, Any]:
     """Return the schema of what cluster=local has with contract=sagemaker, beside the keys of cluster=sm_jobs."""
-    settings = settings_model("contract")
+    settings = described("contract").options()
     schema = _of_model(
         settings, _given(recipe_parts.values_of(recipe_parts.CLUSTERS / "contract" / "sagemaker.yaml"))
     )

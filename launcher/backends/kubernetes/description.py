@@ -1,0 +1,68 @@
+"""What cluster=k8s is: HyperPod on EKS."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from launcher.common.problems import Notice
+from launcher.model.backend import Backend, BackendDescription, MemoryTier
+from launcher.model.job_spec import JobSpec
+
+if TYPE_CHECKING:
+    from launcher.backends.kubernetes.job_options import Settings
+
+
+class KubernetesDescription(BackendDescription["Settings"]):
+    """Describes jobs of the HyperPod training operator, or of Kubeflow's."""
+
+    name: ClassVar[str] = "k8s"
+    choice: ClassVar[str] = "k8s"
+    cluster_types: ClassVar[tuple[str, ...]] = ("k8s",)
+    title: ClassVar[str] = "HyperPod on EKS"
+    rule_modules: ClassVar[tuple[str, ...]] = (
+        "launcher.backends.kubernetes.job_rules",
+        "launcher.backends.kubernetes.pod_rules",
+        "launcher.backends.kubernetes.operator_rules",
+        "launcher.backends.kubernetes.recipe_rules",
+    )
+    resizes_jobs: ClassVar[bool] = True
+    has_pods: ClassVar[bool] = True
+    memory_tier: ClassVar[MemoryTier | None] = MemoryTier.SERVICE
+    has_bundle: ClassVar[bool] = False
+    secret_sources: ClassVar[tuple[str, ...]] = ("secretKeyRef",)
+    url_keys: ClassVar[tuple[str, ...]] = ("container",)
+
+    def load(self) -> Backend:
+        """Return what runs jobs on a cluster."""
+        from launcher.backends.kubernetes.backend import BACKEND
+
+        return BACKEND
+
+    def options(self) -> type["Settings"]:
+        """Return the model of the `cluster` section."""
+        from launcher.backends.kubernetes.job_options import Settings
+
+        return Settings
+
+    def job_kind(self, job: JobSpec) -> str:
+        """Return the kind of the custom resource."""
+        return "HyperPodPyTorchJob" if job.settings.use_hyperpod_pytorch_job else "Kubeflow PyTorchJob"
+
+    def notices(self, job: JobSpec) -> tuple[Notice, ...]:
+        """Return what a pod may do beyond the restricted profile, and what of its output does not outlive it."""
+        from launcher.backends.kubernetes import security, stopping
+
+        return (*security.notices(job), *stopping.notices(job))
+
+    def spot_keys(self, options: "Settings") -> Iterator[tuple[str, object]]:
+        """Yield the labels of nodes that select Spot capacity."""
+        selector = options.label_selector
+        for kind in ("required", "preferred"):
+            for label, values in (getattr(selector, kind, None) or {}).items():
+                if "capacity" in label.lower() and any("spot" in value.lower() for value in values):
+                    yield f"cluster.label_selector.{kind}.{label}", values
+        for label, value in (options.node_selector or {}).items():
+            if "capacity" in label.lower() and "spot" in value.lower():
+                yield f"cluster.node_selector.{label}", value
+
+
+DESCRIPTION = KubernetesDescription()
