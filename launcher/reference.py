@@ -1,21 +1,24 @@
-"""The pages of docs/ that are made from the code: recipes, keys, codes, commands, and the README's picture."""
+"""The pages of docs/ that are generated from the code: recipes, keys, codes, commands, and the README's picture."""
 
+import functools
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import catalogue, families, parts, schema
+from launcher import catalogue, families, parts, pictures, schema
 from launcher.codes import Code, all_codes
 from launcher.fields import INT64
 from launcher.layout import clipped, value_text
 from launcher.paths import CHECKOUT, COLLECTION
 from launcher.render import render_template
-from launcher.terminal_picture import plan_picture
+from launcher.terminal_picture import draw_plan, plan_picture
 
 DOCS = Path("docs")
+PICTURE = DOCS / "pictures/plan.png"
+"""The README's, beside the SVG that it is drawn after."""
 _ROOT = CHECKOUT or Path()
 _CLUSTERS = ("local", "k8s", "slurm", "sm_jobs")
 _MOST_EXAMPLES = 4
@@ -24,34 +27,45 @@ _MOST_CHARACTERS = 60
 
 
 def pages() -> dict[Path, str]:
-    """Return every generated page, by its path from the root of a checkout. Pure but for reading the code."""
+    """Return every generated text, by its path from the root of a checkout. Pure but for reading the code."""
     made = {
         DOCS / "RECIPES.md": _recipes(),
         DOCS / "reference/keys.md": _keys(),
         DOCS / "reference/rules.md": _rules(),
         DOCS / "reference/commands.md": _commands(),
-        DOCS / "pictures/plan.svg": plan_picture(),
+        PICTURE.with_suffix(".svg"): plan_picture(),
     }
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
 
 
 def stale(root: Path = _ROOT) -> list[Path]:
-    """Return the pages under `root`, a checkout, that are missing or not what the code says."""
+    """Return the pages and pictures under `root`, a checkout, that differ from what the code generates."""
     return [*_stale(root)]
 
 
 def write(root: Path = _ROOT) -> list[Path]:
-    """Write the pages that are stale under `root`, a checkout; return their paths."""
+    """Write the pages and pictures that are stale under `root`, a checkout; return their paths.
+
+    Raises:
+        ProblemsFound: A picture cannot be drawn, for instance without matplotlib.
+    """
     changed = _stale(root)
-    for path, text in changed.items():
+    for path, write_to in changed.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text, encoding="utf-8")
+        write_to(root / path)
     return [*changed]
 
 
-def _stale(root: Path) -> dict[Path, str]:
-    files = ((path, text, root / path) for path, text in pages().items())
-    return {path: text for path, text, file in files if not file.is_file() or file.read_text("utf-8") != text}
+def _stale(root: Path) -> dict[Path, Callable[[Path], Any]]:
+    """Return what writes each stale file."""
+    made = pages()
+    texts = {
+        path: functools.partial(Path.write_text, data=text, encoding="utf-8")
+        for path, text in made.items()
+        if not (root / path).is_file() or (root / path).read_text("utf-8") != text
+    }
+    svg = made[PICTURE.with_suffix(".svg")]
+    return texts if pictures.shows(root / PICTURE, svg) else texts | {PICTURE: functools.partial(draw_plan, svg=svg)}
 
 
 def _cell(text: str) -> str:
