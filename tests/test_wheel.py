@@ -177,3 +177,13 @@ def test_the_installed_core_is_the_wheel_without_torch(environment, tmp_path):
 def test_the_installed_core_lists_the_recipes_of_the_checkout(environment, tmp_path, recipes):
     theirs, ours = run(str(environment / "recipes"), "list", "--json", cwd=tmp_path), recipes("list", "--json")[1]
     assert [entry["name"] for entry in json.loads(theirs)] == [entry["name"] for entry in json.loads(ours)]
+
+
+def test_the_readme_states_the_size_of_the_wheel(wheel):
+    stated = re.search(
+        r"\| the wheel itself \| ([\d.]+) MB \| ([\d.]+) MB \|", (ROOT / "README.md").read_text("utf-8")
+    )
+    with zipfile.ZipFile(wheel) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    sizes = (wheel.stat().st_size / 1e6, unpacked / 1e6)
+    assert tuple(map(float, stated.groups())) == pytest.approx(sizes, rel=0.15)
