@@ -11,7 +11,8 @@ from matplotlib import font_manager, image
 from matplotlib.ft2font import FT2Font
 from terminals import on_a_terminal
 
-from launcher import pictures, reference, terminal_picture
+from launcher.cli.devtools import reference, terminal_picture
+from launcher.common import pictures
 
 PNG = reference.PICTURE
 PICTURE = PNG.with_suffix(".svg")
