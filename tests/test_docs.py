@@ -23,7 +23,10 @@ from launcher.cli import launch, own_flags
 from launcher.cli import main as cli
 from launcher.model.job_spec import JobState
 
-PAGES = ("README.md", "examples/README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "examples/README.md"),
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
 A_JOB = {"results/<job>", "<job>"}
 NAME = re.compile(r"[\w-]+")
 EXIT_CODE = re.compile(r"exit code (\d+)")

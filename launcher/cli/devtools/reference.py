@@ -1,4 +1,4 @@
-"""The pages of docs/ that are generated from the code: recipes, keys, codes, commands, and the README's picture."""
+"""The pages of docs/ that are generated from the code: recipes, keys, codes, commands, and two pictures."""
 
 import functools
 import itertools
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import families
-from launcher.cli.devtools import schema
+from launcher.cli.devtools import architecture, schema
 from launcher.cli.devtools.codes import Code, all_codes
 from launcher.cli.devtools.terminal_picture import draw_plan, plan_picture
 from launcher.common import pictures
@@ -21,7 +21,8 @@ from launcher.model.base_model import INT64
 
 DOCS = Path("docs")
 PICTURE = DOCS / "pictures/plan.png"
-"""The README's, beside the SVG that it is drawn after."""
+"""The README's, drawn from the SVG beside it."""
+ARCHITECTURE = DOCS / "pictures/architecture.png"
 _ROOT = CHECKOUT or Path()
 _CLUSTERS = ("local", "k8s", "slurm", "sm_jobs")
 _MOST_EXAMPLES = 4
@@ -67,8 +68,17 @@ def _stale(root: Path) -> dict[Path, Callable[[Path], Any]]:
         for path, text in made.items()
         if not (root / path).is_file() or (root / path).read_text("utf-8") != text
     }
-    svg = made[PICTURE.with_suffix(".svg")]
-    return texts if pictures.shows(root / PICTURE, svg) else texts | {PICTURE: functools.partial(draw_plan, svg=svg)}
+    drawings = _drawings(made[PICTURE.with_suffix(".svg")])
+    return texts | {
+        path: draw for path, (source, draw) in drawings.items() if not pictures.shows(root / path, source)
+    }
+
+
+def _drawings(svg: str) -> dict[Path, tuple[str, Callable[[Path], None]]]:
+    """Return the pictures that matplotlib draws: the text that each one shows, and what draws it to a file."""
+    outline = repr(architecture.outline())
+    packages = {path: (outline, architecture.draw) for path in (ARCHITECTURE, ARCHITECTURE.with_suffix(".svg"))}
+    return {PICTURE: (svg, functools.partial(draw_plan, svg=svg))} | packages
 
 
 def _cell(text: str) -> str:
