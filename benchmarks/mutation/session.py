@@ -20,6 +20,7 @@ import types
 from collections import Counter
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from typing import Any
 
 import coverage
 import hypothesis
@@ -77,7 +78,7 @@ class Session:
         self._baseline(session)
         figures = f"{len(found)} mutants, {len(session.items)} tests in {time.perf_counter() - began:.0f} s"
         print(f"\n{self.path.relative_to(ROOT)}: {figures}", flush=True)
-        self.functions = _functions(self.path)
+        self.functions, self.caches = _functions(self.path), _caches()
         gc.collect()
         gc.freeze()
         results = []
@@ -161,7 +162,8 @@ class Session:
         code = compile(self.tree, str(self.path), "exec")
         if not mutant.function or not _exchange(code, mutant.function, self.functions):
             os._exit(_imported_again(self.path, code, names))
-        _forget()
+        for cache in self.caches:
+            cache.cache_clear()
         items = [self.items[name] for name in names]
         items[0].session._setupstate.teardown_exact(items[0])
         for item, following in zip(items, [*items[1:], None], strict=True):
@@ -215,11 +217,10 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
     return inner + [each for one in inner for each in _codes(one)]
 
 
-def _forget() -> None:
-    """Empty the caches of our functions, which may hold what a function returned before it was mutated."""
-    for each in gc.get_objects():
-        if type(each) is functools._lru_cache_wrapper and each.__module__.startswith("launcher"):
-            each.cache_clear()
+def _caches() -> list[Any]:
+    """Return the caches of our functions, which may hold what a function returned before it was mutated."""
+    caches = (each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper)
+    return [each for each in caches if each.__module__.startswith("launcher")]
 
 
 def _imported_again(path: Path, code: types.CodeType, names: list[str]) -> int:
