@@ -121,15 +121,15 @@ class Session:
         return KILLED, by
 
     def _reaching(self, mutant: Mutant) -> set[str]:
-        if mutant.function:
-            spans = [(mutant.first_line, mutant.last_line)]
-        else:
+        """Return the tests that reach a mutant; of what runs at import, those that reach a use of it, or all."""
+        spans = [(mutant.first_line, mutant.last_line)]
+        if not mutant.function:
             names = _depending(self.tree, mutant)
             used = (node for node in ast.walk(self.tree) if isinstance(node, ast.Name) and node.id in names)
-            spans = [(node.lineno, node.end_lineno) for node in used]
+            spans = [(node.lineno, node.end_lineno or node.lineno) for node in used]
         numbers = {line for first, last in spans for line in range(first, last + 1)}
         reached = set().union(*(self.lines.get(line, set()) for line in numbers))
-        return reached if mutant.function or reached else set().union(*self.lines.values())
+        return reached if mutant.function or reached else set(self.items)
 
     def _run(self, mutant: Mutant, names: list[str]) -> str | None:
         """Run tests against a mutant in a fork; return the one that fails, or what ended the fork."""
@@ -174,8 +174,8 @@ class Session:
 
 
 def _depending(tree: ast.Module, mutant: Mutant) -> set[str]:
-    """Return the module's names whose values depend on the mutated statement."""
-    names = _assigned(mutant.place.statement)
+    """Return the module's names whose values depend on the mutated statement; none for an attribute of a class."""
+    names = _assigned(mutant.place.statement) if mutant.place.statement in tree.body else set()
     size = -1
     while size != len(names):
         size = len(names)

@@ -385,6 +385,14 @@ def test_a_job_that_waited_long_enough_continues_with_fewer_nodes():
     assert orders == (replace(SHRINK, cause_s=80.5),)
 
 
+def test_a_node_is_replaced_in_a_job_that_continues_with_fewer():
+    before = course(Phase.WAITING, size=4, fault_since_s=80.5)
+    after, orders = advance(before, sight(READY, GONE, capacity=2), POLICY)
+    assert after.nodes == (0, 2)
+    down = transition("scale-down", 4, 2, 80.5, "scale-down: 4 → 2 nodes")
+    assert orders == (LOST_1, down, Note("spawned", "", {"nodes": (2,)}), SpawnNodes((2,)))
+
+
 def test_a_suspended_job_resumes_when_it_is_seen_to_be_able_to():
     before = replace(course(Phase.WAITING), nodes=())
     after, orders = advance(before, sight(capacity=2), POLICY)
