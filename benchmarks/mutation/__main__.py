@@ -3,7 +3,7 @@
     python -m benchmarks.mutation [PART OF A MODULE'S PATH ...] [--only FUNCTION]
 
 Prints every mutant that no test kills and a table of figures. The exit code is 1 if less than 85 % are killed, in one
-module or in all, or if an entry of equivalent.yaml is wrong: its mutant does not exist, or a test kills it.
+module or in all, or if an entry of equivalent.toml is wrong: its mutant does not exist, or a test kills it.
 """
 
 import argparse
@@ -17,8 +17,6 @@ import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
 
 from benchmarks.mutation.operators import mutants
 
@@ -34,16 +32,17 @@ def targets() -> dict[str, list[str]]:
 
 def equivalents() -> dict[tuple[str, str, str], str]:
     """Return why a mutant behaves as the code does, by module, function and text of the mutant."""
+    named = tomllib.loads((HERE / "equivalent.toml").read_text())
     return {
-        (module, function, " ".join(entry["mutant"].split())): entry["reason"]
-        for module, functions in yaml.safe_load((HERE / "equivalent.yaml").read_text()).items()
+        (module, function, entry["mutant"]): entry["reason"]
+        for module, functions in named.items()
         for function, entries in functions.items()
         for entry in entries
     }
 
 
 def unknown_equivalents() -> list[tuple[str, str, str]]:
-    """Return the entries of equivalent.yaml that are of no mutant."""
+    """Return the entries of equivalent.toml that are of no mutant."""
     known = {
         (module, mutant.function, mutant.text)
         for module in targets()
@@ -108,10 +107,10 @@ def main() -> int:
     total = Row("all", *counts)
     print(head, *rows, total, sep="\n")
     for module, function, text in unknown:
-        print(f"equivalent.yaml names a mutant that does not exist: {module} {function}: {text}")
+        print(f"equivalent.toml names a mutant that does not exist: {module} {function}: {text}")
     mistaken = [(row.module, *each) for row in rows for each in row.mistaken]
     for module, function, text in mistaken:
-        print(f"equivalent.yaml names a mutant that a test kills: {module} {function}: {text}")
+        print(f"equivalent.toml names a mutant that a test kills: {module} {function}: {text}")
     return 1 if unknown or mistaken or min(row.share for row in [*rows, total]) < LEAST_KILLED else 0
 
 
