@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.check import Draft
 from launcher.checkpointing.cadence import RATE_PER_NODE_HOUR, Saving, mtbf_s
-from launcher.checkpointing.section import Checkpointing, Estimate
 from launcher.checkpointing.sizes import GB, Content, Sharding, Share, share
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checkpointing import Checkpointing, Estimate
 
 RESTART_S, COPY_GB_PER_S, MEMORY_GB_PER_S, PERSISTENT_GB_PER_S = 300.0, 40.0, 10.0, 1.0
 """Where the recipe says nothing. Our own choice, on the slow side: measure yours."""
@@ -78,7 +78,7 @@ class Forecast:
 
 
 def forecast(
-    draft: Draft, estimate: Estimate | None = None, model_config: Mapping[str, Any] | None = None
+    draft: CheckedRecipe, estimate: Estimate | None = None, model_config: Mapping[str, Any] | None = None
 ) -> Forecast | None:
     """Return what is expected of a checked recipe's checkpoints; None while its parameters are unknown.
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from launcher import batch
-from launcher.check import Draft, Scale
-from launcher.fields import MOST_SAMPLES
-from launcher.planner import spans
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model import batch
+from launcher.model.base_model import MOST_SAMPLES
+from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
+from launcher.model.config_tree import AUTO, get, size_of
+from launcher.model.size_plan import spans
 from launcher.rules import SIZES, rule
-from launcher.scales import AUTO, get, size_of
 
 _ARGS = "training_config.training_args"
 _BATCH_KEYS = (
@@ -29,29 +29,29 @@ _PLANNER = "docs/decisions.md, The planner"
 _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batch Size"
 
 
-def planned(draft: Draft) -> tuple[Scale, ...]:
+def planned(draft: CheckedRecipe) -> tuple[SizedRecipe, ...]:
     """Return the sizes that the job may take, but for those with a fault in themselves."""
     if draft.instance and draft.instance.processes and draft.devices > draft.instance.processes:
         return ()  # a Problem of its own; the arithmetic would follow from it
     return tuple(scale for scale in draft.sizes if not scale.is_faulty)
 
 
-def divided(draft: Draft) -> tuple[Scale, ...]:
+def divided(draft: CheckedRecipe) -> tuple[SizedRecipe, ...]:
     """Return the sizes whose batches can be judged: none while some ranks do not divide into whole groups."""
     return () if _undivided(draft) else planned(draft)
 
 
-def _undivided(draft: Draft) -> list[Scale]:
+def _undivided(draft: CheckedRecipe) -> list[SizedRecipe]:
     return [s for s in planned(draft) if s.nodes * draft.devices % s.ranks_per_sample]
 
 
-def is_uneven(scale: Scale) -> bool:
+def is_uneven(scale: SizedRecipe) -> bool:
     """Tell whether a size deals its samples unevenly."""
     return bool(scale.args.uneven_batch and scale.args.uneven_batch.use_uneven_batch)
 
 
 @rule("E220", *_NEEDS, source=_SOURCE)
-def ranks_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def ranks_divide(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Ranks that share a sample's sequence come in whole groups."""
     for scale in _undivided(draft)[:1]:
         ranks, group = scale.nodes * draft.devices, scale.ranks_per_sample
@@ -67,9 +67,9 @@ def ranks_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Prob
 
 
 @rule("E221", *_NEEDS, source=_SOURCE)
-def even_batches_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def even_batches_divide(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """train_batch_size = W · micro_train_batch_size · accumulation steps, a whole number of them."""
-    undivided: dict[str, list[Scale]] = {}
+    undivided: dict[str, list[SizedRecipe]] = {}
     for scale in divided(draft):
         pass_samples = draft.data_parallel_size(scale) * scale.args.micro_train_batch_size
         if not is_uneven(scale) and scale.args.train_batch_size % pass_samples:
@@ -88,7 +88,7 @@ def even_batches_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterat
 
 
 @rule("E222", *_NEEDS, source=_SOURCE)
-def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def uneven_batches_are_complete(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """0 < ranks with the small share < W, and 1 <= small <= large."""
     for scale in filter(is_uneven, divided(draft)):
         uneven, size = scale.args.uneven_batch, draft.data_parallel_size(scale)
@@ -120,9 +120,9 @@ def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -
 
 
 @rule("E223", *_NEEDS, source=_SOURCE)
-def uneven_batches_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def uneven_batches_add_up(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """train_batch_size = small · num_small + large · (W - num_small)."""
-    wrong: dict[str, list[Scale]] = {}
+    wrong: dict[str, list[SizedRecipe]] = {}
     for scale in filter(is_uneven, divided(draft)):
         small, large, num_small = _shares(scale)
         if None in (small, large, num_small) or not 0 < num_small < draft.data_parallel_size(scale):
@@ -142,7 +142,7 @@ def uneven_batches_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iter
 
 
 @rule("E224", *_NEEDS, source=_PLANNER)
-def some_size_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def some_size_is_planned(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A planned job has at least one size at which each rank gets a sample."""
     if draft.size_plan is None or not draft.is_elastic or draft.sizes:
         return
@@ -167,7 +167,7 @@ def some_size_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E225", *_NEEDS, source=_PLANNER)
-def every_step_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def every_step_is_planned(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The operator takes any size that a step leads to, so none can be left out."""
     step = draft.is_elastic and draft.recipe.elastic_policy.replica_increment_step
     if not step or draft.size_plan is None or not draft.size_plan.entries:
@@ -190,7 +190,7 @@ def every_step_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Iter
 
 
 @rule("E226", *_NEEDS, source=_PLANNER)
-def corrected_sizes_are_planned(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def corrected_sizes_are_planned(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What is typed for a single size changes a planned one."""
     if draft.size_plan is None or not draft.is_elastic:
         return
@@ -204,7 +204,7 @@ def corrected_sizes_are_planned(draft: Draft, problem: Callable[..., Problem]) -
             )
 
 
-def _shares(scale: Scale) -> tuple[int | None, int | None, int | None]:
+def _shares(scale: SizedRecipe) -> tuple[int | None, int | None, int | None]:
     uneven = scale.args.uneven_batch
     return (
         uneven.small_local_batch_size,
@@ -213,18 +213,18 @@ def _shares(scale: Scale) -> tuple[int | None, int | None, int | None]:
     )
 
 
-def _where(draft: Draft, scale: Scale) -> str:
+def _where(draft: CheckedRecipe, scale: SizedRecipe) -> str:
     nodes = f"{scale.nodes} node{'s' if scale.nodes > 1 else ''}"
     return f"{nodes} × {draft.devices} devices" + (f" of {draft.instance.name}" if draft.instance else "")
 
 
-def _path(scale: Scale, key: str) -> str:
+def _path(scale: SizedRecipe, key: str) -> str:
     """Return where the user finds `key`: in the scale's own entry if that sets it, else in the base recipe."""
     rel = f"{_ARGS}.{key}"
     return f"{scale.path}.{rel}" if get(scale.own, rel) is not None else f"recipes.{rel}"
 
 
-def _batch_path(draft: Draft, scale: Scale) -> str:
+def _batch_path(draft: CheckedRecipe, scale: SizedRecipe) -> str:
     """Return where a batch that does not divide was chosen: by a size that states none, in its own entry."""
     is_stated = any(get(scale.own, f"{_ARGS}.{key}") is not None for key in _BATCH_KEYS)
     if scale.path == "recipes" or is_stated or draft.is_explicit(_BATCH) or draft.is_explicit(_MICRO):
@@ -232,24 +232,24 @@ def _batch_path(draft: Draft, scale: Scale) -> str:
     return scale.path
 
 
-def _nor_at(scales: Sequence[Scale]) -> str:
+def _nor_at(scales: Sequence[SizedRecipe]) -> str:
     return f"; it fails at {spans(scale.nodes for scale in scales)} nodes too" if scales else ""
 
 
-def _dealt(draft: Draft, scale: Scale) -> int:
+def _dealt(draft: CheckedRecipe, scale: SizedRecipe) -> int:
     """Return the samples of a step that uneven shares add up to."""
     small, large, num_small = _shares(scale)
     return small * num_small + large * (draft.data_parallel_size(scale) - num_small)
 
 
-def _auto(draft: Draft, total: int, size: int) -> str:
+def _auto(draft: CheckedRecipe, total: int, size: int) -> str:
     """Return the remedy that plans the sizes, where it would help."""
     if total < size or draft.recipe.scale_config == AUTO:
         return ""
     return "; or ++recipes.scale_config=auto plans it"
 
 
-def _even_remedy(draft: Draft, scales: Sequence[Scale]) -> str:
+def _even_remedy(draft: CheckedRecipe, scales: Sequence[SizedRecipe]) -> str:
     """Return what to type so that the same batch divides at all of these sizes."""
     total, micro = scales[0].args.train_batch_size, min(scale.args.micro_train_batch_size for scale in scales)
     sizes = [draft.data_parallel_size(scale) for scale in scales]
@@ -268,7 +268,7 @@ def _even_remedy(draft: Draft, scales: Sequence[Scale]) -> str:
     return f"{', '.join(filter(None, parts))}{auto}".removeprefix("; or ").removeprefix("or ")
 
 
-def _uneven_remedy(draft: Draft, scale: Scale, size: int) -> str:
+def _uneven_remedy(draft: CheckedRecipe, scale: SizedRecipe, size: int) -> str:
     total = scale.args.train_batch_size
     split = batch.nearest_split(total, size)
     if split is None:
@@ -279,7 +279,7 @@ def _uneven_remedy(draft: Draft, scale: Scale, size: int) -> str:
     return f"{_split_text(scale, split)} gives {total}{_auto(draft, total, size)}"
 
 
-def _split_text(scale: Scale, split: batch.BatchSplit) -> str:
+def _split_text(scale: SizedRecipe, split: batch.BatchSplit) -> str:
     """Return the override that deals a size's samples by a split."""
     return (
         f'"++{scale.path}.{_ARGS}.uneven_batch={{use_uneven_batch: true,'

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from launcher.check import Draft
+from launcher.common.problems import Problem
+from launcher.config.provenance import is_stand_in
 from launcher.families import BUNDLE_CONFIGS
-from launcher.problems import Problem
-from launcher.provenance import is_stand_in
+from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import SIZES, rule
 
 FAMILY = "custom"
@@ -26,36 +26,36 @@ _UNREAD = {
 """Keys that the image of other recipes reads, and no script of one's own."""
 
 
-def is_script(draft: Draft) -> bool:
+def is_script(draft: CheckedRecipe) -> bool:
     """Tell whether the job runs a script of the user's own."""
     return draft.recipe.run.model_type == FAMILY
 
 
-def _image_starts(draft: Draft) -> bool:
+def _image_starts(draft: CheckedRecipe) -> bool:
     """Return whether a training job of SageMaker runs a program of its image in place of a script."""
     if draft.backend not in ("sm_jobs", "contract"):
         return False
-    from launcher.backends.sagemaker import parts
+    from launcher.backends.sagemaker import default_values
 
-    return not parts.has_toolkit(parts.of_draft(draft))
+    return not default_values.has_toolkit(default_values.of_draft(draft))
 
 
-def is_serverless(draft: Draft) -> bool:
+def is_serverless(draft: CheckedRecipe) -> bool:
     """Return whether AWS chooses the instances of a training job."""
     if draft.backend != "sm_jobs":
         return False
-    from launcher.backends.sagemaker import keys, parts
+    from launcher.backends.sagemaker import default_values, keys
 
-    return parts.is_serverless(keys.jobs_of(draft))
+    return default_values.is_serverless(keys.jobs_of(draft))
 
 
-def is_unstated(draft: Draft, path: str) -> bool:
+def is_unstated(draft: CheckedRecipe, path: str) -> bool:
     """Tell whether nobody has stated a value, so that the part's own stands in."""
     return is_stand_in(draft.composition.origin(path))
 
 
 @rule("E105", _SCRIPT, "recipes.run.model_type", source=_KEYS)
-def only_scripts_have_training_cfg(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def only_scripts_have_training_cfg(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A recipe with a trainer of its own would not start the script."""
     if draft.recipe.training_cfg is not None and not is_script(draft):
         yield problem(
@@ -66,7 +66,7 @@ def only_scripts_have_training_cfg(draft: Draft, problem: Callable[..., Problem]
 
 
 @rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", *_IMAGE_STARTS, source=_KEYS)
-def one_entry(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def one_entry(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Every rank starts one program: a script or a module, unless a training job's image has a program of its own."""
     if not is_script(draft):
         return
@@ -83,7 +83,7 @@ def one_entry(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem
         )
 
 
-def _missing_entry(draft: Draft) -> str:
+def _missing_entry(draft: CheckedRecipe) -> str:
     """Return what to type where nothing starts; an image of SageMaker may have a program of its own."""
     remedy = "training_cfg.entry_script=train.py"
     own = f"; or {_IMAGE_STARTS[0]}=false for an image with a program of its own"
@@ -91,7 +91,7 @@ def _missing_entry(draft: Draft) -> str:
 
 
 @rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
-def arguments_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def arguments_are_words(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An argument is a name and a value, in the order they are given."""
     arguments = draft.recipe.training_cfg.script_args if is_script(draft) else None
     for i, argument in enumerate(arguments or ()):
@@ -115,7 +115,7 @@ def _is_value(value: Any) -> bool:
 
 
 @rule("E108", "git", "recipes.pre_script", "recipes.post_script", source=_KEYS)
-def nothing_is_unread(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def nothing_is_unread(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What the launcher's own images read would do nothing for a script of yours."""
     for section, names in _UNREAD.items() if is_script(draft) else ():
         if section == "recipes" and getattr(draft.settings, "runtime", None) == "launcher":
@@ -131,15 +131,17 @@ def nothing_is_unread(draft: Draft, problem: Callable[..., Problem]) -> Iterator
                 )
 
 
-def states_no_processes(draft: Draft) -> bool:
+def states_no_processes(draft: CheckedRecipe) -> bool:
     """Tell whether devices would idle because nobody has said how many processes a node runs."""
     if not is_script(draft) or draft.instance is None or draft.recipe.trainer.devices >= draft.instance.processes:
         return False
     return all(is_unstated(draft, path) for path in _PROCESSES) and not is_serverless(draft)
 
 
-@rule("E109", *_PROCESSES, "instance_type", "cluster.sm_jobs_config.serverless", source="launcher/instances.csv")
-def processes_are_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+@rule(
+    "E109", *_PROCESSES, "instance_type", "cluster.sm_jobs_config.serverless", source="launcher/model/instances.csv"
+)
+def processes_are_stated(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One process a node leaves all devices but one idle, and they are paid for. A serverless job plans none."""
     if states_no_processes(draft):
         most = draft.instance.processes
@@ -152,7 +154,7 @@ def processes_are_stated(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E110", *SIZES, _BATCH, source="docs/concepts.md, Sizes and precedence")
-def elastic_batch_is_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def elastic_batch_is_stated(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The samples of a step stay the same at every size; what is not stated cannot be kept."""
     if is_script(draft) and draft.is_elastic and is_unstated(draft, _BATCH):
         yield problem(
@@ -163,7 +165,7 @@ def elastic_batch_is_stated(draft: Draft, problem: Callable[..., Problem]) -> It
 
 
 @rule("E111", "recipes.trainer", f"{_SCRIPT}.run", source=_KEYS)
-def sizes_agree(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def sizes_agree(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """`training_cfg.run` and `trainer` name the same numbers; where both are given, they agree."""
     if not is_script(draft) or (run := draft.recipe.training_cfg.run) is None:
         return

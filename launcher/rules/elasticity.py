@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from launcher.check import Draft
-from launcher.planner import spans
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import AUTO, get, leaves, size_of
+from launcher.model.size_plan import spans
 from launcher.rules import SIZES, rule
-from launcher.scales import AUTO, get, leaves, size_of
 
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
@@ -17,7 +17,7 @@ _PARTS = ("base", "elastic")
 
 
 def refuses_elastic(
-    draft: Draft, problem: Callable[..., Problem], path: str, what: str, **details
+    draft: CheckedRecipe, problem: Callable[..., Problem], path: str, what: str, **details
 ) -> Iterator[Problem]:
     """Yield the Problem of an elastic job that also has `what`."""
     if draft.is_elastic:
@@ -30,7 +30,7 @@ def refuses_elastic(
 
 
 @rule("E201", f"{_POLICY}.min_nodes", f"{_POLICY}.max_nodes", source=f"{_PAGE}, Elastic Policy")
-def bounds_in_order(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def bounds_in_order(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job cannot have fewer nodes at most than at least."""
     policy = draft.recipe.elastic_policy
     if policy and policy.min_nodes > policy.max_nodes:
@@ -43,7 +43,7 @@ def bounds_in_order(draft: Draft, problem: Callable[..., Problem]) -> Iterator[P
 
 
 @rule("E202", *SIZES, source=f"{_PAGE}, Elastic Policy: replica_increment_step")
-def step_or_scales(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def step_or_scales(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Sizes come from a step or from a list; the operator takes exactly one."""
     if not draft.is_elastic:
         return
@@ -65,7 +65,7 @@ def step_or_scales(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
 
 
 @rule("E203", source=f"{_PAGE}, Scale Config")
-def scale_keys_are_sizes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scale_keys_are_sizes(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key of scale_config is a number of nodes, its value what changes there."""
     for key, own in draft.entries.items():
         if not isinstance(own, Mapping) and not (own is None and draft.size_plan):
@@ -75,7 +75,7 @@ def scale_keys_are_sizes(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E214", source=f"{_PAGE}, Scale Config")
-def scales_change_training_only(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scales_change_training_only(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What a size may change is how it trains; the job's name, devices and bounds are the same at every size."""
     for key, own in draft.entries.items():
         for path, value in leaves(own if isinstance(own, Mapping) else {}):
@@ -89,7 +89,7 @@ def scales_change_training_only(draft: Draft, problem: Callable[..., Problem]) -
 
 
 @rule("E204", source=f"{_PAGE}, Scale Config")
-def scale_key_is_num_nodes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scale_key_is_num_nodes(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The entry for N nodes describes N nodes."""
     for key, own in draft.entries.items():
         nodes = get(own, "trainer.num_nodes")
@@ -103,7 +103,7 @@ def scale_key_is_num_nodes(draft: Draft, problem: Callable[..., Problem]) -> Ite
 
 
 @rule("E205", *SIZES, source=f"{_PAGE}, Scale Config")
-def scales_within_bounds(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scales_within_bounds(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A size outside [min_nodes, max_nodes] would never be used; where the user moved a bound it is dropped."""
     if not draft.is_elastic or not isinstance(draft.recipe.scale_config, Mapping):
         return
@@ -124,13 +124,13 @@ def scales_within_bounds(draft: Draft, problem: Callable[..., Problem]) -> Itera
             )
 
 
-def bounds_moved(draft: Draft) -> bool:
+def bounds_moved(draft: CheckedRecipe) -> bool:
     """Tell whether the user set a bound, so that sizes outside are dropped with a notice."""
     return any(draft.is_explicit(f"{_POLICY}.{bound}") for bound in ("min_nodes", "max_nodes"))
 
 
 @rule("E206", *SIZES, "recipes.trainer.num_nodes", source=f"{_PAGE}, Elastic Policy")
-def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def starts_at_a_size(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job starts at one of its sizes."""
     start, sizes = draft.recipe.trainer.num_nodes, [scale.nodes for scale in draft.sizes]
     if not draft.is_elastic or not draft.is_explicit("recipes.trainer.num_nodes"):
@@ -145,20 +145,20 @@ def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
 
 
 @rule("E207", *SIZES, "recipes.checkpointless", source=LIMITS)
-def not_checkpointless(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_checkpointless(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A scale event restarts from a checkpoint, which checkpointless training does not write."""
     if draft.recipe.checkpointless:
         yield from refuses_elastic(draft, problem, "recipes.checkpointless", "checkpointless training", value=True)
 
 
 @rule("E209", *SIZES, "cluster", source=LIMITS)
-def not_spot(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_spot(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Spot capacity leaves without the operator's knowledge."""
     for path, value in _spot(draft):
         yield from refuses_elastic(draft, problem, path, "Spot capacity", value=value)
 
 
-def _spot(draft: Draft) -> Iterator[tuple[str, object]]:
+def _spot(draft: CheckedRecipe) -> Iterator[tuple[str, object]]:
     selector = getattr(draft.settings, "label_selector", None)
     for kind in ("required", "preferred"):
         for label, values in (getattr(selector, kind, None) or {}).items():
@@ -175,7 +175,7 @@ def _spot(draft: Draft) -> Iterator[tuple[str, object]]:
 
 
 @rule("E210", *SIZES, "cluster.use_hyperpod_pytorch_job", source=_PAGE, backend="k8s")
-def not_kubeflow(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_kubeflow(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """elasticPolicy is a field of HyperPodPyTorchJob; Kubeflow's PyTorchJob has another, unlike one."""
     if draft.settings.use_hyperpod_pytorch_job is False:
         yield from refuses_elastic(
@@ -189,8 +189,8 @@ def not_kubeflow(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Prob
 
 
 @rule("E211", *SIZES, source=f"{_PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
-def needs_the_operator(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Scale events come from the HyperPod training operator, which runs on Kubernetes only."""
+def needs_the_operator(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """SizedRecipe events come from the HyperPod training operator, which runs on Kubernetes only."""
     training_job = "SageMaker training jobs"
     names = {"slurm": "Slurm", "sm_jobs": training_job, "contract": training_job}
     if draft.backend in names:
@@ -210,7 +210,7 @@ def needs_the_operator(draft: Draft, problem: Callable[..., Problem]) -> Iterato
     "recipes.training_config.training_args.override_training_dir",
     source=f"{_PAGE}, Monitor training on MLFlow (note on the training directory)",
 )
-def keeps_its_training_dir(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def keeps_its_training_dir(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A restart that makes a new directory does not find the checkpoint."""
     if draft.is_elastic and not draft.recipe.training_config.training_args.override_training_dir:
         path = "recipes.training_config.training_args.override_training_dir"
@@ -224,7 +224,7 @@ def keeps_its_training_dir(draft: Draft, problem: Callable[..., Problem]) -> Ite
 
 
 @rule("E215", *SIZES, f"{_POLICY}.preemption", source=f"{_PAGE}, Preemption by high priority job: replicaSpecs")
-def tiers_need_two_parts(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def tiers_need_two_parts(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Two priorities are for two parts: a base that can train by itself, and nodes beyond it."""
     policy = draft.recipe.elastic_policy
     if policy is None or policy.preemption is None:
@@ -244,7 +244,7 @@ def tiers_need_two_parts(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E216", f"{_POLICY}.preemption", source=f"{_PAGE}, Preemption by high priority job: replicaSpecs")
-def tiers_differ(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def tiers_differ(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Two parts of one priority would be preempted alike."""
     preemption = draft.recipe.elastic_policy and draft.recipe.elastic_policy.preemption
     if preemption and preemption.base_priority_class == preemption.elastic_priority_class:
@@ -263,7 +263,7 @@ def tiers_differ(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Prob
     source=f"{_PAGE}, Preemption by high priority job: priorityClassName",
     backend="k8s",
 )
-def tiers_name_the_pods_class(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def tiers_name_the_pods_class(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Each part's pods have the part's own class."""
     preemption = draft.recipe.elastic_policy and draft.recipe.elastic_policy.preemption
     if preemption and draft.settings.priority_class_name:
@@ -276,7 +276,7 @@ def tiers_name_the_pods_class(draft: Draft, problem: Callable[..., Problem]) -> 
 
 
 @rule("E213", "cluster_type", source="the published launcher's own convention")
-def cluster_type_agrees(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def cluster_type_agrees(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """`cluster` and `cluster_type` name the same thing."""
     cluster = "local" if draft.backend == "contract" else draft.backend
     if draft.launch.cluster_type not in (None, cluster):

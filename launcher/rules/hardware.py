@@ -4,21 +4,21 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from launcher import instance_specs, instances
-from launcher.check import Draft
+from launcher.common.problems import Problem
+from launcher.common.suggestions import did_you_mean
 from launcher.families import interface
-from launcher.nearest import did_you_mean
-from launcher.problems import Problem
+from launcher.model import instance_specs, instances
+from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import rule
 
-_TABLE = "launcher/instances.csv"
+_TABLE = "launcher/model/instances.csv"
 _SPECS = instance_specs.KEY
 _UNKNOWN = "is not an instance type of the table"
 _NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 
 @rule("E230", "instance_type", "recipes.instance_types", _SPECS, source=_TABLE)
-def instance_is_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instance_is_known(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The devices of a type decide the batch; one that the table lacks is described by the recipe."""
     if draft.backend == "local" or draft.instance is not None or _is_described(draft, draft.launch.instance_type):
         return
@@ -33,7 +33,7 @@ def instance_is_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator
 
 
 @rule("E231", "instance_type", "recipes.instance_types", _SPECS, source="the recipe's own instance_types")
-def instance_is_listed(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instance_is_listed(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A recipe lists what it was tried on; its batch fits in those devices' memory."""
     allowed, lack = _allowed(draft), _lack(draft)
     if draft.instance and allowed and draft.instance.name not in allowed:
@@ -48,7 +48,7 @@ def instance_is_listed(draft: Draft, problem: Callable[..., Problem]) -> Iterato
 
 
 @rule("E235", "instance_type", "recipes.instance_types", "recipes.run.model_type", _SPECS, source=_TABLE)
-def program_finds_its_accelerators(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def program_finds_its_accelerators(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A program for GPUs fails on an instance without any, after the instance was waited and paid for."""
     allowed, lack = _allowed(draft), _lack(draft)
     if lack and (not allowed or draft.instance.name in allowed):
@@ -63,7 +63,7 @@ def program_finds_its_accelerators(draft: Draft, problem: Callable[..., Problem]
 
 
 @rule("E233", "recipes.instance_types", _SPECS, source=_TABLE)
-def listed_instances_are_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def listed_instances_are_known(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A misspelt type in a recipe's list would refuse the one that was meant."""
     known = list(instances.table())
     for i, name in enumerate(draft.recipe.instance_types):
@@ -78,7 +78,7 @@ def listed_instances_are_known(draft: Draft, problem: Callable[..., Problem]) ->
 
 
 @rule("E234", _SPECS, source=_TABLE)
-def descriptions_are_complete(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def descriptions_are_complete(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job depends on these values, so the description of a type gives what the table lacks."""
     specs = draft.recipe.instance_specs or ()
     keys = ", ".join(instance_specs.InstanceSpec.model_fields)
@@ -96,7 +96,7 @@ def descriptions_are_complete(draft: Draft, problem: Callable[..., Problem]) -> 
 
 
 @rule("E232", "instance_type", "recipes.trainer.devices", _SPECS, source=_TABLE)
-def devices_exist(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def devices_exist(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A node cannot run more processes than it has devices for."""
     if draft.instance and draft.instance.processes and draft.devices > draft.instance.processes:
         yield problem(
@@ -108,7 +108,7 @@ def devices_exist(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pro
         )
 
 
-def _lack(draft: Draft) -> str:
+def _lack(draft: CheckedRecipe) -> str:
     """Return in words which accelerators the recipe's program needs and the instance does not have; "" for none."""
     kind = interface(draft.recipe.run.model_type).accelerator
     if draft.instance is None or kind is None or draft.instance.accelerator_resource == instances.RESOURCES[kind]:
@@ -117,12 +117,12 @@ def _lack(draft: Draft) -> str:
     return f"{has}, not {'NVIDIA GPUs' if kind == 'gpu' else 'Trainium chips'}"
 
 
-def _resource(draft: Draft, name: str) -> str | None:
+def _resource(draft: CheckedRecipe, name: str) -> str | None:
     instance = draft.instance_of(name)
     return instance and instance.accelerator_resource
 
 
-def _is_described(draft: Draft, name: str) -> bool:
+def _is_described(draft: CheckedRecipe, name: str) -> bool:
     specs = draft.recipe.instance_specs or ()
     return any(instances.canonical(spec.name) == instances.canonical(name) for spec in specs)
 
@@ -132,12 +132,12 @@ def _example(name: str) -> str:
     return instance_specs.EXAMPLE % (name if _NAME.fullmatch(instances.canonical(name)) else "p9.48xlarge")
 
 
-def _allowed(draft: Draft) -> list[str]:
+def _allowed(draft: CheckedRecipe) -> list[str]:
     """Return the instance types a recipe may run on: those it lists or describes; none if it may run on any."""
     listed = [instances.canonical(name) for name in draft.recipe.instance_types]
     described = [instances.canonical(spec.name) for spec in draft.recipe.instance_specs or ()]
     return list(dict.fromkeys([*listed, *described])) if listed else []
 
 
-def _allowed_words(draft: Draft) -> str:
+def _allowed_words(draft: CheckedRecipe) -> str:
     return ", ".join(_allowed(draft)) or f"one of the {len(instances.table())} types that recipes instances lists"

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterator
 
-from launcher.check import Draft, backend_module
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model.backend_registry import backend_module
+from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import rule
 
 _ROADMAP = "docs/decisions.md, What is not there yet"
 
 
 @rule("E901", source=_ROADMAP)
-def backend_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def backend_exists(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A cluster whose keys are known but which cannot be compiled for yet."""
     if backend_module(draft.backend, "backend") is None:
         yield problem(
@@ -22,7 +23,7 @@ def backend_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
 
 
 @rule("E902", "recipes.checkpointless", source=_ROADMAP)
-def feature_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def feature_exists(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key that asks for something still to come."""
     if draft.recipe.checkpointless and not draft.is_elastic:
         remedy = "recipes.checkpointless=false"

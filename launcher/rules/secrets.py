@@ -4,13 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.check import Draft
-from launcher.environment import secret_references
-from launcher.problems import Problem
-from launcher.recipe import SecretRef
-from launcher.rules import rule
-from launcher.scales import leaves
-from launcher.secret_forms import (
+from launcher.common.problems import Problem
+from launcher.common.secret_forms import (
     holds_credentials,
     holds_secret,
     holds_token,
@@ -19,7 +14,12 @@ from launcher.secret_forms import (
     is_reference,
     is_written,
 )
-from launcher.secret_names import is_secret, names_secret
+from launcher.common.secret_names import is_secret, names_secret
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import leaves
+from launcher.model.environment import secret_references
+from launcher.model.recipe import SecretRef
+from launcher.rules import rule
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
@@ -34,7 +34,7 @@ _DECISION = "docs/decisions.md, Secrets are references"
 
 
 @rule("E602", "env_vars", source=_DECISION)
-def env_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def env_holds_no_secret(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A variable that is named like a secret names where the secret is."""
     for name, value in (draft.launch.env_vars or {}).items():
         if not isinstance(value, SecretRef) and is_clear(name, value):
@@ -47,7 +47,7 @@ def env_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterat
 
 
 @rule("E603", "recipes.training_config.mlflow", "git", source=_DECISION)
-def urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def urls_hold_no_secret(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A URL with a user name and password in it carries them into every file."""
     urls = {
         "recipes.training_config.mlflow.tracking_uri": draft.recipe.training_config.mlflow.tracking_uri,
@@ -65,7 +65,7 @@ def urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterat
 
 
 @rule("E606", "env_vars", source=_DECISION)
-def env_urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def env_urls_hold_no_secret(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A proxy's or a database's password in a variable is a secret too."""
     for name, value in (draft.launch.env_vars or {}).items():
         if isinstance(value, str) and not names_secret(name) and holds_secret(value):
@@ -74,7 +74,7 @@ def env_urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> It
 
 
 @rule("E607", "recipes", source=_DECISION)
-def recipe_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def recipe_holds_no_secret(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key that is named like a secret, declared in extra_keys, would be written into the configuration."""
     for path in _named_secrets(draft.composition.tree["recipes"], "recipes"):
         if path.startswith("recipes.training_cfg.script_args."):
@@ -108,7 +108,7 @@ def _named_secrets(tree: Mapping[str, Any], path: str) -> Iterator[str]:
     "cluster.sm_jobs_config",
     source=_DECISION,
 )
-def words_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def words_hold_no_secret(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Arguments, commands and labels are written as they are; use_wandb takes no API key."""
     remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}, and read $NAME"
     for path in dict.fromkeys((*_argument_secrets(draft), *_command_secrets(draft), *_labelled_secrets(draft))):
@@ -121,7 +121,7 @@ def words_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Itera
             yield problem(path, message, remedy=remedy, where=path)
 
 
-def _argument_secrets(draft: Draft) -> Iterator[str]:
+def _argument_secrets(draft: CheckedRecipe) -> Iterator[str]:
     script = draft.recipe.training_cfg
     for i, argument in enumerate((script and script.script_args) or ()):
         for name, value in argument.items():
@@ -130,7 +130,7 @@ def _argument_secrets(draft: Draft) -> Iterator[str]:
                 yield f"recipes.training_cfg.script_args.{i}.{name}"
 
 
-def _command_secrets(draft: Draft) -> Iterator[str]:
+def _command_secrets(draft: CheckedRecipe) -> Iterator[str]:
     command = getattr(draft.settings, "command", None)
     given: tuple[tuple[str, Sequence[str]], ...] = (
         ("recipes.pre_script", draft.recipe.pre_script or ()),
@@ -144,7 +144,7 @@ def _command_secrets(draft: Draft) -> Iterator[str]:
                 yield path if path.startswith("cluster.") else f"{path}.{i}"
 
 
-def _labelled_secrets(draft: Draft) -> Iterator[str]:
+def _labelled_secrets(draft: CheckedRecipe) -> Iterator[str]:
     labels = ((f"cluster.{name}", getattr(draft.settings, name, None)) for name in ("annotations", "custom_labels"))
     for section, given in (*labels, *_of_training_job(draft, *_NAMED), *_of_watchers(draft)):
         for name, value in (given or {}).items():
@@ -152,7 +152,7 @@ def _labelled_secrets(draft: Draft) -> Iterator[str]:
                 yield f"{section}.{name}"
 
 
-def _of_watchers(draft: Draft) -> Iterator[tuple[str, Any]]:
+def _of_watchers(draft: CheckedRecipe) -> Iterator[tuple[str, Any]]:
     """Yield paths and values of the parameters that a training job hands to Debugger and its rules."""
     path = "cluster.sm_jobs_config"
     if jobs := getattr(draft.settings, "sm_jobs_config", None):
@@ -163,7 +163,7 @@ def _of_watchers(draft: Draft) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}.rules.{i}.parameters", each.parameters
 
 
-def _of_training_job(draft: Draft, *keys: str) -> Iterator[tuple[str, Any]]:
+def _of_training_job(draft: CheckedRecipe, *keys: str) -> Iterator[tuple[str, Any]]:
     """Yield paths and values of keys of a training job's request that are given."""
     if hasattr(draft.settings, "sm_jobs_config"):
         from launcher.backends.sagemaker.keys import jobs_of, path_of  # other clusters do without
@@ -173,7 +173,7 @@ def _of_training_job(draft: Draft, *keys: str) -> Iterator[tuple[str, Any]]:
 
 
 @rule("E609", source=_DECISION)
-def values_hold_no_token(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def values_hold_no_token(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Tokens and URLs with credentials show by their form, whatever the key is called that holds one."""
     remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
     texts = [
@@ -191,7 +191,7 @@ def values_hold_no_token(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")
-def env_names_are_names(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def env_names_are_names(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A shell cannot export another kind of name."""
     for name in draft.launch.env_vars or {}:
         if not _ENV_NAME.fullmatch(name):
@@ -204,7 +204,7 @@ def env_names_are_names(draft: Draft, problem: Callable[..., Problem]) -> Iterat
 
 
 @rule("E605", "recipes.run.hf_access_token", "git.token", "env_vars", source=_DECISION)
-def secrets_are_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def secrets_are_reachable(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A pod reads a Kubernetes Secret; a process on this machine reads the environment."""
     for _, path, ref in secret_references(draft.composition.tree):
         if draft.backend == "k8s" and ref.get("env"):

@@ -4,16 +4,16 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from launcher.check import Draft
-from launcher.fields import Model
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model.base_model import Model
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.parallelism.smp import PARAMETERS, TENSORFLOW, TORCH, effective
 from launcher.rules import SIZES, rule
 from launcher.rules.batches import is_uneven, planned
 from launcher.rules.custom import is_unstated, states_no_processes
-from launcher.smp import PARAMETERS, TENSORFLOW, TORCH, effective
 
 if TYPE_CHECKING:
-    from launcher.distribution import Distribution, SmpParameters
+    from launcher.model.parallelism.distribution import Distribution, SmpParameters
 
 _D = "recipes.distribution"
 _MPI = f"{_D}.mpi"
@@ -33,16 +33,16 @@ _NO_SMP, _NO_SMP_IMAGE = "p5.48xlarge", "2.0.1-gpu-py310-cu121"
 """What SMP 1 does not run on, beside anything without GPUs; and tag of an image that has none for MPI."""
 
 
-def _distribution(draft: Draft) -> "Distribution | None":
+def _distribution(draft: CheckedRecipe) -> "Distribution | None":
     return getattr(draft.recipe, "distribution", None)
 
 
-def _parameters(draft: Draft) -> "SmpParameters | None":
+def _parameters(draft: CheckedRecipe) -> "SmpParameters | None":
     distribution = _distribution(draft)
     return distribution.parameters if distribution else None
 
 
-def _framework(draft: Draft) -> str:
+def _framework(draft: CheckedRecipe) -> str:
     return _distribution(draft).library.framework or TORCH
 
 
@@ -56,7 +56,7 @@ def _is_split(given: "SmpParameters") -> bool:
 
 
 @rule("E240", _D, "cluster", source=_DECISIONS)
-def a_cluster_reads_it(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def a_cluster_reads_it(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """On other clusters an agent starts the script, so mpirun and the library would silently not be there."""
     distribution = _distribution(draft)
     if distribution is None or not (distribution.is_mpi or distribution.library):
@@ -71,7 +71,7 @@ def a_cluster_reads_it(draft: Draft, problem: Callable[..., Problem]) -> Iterato
 
 
 @rule("E241", _D, source=_PAGE)
-def mpi_is_enabled(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def mpi_is_enabled(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The library uses MPI internally. Without it each host would start one process, and train another model."""
     distribution = _distribution(draft)
     if distribution and distribution.library and not distribution.is_mpi:
@@ -84,7 +84,7 @@ def mpi_is_enabled(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
 
 
 @rule("E242", _D, source=f"{_PAGE}, smdistributed Parameters (partitions)")
-def partitions_are_given(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def partitions_are_given(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """How many parts a model is split into has no default; it has two names, of which one is given."""
     if (given := _parameters(draft)) is None:
         return
@@ -101,7 +101,7 @@ def partitions_are_given(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E243", *_WORLD, source=f"{_PAGE}, Ranking Basics: mp_groups are disjoint and of one size")
-def ranks_are_whole_replicas(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def ranks_are_whole_replicas(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Each rank is part of one replica, and a replica is partitions × tensor parallel degree ranks."""
     if _parameters(draft) is None:
         return
@@ -119,12 +119,12 @@ def ranks_are_whole_replicas(draft: Draft, problem: Callable[..., Problem]) -> I
             return
 
 
-def _split_name(draft: Draft) -> str:
+def _split_name(draft: CheckedRecipe) -> str:
     return "pipeline_parallel_degree" if _parameters(draft).partitions is None else "partitions"
 
 
 @rule("E244", *_WORLD, *_BATCH, source=f"{_PAGE}, smdistributed Parameters (microbatches)")
-def batches_are_whole_microbatches(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def batches_are_whole_microbatches(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The batch that a script hands to a step is cut into microbatches of one size."""
     parameters = _parameters(draft)
     if parameters is None or is_unstated(draft, f"recipes.{_ARGS}.micro_train_batch_size"):
@@ -150,7 +150,7 @@ def batches_are_whole_microbatches(draft: Draft, problem: Callable[..., Problem]
 
 
 @rule("E245", _D, source=f"{_SDK}, validate_mp_config")
-def one_kind_of_data_parallelism(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def one_kind_of_data_parallelism(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Replicas train together by DistributedDataParallel or by Horovod, not by both."""
     given = _parameters(draft)
     if given and given.ddp and given.horovod:
@@ -159,7 +159,7 @@ def one_kind_of_data_parallelism(draft: Draft, problem: Callable[..., Problem]) 
 
 
 @rule("E246", _D, source=f"{_PAGE}, TensorFlow-specific parameters, PyTorch-specific parameters")
-def framework_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def framework_has_the_parameter(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Some parameters exist for one framework only; the SDK passes them on to the other, where they do nothing."""
     if (given := _parameters(draft)) is None:
         return
@@ -184,7 +184,7 @@ def framework_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -
 
 
 @rule("E247", *_WORLD, source=f"{_PAGE}, ddp, horovod and tensor_parallel_degree")
-def replicas_train_together(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def replicas_train_together(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Several replicas that do not average their gradients are several trainings; tensor slices need the same."""
     if (given := _parameters(draft)) is None or not _is_split(given):
         return
@@ -203,7 +203,7 @@ def replicas_train_together(draft: Draft, problem: Callable[..., Problem]) -> It
 
 
 @rule("E248", _D, source=f"{_PAGE}, smdistributed Parameters (auto_partition, default_partition)")
-def default_partition_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def default_partition_exists(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Without automatic splitting, what the script places nowhere goes to a partition that is named and exists."""
     if (given := _parameters(draft)) is None:
         return
@@ -222,7 +222,7 @@ def default_partition_exists(draft: Draft, problem: Callable[..., Problem]) -> I
 
 
 @rule("E249", _D, source=f"{_PAGE}, the version beside each parameter")
-def version_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def version_has_the_parameter(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An older library does not know a newer parameter."""
     given = _parameters(draft)
     version = _distribution(draft).library.version if given else None
@@ -248,7 +248,7 @@ def version_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -> 
     *(_D, "instance_type", "container"),
     source=f"{_SDK}, validate_distribution and Framework._distribution_configuration",
 )
-def instance_runs_it(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instance_runs_it(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The library puts each process on a GPU of its own; Trainium has its own launcher, and P5 its own library."""
     distribution, instance = _distribution(draft), draft.instance
     if distribution is None or instance is None or not (distribution.is_mpi or distribution.library):
@@ -270,7 +270,7 @@ def instance_runs_it(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
 
 
 @rule("E251", _MPI, "instance_type", source=f"{_PAGE}, mpi Parameters (processes_per_host)")
-def processes_have_gpus(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def processes_have_gpus(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A process and a GPU belong to each other."""
     processes = _processes(draft)
     if processes and _exceeds(draft, processes):
@@ -284,19 +284,19 @@ def processes_have_gpus(draft: Draft, problem: Callable[..., Problem]) -> Iterat
         )
 
 
-def _processes(draft: Draft) -> int | None:
+def _processes(draft: CheckedRecipe) -> int | None:
     """Return `processes_per_host` where MPI is enabled and it is given."""
     distribution = _distribution(draft)
     return distribution.mpi.processes_per_host if distribution and distribution.is_mpi else None
 
 
-def _exceeds(draft: Draft, processes: int) -> bool:
+def _exceeds(draft: CheckedRecipe, processes: int) -> bool:
     instance = draft.instance
     return bool(instance and instance.accelerator_resource == _GPU and processes > instance.accelerators)
 
 
 @rule("E252", _MPI, "recipes.trainer", "recipes.training_cfg.run", "instance_type", source=_DECISIONS)
-def processes_agree(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def processes_agree(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The batch is dealt to trainer.devices processes a node; MPI must start as many."""
     processes = _processes(draft)
     if not processes or processes == draft.devices or _exceeds(draft, processes) or states_no_processes(draft):
@@ -310,7 +310,7 @@ def processes_agree(draft: Draft, problem: Callable[..., Problem]) -> Iterator[P
 
 
 @rule("E253", _MPI, _DATA, source="sagemaker-training toolkit 5.1.4, mpi.py and smdataparallel.py; mpirun(1)")
-def options_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def options_are_words(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Custom options are split at blanks, and must leave the number of ranks and their places as they are planned."""
     distribution = _distribution(draft)
     if distribution and distribution.is_mpi and (options := distribution.mpi.custom_mpi_options):
@@ -322,7 +322,7 @@ def options_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator
 
 def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Yield what mpirun would not take as it is meant of the options at `path`."""
-    from launcher import mpi  # few recipes need it, and its import costs every launch milliseconds
+    from launcher.model.parallelism import mpi  # few recipes need it, and its import costs every launch milliseconds
 
     words = options.split()
     if re.search("[\"'\\\\]", options):
@@ -337,7 +337,7 @@ def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> 
 
 
 @rule("E254", _D, source=f"{_SDK}, validate_mp_config")
-def ddp_options_have_ddp(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def ddp_options_have_ddp(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What configures DistributedDataParallel needs it; whether it is used is said, not guessed."""
     if (given := _parameters(draft)) is None or given.ddp is not None or _framework(draft) != TORCH:
         return
@@ -347,7 +347,7 @@ def ddp_options_have_ddp(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E255", _D, source=f"{_PAGE}, PyTorch-specific parameters (offload_activations)")
-def offloading_has_microbatches(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def offloading_has_microbatches(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Activations are offloaded while other microbatches run; with one there is no such time."""
     given = _parameters(draft)
     if given is None or not given.offload_activations or not _is_split(given):

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 from test_local_course import CHECKPOINT, NOW, POLICY, course, report, sight
 
-from launcher.backends.local.course import advance, begin, progress_step
-from launcher.backends.local.terms import (
+from launcher.backends.local.operator_types import (
     GONE,
     AgentState,
     Cause,
@@ -23,7 +22,8 @@ from launcher.backends.local.terms import (
     StartWorkers,
     StopWorkers,
 )
-from launcher.specs import JobState
+from launcher.backends.local.state_machine import advance, begin, progress_step
+from launcher.model.job_spec import JobState
 
 READY, RUNNING, COMPLETED = AgentState.READY, AgentState.RUNNING, AgentState.COMPLETED
 STOPPING, FAULTED = AgentState.STOPPING, AgentState.FAULTED
