@@ -138,51 +138,53 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
         str(composition.tree.get(_INSTANCE)),
         get(composition.tree, _ELASTIC) is True,
     )
-    draft, problems = examine(composition)
+    checked, problems = examine(composition)
     if not problems:
-        job = plan(draft, context)
+        job = plan(checked, context)
         return result(len(job.scales), pipeline.load_backend(job.backend).check(job), job.notices)
     others = [problem for problem in problems if problem.code not in _DEALING]
-    notice = _is_for_more_devices(draft, others)
+    notice = _is_for_more_devices(checked, others)
     if notice is None:
         return result(0, with_origin(composition, problems))
-    return result(0 if others else len(draft.sizes), with_origin(composition, others), (notice,))
+    return result(0 if others else len(checked.sizes), with_origin(composition, others), (notice,))
 
 
-def _is_for_more_devices(draft: CheckedRecipe | None, others: Sequence[Problem]) -> Notice | None:
+def _is_for_more_devices(checked: CheckedRecipe | None, others: Sequence[Problem]) -> Notice | None:
     """Return what to say of sizes that are right, but for nodes of more devices than this instance type has.
 
     They are no fault of the recipe where the planner deals the same samples out on this one. `others` are faults of
     another kind, which it would meet too.
     """
     faulty = frozenset(problem.path for problem in others)
-    if draft is None or not all(rule.applies(draft.backend, faulty) for rule in _dealing_rules(draft)):
+    if checked is None or not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
         return None  # a fault that the arithmetic would follow from
-    if not draft.is_elastic or not _dealing_problems(draft):
+    if not checked.is_elastic or not _dealing_problems(checked):
         return None
-    written_for = draft.recipe.trainer.devices
-    at_home = dataclasses.replace(draft, instance=None)
-    if draft.devices >= written_for or draft.recipe.scale_config == AUTO or _dealing_problems(at_home):
+    written_for = checked.recipe.trainer.devices
+    at_home = dataclasses.replace(checked, instance=None)
+    if checked.devices >= written_for or checked.recipe.scale_config == AUTO or _dealing_problems(at_home):
         return None
-    auto = dataclasses.replace(draft.composition, tree=replaced(draft.composition.tree, "recipes.scale_config", AUTO))
+    auto = dataclasses.replace(
+        checked.composition, tree=replaced(checked.composition.tree, "recipes.scale_config", AUTO)
+    )
     if any(problem not in others for problem in examine(auto)[1]):
         return None
-    alone = ((scale.nodes, dataclasses.replace(draft, scales=(scale,))) for scale in draft.sizes)
+    alone = ((scale.nodes, dataclasses.replace(checked, scales=(scale,))) for scale in checked.sizes)
     sizes = spans(nodes for nodes, size in alone if _dealing_problems(size))
     return Notice(
         "N114",
-        f"sizes {sizes} are written for {written_for} devices a node, {draft.instance.name} has {draft.devices}:"
+        f"sizes {sizes} are written for {written_for} devices a node, {checked.instance.name} has {checked.devices}:"
         " ++recipes.scale_config=auto plans them",
     )
 
 
-def _dealing_rules(draft: CheckedRecipe) -> list[Rule]:
-    return [rule for rule in rules_for(draft.backend) if rule.code in _DEALING]
+def _dealing_rules(checked: CheckedRecipe) -> list[Rule]:
+    return [rule for rule in rules_for(checked.backend) if rule.code in _DEALING]
 
 
-def _dealing_problems(draft: CheckedRecipe) -> list[Problem]:
+def _dealing_problems(checked: CheckedRecipe) -> list[Problem]:
     return [
         problem
-        for rule in _dealing_rules(draft)
-        for problem in rule.check(draft, functools.partial(Problem, rule.code))
+        for rule in _dealing_rules(checked)
+        for problem in rule.check(checked, functools.partial(Problem, rule.code))
     ]

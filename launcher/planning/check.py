@@ -48,10 +48,10 @@ def check(composition: Composition) -> CheckedRecipe:
     Raises:
         ProblemsFound: Every fault found, each with its origin.
     """
-    draft, problems = examine(composition)
+    checked, problems = examine(composition)
     if problems:
         raise ProblemsFound(with_origin(composition, problems))
-    return draft
+    return checked
 
 
 def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
@@ -59,14 +59,14 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
 
     The faults are without their origins, which cost more than all rules together.
     """
-    draft, problems = _type(composition)
+    checked, problems = _type(composition)
     if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
         return None, misspelt  # whatever else is wrong is wrong with a job that was not meant
     faulty = frozenset(problem.path for problem in problems)
     for rule in rules_for(composition.backend):
-        if draft and rule.applies(composition.backend, faulty):
-            problems += rule.problems(draft, is_faulty=bool(faulty))
-    return draft, problems
+        if checked and rule.applies(composition.backend, faulty):
+            problems += rule.problems(checked, is_faulty=bool(faulty))
+    return checked, problems
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
@@ -84,27 +84,27 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
         recipe = recipe.model_copy(update={"instance_specs": None})
     is_here = composition.backend == "local"
     instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
-    draft = CheckedRecipe(composition, launch, settings, recipe, instance, (), ())
+    checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), ())
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
     if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
-        return draft, [*found, problem]
+        return checked, [*found, problem]
     if recipe.scale_config == AUTO:
-        return _plan_sizes(family, draft, found)
+        return _plan_sizes(family, checked, found)
     scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
-    return dataclasses.replace(draft, scales=scales, notices=notices), found
+    return dataclasses.replace(checked, scales=scales, notices=notices), found
 
 
 def _plan_sizes(
-    family: type[RecipeBase], draft: CheckedRecipe, found: list[Problem]
+    family: type[RecipeBase], checked: CheckedRecipe, found: list[Problem]
 ) -> tuple[CheckedRecipe, list[Problem]]:
     """Plan the sizes and type the recipe at each; none while what they are derived from is faulty."""
     if any(related(need, problem.path) for need in NEEDS for problem in found):
-        return draft, found
-    recipe, composition = draft.recipe, draft.composition
+        return checked, found
+    recipe, composition = checked.recipe, checked.composition
     given = size_planner.given(composition)
-    plan = size_planner.plan(recipe, draft.devices, given, is_elastic=draft.is_elastic)
-    entries = size_planner.corrected(plan, composition.corrections if draft.is_elastic else {})
+    plan = size_planner.plan(recipe, checked.devices, given, is_elastic=checked.is_elastic)
+    entries = size_planner.corrected(plan, composition.corrections if checked.is_elastic else {})
     tree = {**composition.tree["recipes"], "scale_config": entries}
     explicit = {path: text for path, text in composition.decided.items() if path != BOUND}
     trees, notices = scale_trees(tree, explicit)
@@ -115,11 +115,13 @@ def _plan_sizes(
         if is_plain and entries[entry.key] is plan.entries[entry.key]
     }
     scales, problems = _typed_scales(family, trees, entries, known)
-    if not draft.is_elastic:
+    if not checked.is_elastic:
         static = [dataclasses.replace(scale, path="recipes") for scale in scales]
         scales = tuple(static) or (_static(family, recipe, tree),)
-    draft = dataclasses.replace(draft, scales=scales, notices=(*size_planner.notices(plan), *notices), size_plan=plan)
-    return draft, [*found, *problems]
+    checked = dataclasses.replace(
+        checked, scales=scales, notices=(*size_planner.notices(plan), *notices), size_plan=plan
+    )
+    return checked, [*found, *problems]
 
 
 def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Problem]]:

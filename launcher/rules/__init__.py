@@ -57,14 +57,14 @@ class Rule:
             related(need, bad) for need in self.needs for bad in faulty
         )
 
-    def problems(self, draft: Any, *, is_faulty: bool) -> list[Problem]:
+    def problems(self, checked: Any, *, is_faulty: bool) -> list[Problem]:
         """Return the Problems of a draft.
 
         What stands in for a faulty value may be of any type, so that a rule may fail on it. It is asked again once
         the fault is mended.
         """
         try:
-            return list(self.check(draft, functools.partial(Problem, self.code)))
+            return list(self.check(checked, functools.partial(Problem, self.code)))
         except (AttributeError, LookupError, TypeError, ValueError):
             if is_faulty:
                 return []

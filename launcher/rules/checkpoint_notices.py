@@ -27,44 +27,44 @@ Source: hyperpod-elastic-agent 1.1.3, run.py: --shutdown-timeout.
 """
 
 
-def notices(draft: CheckedRecipe) -> Iterator[Notice]:
+def notices(checked: CheckedRecipe) -> Iterator[Notice]:
     """Yield what the user should know of a checked recipe's checkpoints."""
-    section = draft.recipe.checkpointing
+    section = checked.recipe.checkpointing
     if section and section.has_tiers:
-        yield from _of_tiers(draft, section)
-    if (_is_timed(draft) or section) and (expected := forecast(draft)):
-        yield from of_forecast(draft, expected)
+        yield from _of_tiers(checked, section)
+    if (_is_timed(checked) or section) and (expected := forecast(checked)):
+        yield from of_forecast(checked, expected)
 
 
-def of_forecast(draft: CheckedRecipe, expected: Forecast) -> Iterator[Notice]:
+def of_forecast(checked: CheckedRecipe, expected: Forecast) -> Iterator[Notice]:
     """Yield where a forecast does not fit what the recipe asks for."""
-    yield from _too_slow_to_stop(draft, expected)
-    yield from _too_large_for_memory(draft, expected)
+    yield from _too_slow_to_stop(checked, expected)
+    yield from _too_large_for_memory(checked, expected)
     yield from _too_little_lasts(expected)
     yield from _too_much_at_risk(expected)
     yield from _too_slow_for_the_pace(expected)
 
 
-def _of_tiers(draft: CheckedRecipe, section: Checkpointing) -> Iterator[Notice]:
-    if draft.recipe.run.model_type == _READS_IT_ITSELF and draft.backend != "local":
+def _of_tiers(checked: CheckedRecipe, section: Checkpointing) -> Iterator[Notice]:
+    if checked.recipe.run.model_type == _READS_IT_ITSELF and checked.backend != "local":
         yield Notice(
             "N133", "recipes.checkpointing is for the image's own program to read; save_steps is its own key"
         )
     is_s3 = bool(section.persistent and section.persistent.path.startswith(S3))
-    if is_s3 and draft.backend == "k8s" and draft.settings.service_account_name is None:
+    if is_s3 and checked.backend == "k8s" and checked.settings.service_account_name is None:
         yield Notice(
             "N134", "the pods reach the bucket with their node's role: no cluster.service_account_name is given"
         )
 
 
-def _is_timed(draft: CheckedRecipe) -> bool:
-    return draft.is_elastic and draft.recipe.elastic_policy.use_graceful_shutdown
+def _is_timed(checked: CheckedRecipe) -> bool:
+    return checked.is_elastic and checked.recipe.elastic_policy.use_graceful_shutdown
 
 
-def _too_slow_to_stop(draft: CheckedRecipe, expected: Forecast) -> Iterator[Notice]:
-    if not _is_timed(draft):
+def _too_slow_to_stop(checked: CheckedRecipe, expected: Forecast) -> Iterator[Notice]:
+    if not _is_timed(checked):
         return
-    given = draft.recipe.elastic_policy.graceful_shutdown_timeout
+    given = checked.recipe.elastic_policy.graceful_shutdown_timeout
     limit, own = (given, "") if given else (_AGENTS_TIMEOUT_S, ", the agent's own as none is given")
     late = {n: s for n in expected.sizes if (s := expected.copy_s(n) + expected.persistent_s(n)) > limit}
     if late:
@@ -77,24 +77,24 @@ def _too_slow_to_stop(draft: CheckedRecipe, expected: Forecast) -> Iterator[Noti
         )
 
 
-def _too_large_for_memory(draft: CheckedRecipe, expected: Forecast) -> Iterator[Notice]:
+def _too_large_for_memory(checked: CheckedRecipe, expected: Forecast) -> Iterator[Notice]:
     section = expected.section
-    if section.memory is None or draft.instance is None:
+    if section.memory is None or checked.instance is None:
         return
     kept = section.memory.retention or MEMORY_KEPT
     replicas = REPLICAS if section.replicas is None else section.replicas
     # The service has a part of the memory for itself; what the pods stage is beside it.
-    copies = SERVICE_HOST_COPIES if draft.backend == "k8s" else 1
-    total, percent = draft.instance.memory_gib * GIB, section.memory_percent or 100
+    copies = SERVICE_HOST_COPIES if checked.backend == "k8s" else 1
+    total, percent = checked.instance.memory_gib * GIB, section.memory_percent or 100
     for nodes in expected.sizes:
         size, neighbours = expected.share(nodes).node_written, min(replicas, nodes - 1)
         need = memory_needed(size, kept, neighbours, copies)
-        own = memory_needed(size, kept, neighbours, 0 if draft.backend == "k8s" else copies)
+        own = memory_needed(size, kept, neighbours, 0 if checked.backend == "k8s" else copies)
         if need > total or own > total * percent // 100:
             yield Notice(
                 "N131",
                 f"{kept} checkpoints in memory, their replicas and {copies} host copies need up to {_gib(need)} on a"
-                f" node at {nodes} nodes, {_gib(own)} of them in the tier; {draft.instance.name} has {_gib(total)},"
+                f" node at {nodes} nodes, {_gib(own)} of them in the tier; {checked.instance.name} has {_gib(total)},"
                 f" and {percent} % for the tier are {_gib(total * percent // 100)}",
             )
 

@@ -22,21 +22,21 @@ _COMPARED = {
 }
 
 
-def notices(draft: "CheckedRecipe") -> Iterator[Notice]:
+def notices(checked: "CheckedRecipe") -> Iterator[Notice]:
     """Yield the notices about a checked job's instance type."""
-    if draft.backend == "local":
-        yield from unknown(draft.composition)
+    if checked.backend == "local":
+        yield from unknown(checked.composition)
         return
-    instance = draft.instance
-    yield from _described(draft, instance)
-    yield from _selected(draft)
-    nodes = max(scale.nodes for scale in draft.sizes)
-    if instance.architecture == "arm64" and draft.backend in ("k8s", "sm_jobs"):
-        image = draft.launch.container or "the image"
+    instance = checked.instance
+    yield from _described(checked, instance)
+    yield from _selected(checked)
+    nodes = max(scale.nodes for scale in checked.sizes)
+    if instance.architecture == "arm64" and checked.backend in ("k8s", "sm_jobs"):
+        image = checked.launch.container or "the image"
         yield Notice("N162", f"{instance.name} has arm64 processors: {image} must be built for arm64")
-    if instance.use == ("training",) and getattr(draft.settings, "use_hyperpod_pytorch_job", False):
+    if instance.use == ("training",) and getattr(checked.settings, "use_hyperpod_pytorch_job", False):
         yield Notice("N163", f"HyperPod clusters have no {instance.name}: it is a type of training jobs")
-    if nodes > 1 and instance.accelerators and not instance.efa and draft.backend in ("k8s", "sm_jobs"):
+    if nodes > 1 and instance.accelerators and not instance.efa and checked.backend in ("k8s", "sm_jobs"):
         yield Notice("N164", f"{instance.name} has no EFA: nodes exchange gradients over TCP")
 
 
@@ -58,7 +58,7 @@ def unknown_nodes(instance_types: Iterable[str | None]) -> Iterator[Notice]:
         )
 
 
-def _described(draft: "CheckedRecipe", instance: Instance) -> Iterator[Notice]:
+def _described(checked: "CheckedRecipe", instance: Instance) -> Iterator[Notice]:
     known = table().get(instance.name)
     if known is None:
         values = ", ".join(f"{getattr(instance, key)} {words}" for key, words in _COMPARED.items())
@@ -69,11 +69,11 @@ def _described(draft: "CheckedRecipe", instance: Instance) -> Iterator[Notice]:
         yield Notice("N161", f"{instance.name} differs from the table as described: {changed or 'its processors'}")
 
 
-def _selected(draft: "CheckedRecipe") -> Iterator[Notice]:
+def _selected(checked: "CheckedRecipe") -> Iterator[Notice]:
     """Yield a notice for each type of a job's node selection that neither the table nor the recipe has."""
-    selector = getattr(draft.settings, "label_selector", None)
+    selector = getattr(checked.settings, "label_selector", None)
     for terms in (selector.required, selector.preferred) if selector else ():
         for label in _LABELS:
             for name in (terms or {}).get(label, ()):
-                if draft.instance_of(name) is None:
+                if checked.instance_of(name) is None:
                     yield Notice("N160", f"cluster.label_selector names {name}, which is not in the table")

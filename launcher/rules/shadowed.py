@@ -16,10 +16,10 @@ _MOST_VALUE = 60
 """Characters of a value that a notice repeats."""
 
 
-def notices(draft: CheckedRecipe) -> Iterator[Notice]:
+def notices(checked: CheckedRecipe) -> Iterator[Notice]:
     """Yield a notice for each user's file that loses to its defaults, and each value that a size replaces."""
-    yield from _below_defaults(draft.composition)
-    yield from _below_sizes(draft)
+    yield from _below_defaults(checked.composition)
+    yield from _below_sizes(checked)
 
 
 def _below_defaults(composition: Composition) -> Iterator[Notice]:
@@ -42,22 +42,22 @@ def _loses(composition: Composition, path: str, layer: int, above: Collection[in
     return layer in values and any(number in above and value != values[layer] for number, value in values.items())
 
 
-def _below_sizes(draft: CheckedRecipe) -> Iterator[Notice]:
-    composition = draft.composition
-    if not draft.is_elastic or not composition.sources.own_layers:
+def _below_sizes(checked: CheckedRecipe) -> Iterator[Notice]:
+    composition = checked.composition
+    if not checked.is_elastic or not composition.sources.own_layers:
         return
-    for path, scales in _differing(draft).items():
+    for path, scales in _differing(checked).items():
         written = _last_layer(composition, f"recipes.{path}")
         sizes = [scale.nodes for scale in scales if _is_inherited(composition, path, scale, written)]
         if written in composition.sources.own_layers and sizes:
             yield _notice(composition, path, sizes)
 
 
-def _differing(draft: CheckedRecipe) -> dict[str, list[SizedRecipe]]:
+def _differing(checked: CheckedRecipe) -> dict[str, list[SizedRecipe]]:
     """Return the sizes that set another value than the base recipe has, by path."""
-    base, found = draft.composition.tree["recipes"], {}
-    bound = BOUND if draft.size_plan else None  # planned passes are at most it, so it has an effect
-    for scale in draft.sizes:
+    base, found = checked.composition.tree["recipes"], {}
+    bound = BOUND if checked.size_plan else None  # planned passes are at most it, so it has an effect
+    for scale in checked.sizes:
         for path, value in leaves(scale.own):
             full = f"recipes.{path}"
             if is_base(full) and full != bound and lookup(base, path) not in (ABSENT, value):

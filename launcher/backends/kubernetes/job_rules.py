@@ -29,13 +29,13 @@ _RESERVED = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|x-k8s\.io)$")
 
 
 @rule("E302", "cluster.namespace", source=_OBJECT_NAMES, backend="k8s")
-def namespace_is_dns_label(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def namespace_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A namespace is a DNS label."""
-    if not DNS_LABEL.fullmatch(draft.settings.namespace):
+    if not DNS_LABEL.fullmatch(checked.settings.namespace):
         yield problem(
             "cluster.namespace",
             "is no DNS label",
-            value=draft.settings.namespace,
+            value=checked.settings.namespace,
             allowed="1 to 63 lower-case letters, digits and -",
         )
 
@@ -52,9 +52,9 @@ def namespace_is_dns_label(draft: CheckedRecipe, problem: Callable[..., Problem]
     source=_LABELS,
     backend="k8s",
 )
-def labels_are_labels(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def labels_are_labels(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A label key has a name of at most 63 characters and an optional DNS prefix; a value at most 63 characters."""
-    for path, key, values in _labels(draft):
+    for path, key, values in _labels(checked):
         if key is not None and not is_label_key(key):
             yield problem(path, "is no label key", value=key, allowed="[dns-prefix/]name, name of 1 to 63 characters")
         for value in values:
@@ -65,7 +65,7 @@ def labels_are_labels(draft: CheckedRecipe, problem: Callable[..., Problem]) -> 
                     value=None if names_secret(key or "") else value,
                     allowed="at most 63 letters, digits, -, _ and ., starting and ending with a letter or digit",
                 )
-    for name in draft.settings.custom_labels or {}:
+    for name in checked.settings.custom_labels or {}:
         prefix = name.partition("/")[0]
         if "/" in name and _RESERVED.search(prefix):
             yield problem(
@@ -83,11 +83,11 @@ def labels_are_labels(draft: CheckedRecipe, problem: Callable[..., Problem]) -> 
             )
 
 
-def _labels(draft: CheckedRecipe) -> Iterator[tuple[str, str | None, list[str]]]:
+def _labels(checked: CheckedRecipe) -> Iterator[tuple[str, str | None, list[str]]]:
     """Yield path, key and values of everything that is, or selects, a label or a taint."""
-    settings = draft.settings
-    if draft.instance:  # an unknown one is a Problem of its own
-        yield "instance_type", settings.instance_type_label, [canonical(draft.launch.instance_type)]
+    settings = checked.settings
+    if checked.instance:  # an unknown one is a Problem of its own
+        yield "instance_type", settings.instance_type_label, [canonical(checked.launch.instance_type)]
     for i, each in enumerate(settings.tolerations or ()):
         yield f"cluster.tolerations.{i}.key", each.key or None, []
         yield f"cluster.tolerations.{i}.value", None, [each.value or ""]
@@ -103,16 +103,16 @@ def _labels(draft: CheckedRecipe) -> Iterator[tuple[str, str | None, list[str]]]
 
 
 @rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set", backend="k8s")
-def annotations_are_annotations(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def annotations_are_annotations(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An annotation's key is written like a label's, and all hold 256 KiB; Kueue's elastic-job is of other jobs.
 
     The launcher's own prefix is reserved.
     """
-    size = sum(len(text.encode()) for item in (draft.settings.annotations or {}).items() for text in item)
+    size = sum(len(text.encode()) for item in (checked.settings.annotations or {}).items() for text in item)
     if size > (most := ANNOTATIONS_LIMIT - OWN_ANNOTATIONS):
         allowed = f"at most {most} bytes, as an object holds {ANNOTATIONS_LIMIT}, the launcher's own among them"
         yield problem("cluster.annotations", f"are {size} bytes", allowed=allowed)
-    for key in draft.settings.annotations or {}:
+    for key in checked.settings.annotations or {}:
         path = f"cluster.annotations.{key}"
         if not is_annotation_key(key):
             yield problem(
@@ -129,9 +129,9 @@ def annotations_are_annotations(draft: CheckedRecipe, problem: Callable[..., Pro
 
 
 @rule("E305", "container", source="Distribution, reference grammar", backend="k8s")
-def image_is_a_reference(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def image_is_a_reference(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A pod needs an image, written as a registry reads it."""
-    image = draft.launch.container
+    image = checked.launch.container
     if not image:
         yield problem("container", "the recipe has no image of its own", remedy="container=<registry>/<name>:<tag>")
     elif not is_image(image):
@@ -149,11 +149,11 @@ def image_is_a_reference(draft: CheckedRecipe, problem: Callable[..., Problem]) 
     source=_OBJECT_NAMES,
     backend="k8s",
 )
-def names_are_dns_names(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def names_are_dns_names(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Objects the job refers to have DNS names."""
     keys = ("service_account_name", "priority_class_name", "queue_name", "workload_priority_class")
-    names = {f"cluster.{key}": getattr(draft.settings, key) for key in keys}
-    preemption = draft.recipe.elastic_policy and draft.recipe.elastic_policy.preemption
+    names = {f"cluster.{key}": getattr(checked.settings, key) for key in keys}
+    preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
     for key in ("base_priority_class", "elastic_priority_class"):
         names[f"recipes.elastic_policy.preemption.{key}"] = getattr(preemption, key, None)
     for path, name in names.items():
@@ -167,9 +167,9 @@ def names_are_dns_names(draft: CheckedRecipe, problem: Callable[..., Problem]) -
     source="Kubernetes, Assigning Pods to Nodes: Node affinity weight",
     backend="k8s",
 )
-def weights_match_preferences(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def weights_match_preferences(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Each preferred label has one weight; left out, each counts 100."""
-    selector = getattr(draft.settings, "label_selector", None)
+    selector = getattr(checked.settings, "label_selector", None)
     if selector and selector.weights is not None and len(selector.weights) != len(selector.preferred or {}):
         yield problem(
             "cluster.label_selector.weights",

@@ -25,11 +25,11 @@ _REMOTE = re.compile(r"(?:https?|ssh|git)://[^/\s]+/\S+|(?:[\w.-]+@)?[\w.-]+:(?!
 
 
 @rule("E306", *_VOLUMES, source="Kubernetes, Volumes; Object Names and IDs", backend="k8s")
-def volumes_are_named(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def volumes_are_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A volume's name is a DNS label of its own; a claim's is a DNS name."""
-    claims = draft.settings.persistent_volume_claims or []
+    claims = checked.settings.persistent_volume_claims or []
     taken = {"config", "shm", "checkpoint-log", *(f"claim-{i}" for i in range(len(claims)))}
-    for i, volume in enumerate(draft.settings.volumes or []):
+    for i, volume in enumerate(checked.settings.volumes or []):
         if not bounds.is_dns_label(volume.volumeName) or volume.volumeName in taken:
             yield problem(
                 f"cluster.volumes.{i}.volumeName",
@@ -46,16 +46,16 @@ def volumes_are_named(draft: CheckedRecipe, problem: Callable[..., Problem]) -> 
 
 
 @rule("E313", *_VOLUMES, source="Kubernetes, Volumes; the API's VolumeMount; runc", backend="k8s")
-def mounts_are_paths(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def mounts_are_paths(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Paths are absolute and without '..', and nothing is mounted over something else or where nothing can be."""
     taken = {"/config", "/dev/shm", str(CHECKPOINT_LOG)}
-    for i, volume in enumerate(draft.settings.volumes or []):
+    for i, volume in enumerate(checked.settings.volumes or []):
         if fault := bounds.host_path_fault(volume.hostPath):
             yield problem(
                 f"cluster.volumes.{i}.hostPath", fault, value=volume.hostPath, remedy=_rooted(volume.hostPath)
             )
     for key in ("volumes", "persistent_volume_claims"):
-        for i, each in enumerate(getattr(draft.settings, key) or []):
+        for i, each in enumerate(getattr(checked.settings, key) or []):
             path, mount = f"cluster.{key}.{i}.mountPath", each.mountPath
             place = bounds.place(mount)
             if fault := bounds.mount_path_fault(mount):
@@ -71,9 +71,9 @@ def _rooted(path: str) -> str | None:
 
 
 @rule("E309", "recipes.resources", source="Kubernetes, Quantity; Manage HugePages", backend="k8s")
-def quantities_are_quantities(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def quantities_are_quantities(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Processors, memory and huge pages are quantities, huge pages in full; a pod with them names its memory too."""
-    resources = draft.recipe.resources
+    resources = checked.recipe.resources
     if resources and resources.hugepages is not None and resources.memory is None:
         message, remedy = "huge pages need memory beside them", "recipes.resources.memory=…"
         yield problem("recipes.resources.hugepages", message, value=resources.hugepages, remedy=remedy)
@@ -84,9 +84,9 @@ def quantities_are_quantities(draft: CheckedRecipe, problem: Callable[..., Probl
 
 
 @rule("E310", _CONTEXT, source="Kubernetes, Configure a Security Context; the API's SecurityContext", backend="k8s")
-def rights_agree(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def rights_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The fields of a security context agree with each other, and none is empty."""
-    context = draft.settings.security_context
+    context = checked.settings.security_context
     if context is None:
         return
     for key, value in leaves(context.model_dump(exclude_none=True)):
@@ -123,12 +123,12 @@ def _profile_faults(name: str, profile: Any, problem: Callable[..., Problem]) ->
 
 
 @rule("E323", "git.repo_url_or_path", *_VOLUMES, source="git-clone(1), Git URLs", backend="k8s")
-def repository_is_reachable(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def repository_is_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A pod clones from a server, or from a folder that is mounted into it: it has no folder of this machine."""
-    url = draft.launch.git.repo_url_or_path
-    if not url or holds_credentials(url) or _REMOTE.fullmatch(url) or is_script(draft):
+    url = checked.launch.git.repo_url_or_path
+    if not url or holds_credentials(url) or _REMOTE.fullmatch(url) or is_script(checked):
         return
-    mounts = [each.mountPath for key in _VOLUMES for each in getattr(draft.settings, key.partition(".")[2]) or []]
+    mounts = [each.mountPath for key in _VOLUMES for each in getattr(checked.settings, key.partition(".")[2]) or []]
     if isabs(url) and any(f"{bounds.place(url)}/".startswith(f"{bounds.place(mount)}/") for mount in mounts):
         return
     yield problem(
@@ -146,10 +146,10 @@ def repository_is_reachable(draft: CheckedRecipe, problem: Callable[..., Problem
     source="execve(2)",
     backend="k8s",
 )
-def words_can_be_passed(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def words_can_be_passed(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Linux passes a program words and variables of limited length, without null characters."""
     total = 0
-    for path, text in _words(draft):
+    for path, text in _words(checked):
         size = len(text.encode(errors="surrogatepass"))
         total += size + 1
         if "\0" in text:
@@ -161,24 +161,24 @@ def words_can_be_passed(draft: CheckedRecipe, problem: Callable[..., Problem]) -
         yield problem("env_vars", message, allowed=f"at most {bounds.WORDS_LIMIT}")
 
 
-def _words(draft: CheckedRecipe) -> Iterator[tuple[str, str]]:
+def _words(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
     """Yield path and text of each variable, with its name, and of each argument of a container."""
-    for name, value in (draft.launch.env_vars or {}).items():
+    for name, value in (checked.launch.env_vars or {}).items():
         if isinstance(value, str | int | float):
             yield f"env_vars.{name}", f"{name}={value}"
     for key in ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module"):
-        if text := getattr(draft.launch.git, key):
+        if text := getattr(checked.launch.git, key):
             yield f"git.{key}", f"GIT_REPO_URL={text}"
     for key in ("pre_script", "post_script"):
-        if commands := getattr(draft.recipe, key):
+        if commands := getattr(checked.recipe, key):
             yield f"recipes.{key}", f"{key.upper()}_COMMANDS={';'.join(commands)}"
-    for i, word in enumerate(draft.settings.command or ()):
+    for i, word in enumerate(checked.settings.command or ()):
         yield f"cluster.command.{i}", word
-    yield from _arguments(draft)
+    yield from _arguments(checked)
 
 
-def _arguments(draft: CheckedRecipe) -> Iterator[tuple[str, str]]:
-    script = draft.recipe.training_cfg
+def _arguments(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
+    script = checked.recipe.training_cfg
     for i, argument in enumerate((script and script.script_args) or ()):
         for name, value in argument.items():
             for text in (name, *(value if isinstance(value, list) else [value])):

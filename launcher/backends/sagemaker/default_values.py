@@ -93,16 +93,16 @@ class ChannelPlan:
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
-def of_draft(draft: "CheckedRecipe") -> Plan:
+def of_draft(checked: "CheckedRecipe") -> Plan:
     """Return the same of a job that is being checked, as far as it is known."""
     return Plan(
-        jobs_of(draft),
-        draft.composition.tree,
-        draft.recipe.run.model_type,
-        draft.recipe.trainer.num_nodes,
-        draft.devices,
-        canonical(draft.launch.instance_type or ""),
-        draft.launch.container,
+        jobs_of(checked),
+        checked.composition.tree,
+        checked.recipe.run.model_type,
+        checked.recipe.trainer.num_nodes,
+        checked.devices,
+        canonical(checked.launch.instance_type or ""),
+        checked.launch.container,
     )
 
 

@@ -12,9 +12,9 @@ _INPUT = "How Amazon SageMaker Provides Training Information"
 
 
 @sm_rule("E372", "inputs", "input_mode", source=f"{API}: Channel, S3DataSource; {_INPUT}")
-def modes_suit_their_sources(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def modes_suit_their_sources(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Each mode reads some sources only; others are refused, or are read in another way than is meant."""
-    jobs = jobs_of(draft)
+    jobs = jobs_of(checked)
     for channel in default_values.channels(jobs):
         mode = channel.mode or jobs.input_mode
         for key, message, value, allowed in modes.misfits(channel.source, channel.more, mode):
@@ -23,9 +23,9 @@ def modes_suit_their_sources(draft: CheckedRecipe, problem: Callable[..., Proble
 
 
 @sm_rule("E373", "inputs", source=f"{API}: Channel; {_INPUT}")
-def channels_have_one_source(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def channels_have_one_source(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A channel is a place in S3 or a folder of a file system."""
-    inputs = jobs_of(draft).inputs
+    inputs = jobs_of(checked).inputs
     if inputs.s3 and inputs.file_system:
         message = "is given together with inputs.s3"
         remedy = f"{JOBS}.inputs.channels takes both kinds, by name"
@@ -44,9 +44,9 @@ def channels_have_one_source(draft: CheckedRecipe, problem: Callable[..., Proble
 
 
 @sm_rule("E374", "inputs", "input_mode", source=f"{API}: InputDataConfig; {_INPUT}")
-def channels_have_their_own_places(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def channels_have_their_own_places(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Channels are 20 at most, the recipe's among them, and each has a folder or its FIFOs for itself."""
-    jobs = jobs_of(draft)
+    jobs = jobs_of(checked)
     found = default_values.channels(jobs)
     most = 20
     if len(found) + 1 > most:
@@ -67,19 +67,19 @@ def channels_have_their_own_places(draft: CheckedRecipe, problem: Callable[..., 
 
 
 @sm_rule("E375", "inputs", "vpc", "image_access", source=f"{API}: VpcConfig, TrainingImageConfig")
-def networks_are_given(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def networks_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """File systems and private registries are reached through a network of your own, which has subnets and groups.
 
     On this machine a folder stands for a file system.
     """
-    jobs = jobs_of(draft)
+    jobs = jobs_of(checked)
     given = [key for key in ("subnets", "security_group_ids") if getattr(jobs.vpc, key)]
     if len(given) == 1:
         other = "security_group_ids" if given == ["subnets"] else "subnets"
         yield problem(
             f"{JOBS}.vpc.{other}", f"is missing: {given[0]} alone is no network", remedy=f"{JOBS}.vpc.{other}=[…]"
         )
-    if given or draft.backend == "contract":
+    if given or checked.backend == "contract":
         return
     remedy = f'"{JOBS}.vpc={{subnets:[subnet-…],security_group_ids:[sg-…]}}"'
     for channel in default_values.channels(jobs):

@@ -40,11 +40,11 @@ _PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_c
 
 
 @sm_rule("E370", "role", "output_path", source=f"{API}: required members")
-def required_keys_are_given(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def required_keys_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job acts as a role and writes its results somewhere; neither has a default. Here it acts as you."""
-    jobs = jobs_of(draft)
+    jobs = jobs_of(checked)
     examples = {"output_path": "s3://<bucket>/<folder>"}
-    if draft.backend == "sm_jobs":
+    if checked.backend == "sm_jobs":
         examples = {"role": "arn:aws:iam::<account>:role/<name>", **examples}
     for key, example in examples.items():
         if not getattr(jobs, key):
@@ -52,17 +52,19 @@ def required_keys_are_given(draft: CheckedRecipe, problem: Callable[..., Problem
 
 
 @sm_rule("E371", "algorithm_name", "serverless", more=("container",), source=f"{API}: AlgorithmSpecification")
-def one_image(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job runs an image or an algorithm; given both or neither, it fails after it has been accepted.
 
     On this machine what is installed stands for the image.
     """
-    name, image = jobs_of(draft).algorithm_name, draft.launch.container
+    name, image = jobs_of(checked).algorithm_name, checked.launch.container
     if name and image:
         yield problem(
             f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
         )
-    elif not name and not image and draft.backend == "sm_jobs" and not default_values.is_serverless(jobs_of(draft)):
+    elif (
+        not name and not image and checked.backend == "sm_jobs" and not default_values.is_serverless(jobs_of(checked))
+    ):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
     faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage")) if image else []
@@ -74,12 +76,12 @@ def one_image(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator
 
 
 @sm_rule("E376", "stopping_condition", "spot", source=f"{API}: StoppingCondition, EnableManagedSpotTraining")
-def spot_jobs_say_how_long(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def spot_jobs_say_how_long(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A spot job says how long it waits and trains, and that is no shorter than it may train; others do not wait."""
-    jobs = jobs_of(draft)
+    jobs = jobs_of(checked)
     limit = jobs.stopping_condition
     runtime = limit.max_runtime_s or default_values.DEFAULT_MAX_RUNTIME_S
-    path = path_of(draft, "stopping_condition.max_wait_s")
+    path = path_of(checked, "stopping_condition.max_wait_s")
     if jobs.spot and limit.max_wait_s is None:
         yield problem(
             path, "is missing: a spot job needs it", remedy=f"{JOBS}.stopping_condition.max_wait_s={runtime}"
@@ -92,9 +94,9 @@ def spot_jobs_say_how_long(draft: CheckedRecipe, problem: Callable[..., Problem]
 
 
 @sm_rule("E369", *_PLACES, source="docs/sagemaker.md")
-def folders_are_of_this_machine(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """file:// names a folder of this machine, which a training job of AWS cannot reach; https:// is AWS's to read."""
-    jobs, is_here = jobs_of(draft), draft.backend == "contract"
+    jobs, is_here = jobs_of(checked), checked.backend == "contract"
     for path, value in leaves(jobs.model_dump(include=set(_PLACES), exclude_none=True), JOBS):
         if not isinstance(value, str):
             continue
@@ -109,7 +111,7 @@ def folders_are_of_this_machine(draft: CheckedRecipe, problem: Callable[..., Pro
     if not is_here and place.startswith("https://"):
         message = "is where the recipe is uploaded to"
         yield problem(
-            path_of(draft, key), message, value=place, allowed="s3://bucket/folder", remedy=f"{JOBS}.{key}=s3://…"
+            path_of(checked, key), message, value=place, allowed="s3://bucket/folder", remedy=f"{JOBS}.{key}=s3://…"
         )
 
 
@@ -118,18 +120,20 @@ def folders_are_of_this_machine(draft: CheckedRecipe, problem: Callable[..., Pro
     *("spot", "keep_alive_s", "instance_groups", "training_plan_arn"),
     source=f"{API}: ResourceConfig; SageMaker AI, Managed warm pools, Use training plans",
 )
-def capacity_is_of_one_kind(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def capacity_is_of_one_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Spot capacity, reserved capacity and warm pools exclude each other, and a warm pool is of one instance type."""
-    jobs = jobs_of(draft)
+    jobs = jobs_of(checked)
     if jobs.spot and jobs.keep_alive_s:
-        yield problem(path_of(draft, "keep_alive_s"), "spot instances are not kept warm", value=jobs.keep_alive_s)
+        yield problem(path_of(checked, "keep_alive_s"), "spot instances are not kept warm", value=jobs.keep_alive_s)
     if jobs.spot and jobs.training_plan_arn:
         yield problem(
-            path_of(draft, "training_plan_arn"), "reserved capacity is no spot capacity", remedy=f"{JOBS}.spot=false"
+            path_of(checked, "training_plan_arn"),
+            "reserved capacity is no spot capacity",
+            remedy=f"{JOBS}.spot=false",
         )
     if jobs.keep_alive_s and jobs.instance_groups:
         message = "instances of several types are not kept warm"
-        yield problem(path_of(draft, "keep_alive_s"), message, value=jobs.keep_alive_s)
+        yield problem(path_of(checked, "keep_alive_s"), message, value=jobs.keep_alive_s)
 
 
 @sm_rule(
@@ -138,9 +142,9 @@ def capacity_is_of_one_kind(draft: CheckedRecipe, problem: Callable[..., Problem
     more=("instance_type", "recipes.trainer", "recipes.distribution"),
     source=f"{API}: InstanceGroup; SageMaker Python SDK 2.257.6, validate_distribution",
 )
-def groups_add_up(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def groups_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Groups have their own names and together as many instances as are planned; who names a group means one."""
-    jobs, path = jobs_of(draft), f"{JOBS}.instance_groups"
+    jobs, path = jobs_of(checked), f"{JOBS}.instance_groups"
     names = [group.name for group in default_values.groups(jobs)]
     for channel in default_values.channels(jobs):
         wanted = channel.source.get("S3DataSource", {}).get("InstanceGroupNames", ())
@@ -148,44 +152,44 @@ def groups_add_up(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iter
             allowed = ", ".join(names) or "none without instance_groups"
             yield problem(f"{channel.path}.instance_groups", "there is no such group", value=name, allowed=allowed)
     placed = sum(each.instance_count for each in jobs.placement.specifications or ())
-    if placed > draft.recipe.trainer.num_nodes:
-        message = f"places {placed} instances; the job is planned for {draft.recipe.trainer.num_nodes}"
+    if placed > checked.recipe.trainer.num_nodes:
+        message = f"places {placed} instances; the job is planned for {checked.recipe.trainer.num_nodes}"
         yield problem(f"{JOBS}.placement.specifications", message, value=placed)
     for name in [name for name, times in Counter(names).items() if times > 1]:
         yield problem(path, "two groups have one name", value=name)
     if not names:
         return
-    count, nodes = sum(group.instance_count for group in jobs.instance_groups), draft.recipe.trainer.num_nodes
+    count, nodes = sum(group.instance_count for group in jobs.instance_groups), checked.recipe.trainer.num_nodes
     if count != nodes:
         message = f"have {count} instances together; the job is planned for {nodes}"
         yield problem(path, message, value=count, remedy=f"recipes.trainer.num_nodes={count}")
     types = {canonical(group.instance_type) for group in jobs.instance_groups}
-    if canonical(draft.launch.instance_type) not in types:
-        yield problem(path, "the planned instance_type is in none of them", value=draft.launch.instance_type)
+    if canonical(checked.launch.instance_type) not in types:
+        yield problem(path, "the planned instance_type is in none of them", value=checked.launch.instance_type)
 
 
 @sm_rule("E379", "instance_groups", more=("instance_type",), source=f"{API}: ResourceConfig, InstanceType")
-def instances_train(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instances_train(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """HyperPod has instance types that training jobs do not. One that a recipe describes may be newer."""
     known = constraints.instance_types()
-    named = {"instance_type": draft.instance.name} if draft.instance else {}
-    groups = enumerate(default_values.groups(jobs_of(draft)))
+    named = {"instance_type": checked.instance.name} if checked.instance else {}
+    groups = enumerate(default_values.groups(jobs_of(checked)))
     named |= {f"{JOBS}.instance_groups.{i}.instance_type": group.instance_type for i, group in groups}
     for path, name in named.items():
-        instance = draft.instance_of(name)
+        instance = checked.instance_of(name)
         if canonical(name) not in known and (instance is None or instance.use):
             remedy = did_you_mean(canonical(name), sorted(known))
             yield problem(path, "no training job runs on that type", value=name, remedy=remedy)
 
 
 @sm_rule("E380", "volume_kms_key", "instance_groups", more=("instance_type",), source=f"{API}: VolumeKmsKeyId")
-def own_disks_have_own_keys(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def own_disks_have_own_keys(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Instances with a disk of their own encrypt it by themselves, and refuse a key for it."""
-    jobs = jobs_of(draft)
-    types = [group.instance_type for group in default_values.groups(jobs)] or [draft.launch.instance_type]
-    own = sorted({found.name for found in map(draft.instance_of, types) if found and found.nvme_gb})
+    jobs = jobs_of(checked)
+    types = [group.instance_type for group in default_values.groups(jobs)] or [checked.launch.instance_type]
+    own = sorted({found.name for found in map(checked.instance_of, types) if found and found.nvme_gb})
     if jobs.volume_kms_key and own:
-        path = path_of(draft, "volume_kms_key")
+        path = path_of(checked, "volume_kms_key")
         yield problem(path, f"{', '.join(own)} encrypts its own disk", remedy=f"{JOBS}.volume_kms_key=null")
 
 
@@ -194,9 +198,9 @@ def own_disks_have_own_keys(draft: CheckedRecipe, problem: Callable[..., Problem
     *("tensorboard_config", "checkpoints", "mlflow", "image_access", "debugger", "model_package", "serverless"),
     source=f"{API}: TensorBoardOutputConfig, CheckpointConfig, MlflowConfig, TrainingImageConfig, DebugHookConfig",
 )
-def details_have_their_subject(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def details_have_their_subject(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A detail of what is not asked for would silently do nothing."""
-    jobs = jobs_of(draft)
+    jobs = jobs_of(checked)
     pairs = (
         ("tensorboard_config", "container_logs_path", "output_path"),
         ("checkpoints", "local_path", "s3_uri"),
@@ -211,9 +215,9 @@ def details_have_their_subject(draft: CheckedRecipe, problem: Callable[..., Prob
     for section, detail, subject in pairs:
         held = getattr(jobs, section)
         if getattr(held, detail) and not getattr(held, subject):
-            path = path_of(draft, f"{section}.{detail}")
+            path = path_of(checked, f"{section}.{detail}")
             yield problem(path, f"needs {section}.{subject}", value=getattr(held, detail))
-    yield from _overlapping(jobs, functools.partial(problem, path_of(draft, "checkpoints.local_path")))
+    yield from _overlapping(jobs, functools.partial(problem, path_of(checked, "checkpoints.local_path")))
     if jobs.image_access.credentials_provider_arn and jobs.image_access.mode == "Platform":
         yield problem(
             f"{JOBS}.image_access.mode", "credentials are for a private registry", value="Platform", allowed="Vpc"
@@ -231,20 +235,20 @@ def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Pr
 
 
 @rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS, backend="sm_jobs")
-def overrides_are_overrides(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One way to override a recipe; a second one, applied later, would escape every check."""
-    for name, value in (draft.settings.sm_jobs_config.recipe_overrides or {}).items():
+    for name, value in (checked.settings.sm_jobs_config.recipe_overrides or {}).items():
         path = f"{JOBS}.recipe_overrides.{name}"
         yield problem(path, "recipe keys are overridden as any others", value=value, remedy=f"recipes.{name}=…")
 
 
 @rule("E388", JOBS, source=_DECISIONS, backend="sm_jobs")
-def keys_are_given_once(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def keys_are_given_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The estimator's names and ours mean the same keys, so each is given by one of them."""
-    jobs = draft.settings.sm_jobs_config
+    jobs = checked.settings.sm_jobs_config
     for name, path in SDK_NAMES.items():
         value = getattr(jobs.additional_estimator_kwargs, name, None)
-        if value is None or not draft.is_explicit(f"{JOBS}.{path}"):
+        if value is None or not checked.is_explicit(f"{JOBS}.{path}"):
             continue
         yield problem(
             f"{KWARGS}.{name}", f"{path} is given too, which is the same", value=value, allowed="one of them"
@@ -261,25 +265,25 @@ def keys_are_given_once(draft: CheckedRecipe, problem: Callable[..., Problem]) -
     more=("container", "recipes.run.model_type", "recipes.training_cfg"),
     source=f"{API}: ServerlessJobConfig",
 )
-def serverless_jobs_have_no_container(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """AWS runs a recipe of its own on instances of its choice: what describes a container would do nothing."""
-    jobs = jobs_of(draft)
+    jobs = jobs_of(checked)
     if not default_values.is_serverless(jobs):
         return
     message, path = "is of a container, which a serverless job does not have", f"{JOBS}.serverless"
-    if draft.backend == "contract":
+    if checked.backend == "contract":
         yield problem(path, "AWS alone runs a serverless job", remedy="cluster=sm_jobs")
-    if draft.recipe.run.model_type != default_values.SCRIPT:
+    if checked.recipe.run.model_type != default_values.SCRIPT:
         remedy = "recipes=training/custom/script, and the job's own hyperparameters"
         yield problem(path, "AWS runs a recipe of its own, not this one", remedy=remedy)
     for key in _OF_CONTAINERS:
         section, _, name = key.rpartition(".")
         value = getattr(getattr(jobs, section) if section else jobs, name)
         if value not in (None, False):
-            yield problem(path_of(draft, key), message, value=value, remedy=f"{JOBS}.{key}=null")
-    if draft.launch.container:
-        yield problem("container", message, value=draft.launch.container, remedy="container=null")
-    script = getattr(draft.recipe, "training_cfg", None)
+            yield problem(path_of(checked, key), message, value=value, remedy=f"{JOBS}.{key}=null")
+    if checked.launch.container:
+        yield problem("container", message, value=checked.launch.container, remedy="container=null")
+    script = getattr(checked.recipe, "training_cfg", None)
     if script and script.entry_script:
         yield problem(
             f"{SCRIPT}.entry_script", message, value=script.entry_script, remedy=f"{SCRIPT}.entry_script=null"

@@ -57,16 +57,16 @@ def sm_rule(code: str, *keys: str, more: tuple[str, ...] = (), source: str) -> C
     return rule(code, *needs(*keys), *more, source=source, backend="sm_jobs")
 
 
-def jobs_of(draft: "CheckedRecipe") -> "SmJobs":
+def jobs_of(checked: "CheckedRecipe") -> "SmJobs":
     """Return the typed keys, the estimator's names resolved."""
     from launcher.backends.sagemaker.training_options import effective
 
-    return effective(draft.settings.sm_jobs_config)
+    return effective(checked.settings.sm_jobs_config)
 
 
-def path_of(draft: "CheckedRecipe", key: str) -> str:
+def path_of(checked: "CheckedRecipe", key: str) -> str:
     """Return where a key was given: by its own name, or by the estimator's."""
-    given = draft.settings.sm_jobs_config.additional_estimator_kwargs
+    given = checked.settings.sm_jobs_config.additional_estimator_kwargs
     for name, path in SDK_NAMES.items():
         if path == key and getattr(given, name, None) is not None:
             return f"{KWARGS}.{name}"

@@ -35,27 +35,27 @@ _RESERVED_VARIABLES = ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
     more=("recipes.training_cfg", "recipes.distribution", "recipes.trainer", "instance_type"),
     source=f"{API}: HyperParameters; SageMaker Python SDK 2.257.6, Framework",
 )
-def hyperparameters_fit(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def hyperparameters_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What tells the image of the recipe, its distribution and its arguments are hyperparameters too: 100 in all."""
-    plan = default_values.of_draft(draft)
+    plan = default_values.of_draft(checked)
     own = plan.jobs.hyperparameters or {}
     bare = replace(plan, jobs=plan.jobs.model_copy(update={"hyperparameters": None}))
     for name in sorted(set(own) & set(default_values.hyperparameters(bare))):
-        yield problem(f"{path_of(draft, 'hyperparameters')}.{name}", "the launcher sets it", value=own[name])
+        yield problem(f"{path_of(checked, 'hyperparameters')}.{name}", "the launcher sets it", value=own[name])
     for fault in constraints.faults(default_values.hyperparameters(plan), "HyperParameters"):
         name = fault.member.removeprefix("HyperParameters").lstrip(".")
-        path = f"{path_of(draft, 'hyperparameters')}{'.' if name else ''}{name}"
-        if is_script(draft) and name not in own and (name or not own):
+        path = f"{path_of(checked, 'hyperparameters')}{'.' if name else ''}{name}"
+        if is_script(checked) and name not in own and (name or not own):
             path = "recipes.distribution" if name == "mp_parameters" else f"{SCRIPT}.script_args"
         yield problem(path, fault.message, value=fault.value, allowed=fault.allowed)
 
 
 @sm_rule("E383", "environment", more=("env_vars",), source=f"{API}: Environment")
-def variables_fit(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def variables_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """`env_vars` and `environment` together are 100 variables of 512 characters; two names are SageMaker's own."""
-    plan = default_values.of_draft(draft)
+    plan = default_values.of_draft(checked)
     found = default_values.environment(plan)
-    own = draft.launch.env_vars or {}
+    own = checked.launch.env_vars or {}
     for name in sorted(set(found) & set(_RESERVED_VARIABLES)):
         yield problem(f"env_vars.{name}" if name in own else f"{JOBS}.environment.{name}", "SageMaker sets it itself")
     for fault in constraints.faults(found, "Environment"):
@@ -64,9 +64,9 @@ def variables_fit(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iter
 
 
 @rule("E384", "recipes.run.hf_access_token", "git.token", "env_vars", source=f"{API}: Environment", backend="sm_jobs")
-def secrets_are_fetched(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def secrets_are_fetched(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A request is plain text, which whoever may describe the job can read: it has no place for a secret."""
-    for _, path, _ in secret_references(draft.composition.tree):
+    for _, path, _ in secret_references(checked.composition.tree):
         remedy = "let the job's role read it from Secrets Manager; take the reference out"
         yield problem(path, "a training job's request has no place for a secret", remedy=remedy)
 
@@ -77,14 +77,14 @@ def secrets_are_fetched(draft: CheckedRecipe, problem: Callable[..., Problem]) -
     more=(SCRIPT, "recipes.run.model_type", "recipes.distribution"),
     source=_TOOLKIT,
 )
-def toolkit_starts_the_script(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def toolkit_starts_the_script(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The toolkit in the image starts a script and hands it hyperparameters, as --name value, sorted by name."""
-    if not is_script(draft):
+    if not is_script(checked):
         return
-    if not _has_toolkit(draft):
-        yield from _unread(draft, problem)
+    if not _has_toolkit(checked):
+        yield from _unread(checked, problem)
         return
-    script = draft.recipe.training_cfg
+    script = checked.recipe.training_cfg
     if script.entry_module:
         message = "the toolkit starts scripts, no modules"
         yield problem(f"{SCRIPT}.entry_module", message, value=script.entry_module, allowed="entry_script=train.py")
@@ -101,19 +101,19 @@ def toolkit_starts_the_script(draft: CheckedRecipe, problem: Callable[..., Probl
             seen.add(name.lstrip("-"))
 
 
-def _unread(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Yield the keys that only the toolkit reads, in a job that it does not start."""
-    key = path_of(draft, "source_dir")
+    key = path_of(checked, "source_dir")
     remedy = f"{JOBS}.toolkit=true where the image has it, or {{}}=null"
     message = "is read by the sagemaker-training toolkit, which does not start this job's program"
-    if source := jobs_of(draft).source_dir:
+    if source := jobs_of(checked).source_dir:
         yield problem(key, message, value=source, remedy=remedy.format(key))
-    if draft.recipe.distribution is not None:
+    if checked.recipe.distribution is not None:
         yield problem("recipes.distribution", message, remedy=remedy.format("recipes.distribution"))
 
 
-def _has_toolkit(draft: CheckedRecipe) -> bool:
-    return default_values.has_toolkit(default_values.of_draft(draft))
+def _has_toolkit(checked: CheckedRecipe) -> bool:
+    return default_values.has_toolkit(default_values.of_draft(checked))
 
 
 def _unpassable(name: str, value: Any, seen: set[str]) -> str | None:
@@ -136,19 +136,19 @@ def _unpassable(name: str, value: Any, seen: set[str]) -> str | None:
     more=("recipes.trainer", SCRIPT, "recipes.distribution", "instance_type"),
     source=f"{_TOOLKIT}, torch_distributed.py: one process a GPU or Neuron core",
 )
-def toolkit_starts_as_many(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def toolkit_starts_as_many(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Without MPI the toolkit itself decides how many processes a host runs: one for each device."""
-    if not is_script(draft) or draft.instance is None or not _has_toolkit(draft):
+    if not is_script(checked) or checked.instance is None or not _has_toolkit(checked):
         return
-    mpi = getattr(getattr(draft.recipe, "distribution", None), "is_mpi", False)
-    starts = draft.instance.processes or 1
-    data_parallel = getattr(getattr(draft.recipe, "distribution", None), "is_data_parallel", False)
-    single = draft.devices == 1 and draft.recipe.trainer.num_nodes == 1 and not data_parallel
-    if not mpi and not single and draft.devices != starts:
+    mpi = getattr(getattr(checked.recipe, "distribution", None), "is_mpi", False)
+    starts = checked.instance.processes or 1
+    data_parallel = getattr(getattr(checked.recipe, "distribution", None), "is_data_parallel", False)
+    single = checked.devices == 1 and checked.recipe.trainer.num_nodes == 1 and not data_parallel
+    if not mpi and not single and checked.devices != starts:
         yield problem(
             f"{SCRIPT}.run.ntasks_per_node",
-            f"the toolkit starts {starts} processes on {draft.instance.name}",
-            value=draft.devices,
+            f"the toolkit starts {starts} processes on {checked.instance.name}",
+            value=checked.devices,
             remedy=f"training_cfg.run.ntasks_per_node={starts}, or ++recipes.distribution.mpi.enabled=true",
         )
 
@@ -159,47 +159,53 @@ def toolkit_starts_as_many(draft: CheckedRecipe, problem: Callable[..., Problem]
     more=("recipes.trainer", SCRIPT, "recipes.distribution", "instance_type"),
     source=f"{_TOOLKIT}, environment.py and runner.py",
 )
-def groups_start_as_many(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def groups_start_as_many(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Instances of all groups run the script together, each as many processes as the plan counts."""
-    jobs = jobs_of(draft)
-    found = [draft.instance_of(group.instance_type) for group in default_values.groups(jobs)]
-    if not is_script(draft) or not _has_toolkit(draft) or draft.instance not in found:
+    jobs = jobs_of(checked)
+    found = [checked.instance_of(group.instance_type) for group in default_values.groups(jobs)]
+    if not is_script(checked) or not _has_toolkit(checked) or checked.instance not in found:
         return
-    distribution = getattr(draft.recipe, "distribution", None)
+    distribution = getattr(checked.recipe, "distribution", None)
     for i, instance in enumerate(found):
-        if instance and instance != draft.instance and (message := _another_count(instance, draft, distribution)):
+        if instance and instance != checked.instance and (message := _another_count(instance, checked, distribution)):
             path = f"{JOBS}.instance_groups.{i}.instance_type"
-            yield problem(path, message, value=instance.name, allowed=f"types that run {draft.devices} processes")
+            yield problem(path, message, value=instance.name, allowed=f"types that run {checked.devices} processes")
 
 
-def _another_count(instance: Instance, draft: CheckedRecipe, distribution: "Distribution | None") -> str | None:
+def _another_count(instance: Instance, checked: CheckedRecipe, distribution: "Distribution | None") -> str | None:
     """Return why an instance of a further group runs not as many processes as the plan counts, None where it does."""
     if distribution is None or not distribution.is_mpi:
         starts = instance.processes or 1
-        return None if starts == draft.devices else f"the toolkit starts {starts} processes here, not {draft.devices}"
-    has_enough = instance.accelerators >= draft.devices or not (instance.accelerators or distribution.library)
-    return None if has_enough else f"has {instance.accelerators} GPUs, and MPI starts {draft.devices} processes here"
+        return (
+            None
+            if starts == checked.devices
+            else f"the toolkit starts {starts} processes here, not {checked.devices}"
+        )
+    has_enough = instance.accelerators >= checked.devices or not (instance.accelerators or distribution.library)
+    return (
+        None if has_enough else f"has {instance.accelerators} GPUs, and MPI starts {checked.devices} processes here"
+    )
 
 
 @sm_rule(
     "E390", "network_isolation", "source_dir", more=(SCRIPT,), source=f"{API}: EnableNetworkIsolation; {_TOOLKIT}"
 )
-def isolated_containers_fetch_nothing(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def isolated_containers_fetch_nothing(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The toolkit fetches an archive of code itself, which a container without a network cannot."""
-    jobs = jobs_of(draft)
+    jobs = jobs_of(checked)
     source = jobs.source_dir or ""
-    if is_script(draft) and jobs.network_isolation and source.startswith(("s3://", "https://")):
+    if is_script(checked) and jobs.network_isolation and source.startswith(("s3://", "https://")):
         remedy = "a channel with the code unpacked, and source_dir=/opt/ml/input/data/<channel>"
         yield problem(
-            path_of(draft, "source_dir"), "cannot be fetched without a network", value=source, remedy=remedy
+            path_of(checked, "source_dir"), "cannot be fetched without a network", value=source, remedy=remedy
         )
 
 
 @sm_rule("E391", "source_dir", source=_TOOLKIT)
-def source_is_reachable(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def source_is_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The toolkit unpacks an archive in S3, or takes a folder of the image, which is not this machine."""
-    jobs, key = jobs_of(draft), path_of(draft, "source_dir")
-    source, is_here = jobs.source_dir or "", draft.backend == "contract"
+    jobs, key = jobs_of(checked), path_of(checked, "source_dir")
+    source, is_here = jobs.source_dir or "", checked.backend == "contract"
     if not source or _is_archive(source) or source.startswith("/opt/"):
         return
     if not is_here:

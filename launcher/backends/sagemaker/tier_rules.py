@@ -15,13 +15,13 @@ _DATA = "/opt/ml/input/data"
 
 
 @sm_rule("E265", "checkpoints", "inputs", more=("recipes.checkpointing",), source=f"{API}: CheckpointConfig, Channel")
-def path_outlives_the_container(draft: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def path_outlives_the_container(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What a container writes outside the folders that the service keeps is gone with it."""
-    section = draft.recipe.checkpointing
+    section = checked.recipe.checkpointing
     path = section.persistent.path if section and section.persistent else ""
     if not path.startswith("/"):
         return
-    jobs = jobs_of(draft)
+    jobs = jobs_of(checked)
     places = [jobs.checkpoints.local_path or default_values.CHECKPOINTS] if jobs.checkpoints.s3_uri else []
     places += [
         f"{_DATA}/{channel.name}"

@@ -72,18 +72,18 @@ def checkpoint(
     from launcher.rules import checkpoint_notices
 
     target = Target.read(recipe)
-    draft = check(composed(target.name, overrides))
-    say_unknown_instance(draft.composition)
-    sizes = [scale.nodes for scale in draft.sizes]
+    checked = check(composed(target.name, overrides))
+    say_unknown_instance(checked.composition)
+    sizes = [scale.nodes for scale in checked.sizes]
     nodes = target.among(sizes) or max(sizes)
     given = {"failures_per_node_hour": _rate(rate, mtbf, nodes), "restart_s": restart, "step_s": step}
     given |= {"parameters": _whole(parameters), **_bandwidths(bandwidth or ())}
-    expected = _forecast(draft, target.name, _estimate(draft, given), config)
+    expected = _forecast(checked, target.name, _estimate(checked, given), config)
     if picture is not None:
         from launcher.checkpointing import picture as pictures
 
         pictures.draw(expected, nodes, target.name.rpartition("/")[2], picture)
-    found = list(checkpoint_notices.of_forecast(draft, expected))
+    found = list(checkpoint_notices.of_forecast(checked, expected))
     if as_json:
         said = [{"code": notice.code, "message": notice.message} for notice in found]
         print(json.dumps(report.as_json(expected, nodes) | {"notices": said}, indent=2))
@@ -124,7 +124,7 @@ def _bandwidths(words: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def _estimate(draft: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
+def _estimate(checked: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
     """Return the recipe's estimate with what the command line says in its place.
 
     Raises:
@@ -134,7 +134,7 @@ def _estimate(draft: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
     from launcher.model.checkpointing import Estimate
     from launcher.model.validation import type_problems
 
-    section = draft.recipe.checkpointing
+    section = checked.recipe.checkpointing
     own = section.estimate.model_dump() if section and section.estimate else {}
     said = {key: value for key, value in given.items() if value is not None}
     estimate, problems = type_problems(Estimate, own | said, "recipes.checkpointing.estimate")
@@ -143,16 +143,16 @@ def _estimate(draft: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
     return estimate
 
 
-def _forecast(draft: "CheckedRecipe", name: str, estimate: "Estimate", config: Path | None) -> "Forecast":
+def _forecast(checked: "CheckedRecipe", name: str, estimate: "Estimate", config: Path | None) -> "Forecast":
     from launcher.checkpointing.architecture import UnknownArchitecture
     from launcher.checkpointing.forecast import forecast
 
     if config is not None and estimate.parameters:
         message = "the parameters are given, and a config.json to count them by"
         raise fail("E801", "recipes checkpoint", message, allowed="one of --parameters and --config")
-    config = config or _beside_the_model(draft)
+    config = config or _beside_the_model(checked)
     try:
-        expected = forecast(draft, estimate, _read(config) if config else None)
+        expected = forecast(checked, estimate, _read(config) if config else None)
     except UnknownArchitecture as error:
         raise fail("E807", str(config), str(error), remedy="--parameters N") from error
     if expected is None:
@@ -161,12 +161,12 @@ def _forecast(draft: "CheckedRecipe", name: str, estimate: "Estimate", config: P
     return expected
 
 
-def _beside_the_model(draft: "CheckedRecipe") -> Path | None:
+def _beside_the_model(checked: "CheckedRecipe") -> Path | None:
     """Return the config.json of a model that the recipe names by a folder which this machine has too."""
     from launcher.model.config_tree import get
     from launcher.rules.models import MODEL
 
-    model = get(draft.composition.tree, MODEL)
+    model = get(checked.composition.tree, MODEL)
     path = Path(model, "config.json") if isinstance(model, str) and model else None
     return path if path and os.path.isfile(path) else None
 

@@ -103,19 +103,19 @@ def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
     from launcher.planning.check import examine, with_origin
 
     composition = composed(target.name, overrides)
-    draft, problems = examine(composition)
-    if found := problems if draft is None else [p for p in problems if _is_about_ranks(p)]:
+    checked, problems = examine(composition)
+    if found := problems if checked is None else [p for p in problems if _is_about_ranks(p)]:
         raise ProblemsFound(with_origin(composition, found))
     say_unknown_instance(composition)
-    distribution = getattr(draft.recipe, "distribution", None)
+    distribution = getattr(checked.recipe, "distribution", None)
     if distribution is None or not distribution.is_mpi:
         message = "the recipe has no distribution.mpi that is enabled: its ranks are the agent's to place"
         raise fail("E801", target.name, message, remedy="docs/model-parallelism.md has an example")
     split, tensor = distribution.degrees
-    sizes = [scale.nodes for scale in draft.sizes]
+    sizes = [scale.nodes for scale in checked.sizes]
     num_hosts = target.among(sizes) or min(sizes)
-    _refuse_many(num_hosts * draft.devices)
-    return Placement(host_names(num_hosts), draft.devices, split, tensor, distribution.strategy)
+    _refuse_many(num_hosts * checked.devices)
+    return Placement(host_names(num_hosts), checked.devices, split, tensor, distribution.strategy)
 
 
 def _refuse_many(num_ranks: int) -> None:
