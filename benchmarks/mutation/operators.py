@@ -213,7 +213,7 @@ def _operations(node: ast.Compare | ast.BinOp | ast.BoolOp | ast.UnaryOp) -> Ite
         yield node.operand
 
 
-def _is_string(node: ast.AST) -> bool:
+def _is_string(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
@@ -279,6 +279,10 @@ def _is_none(node: ast.AST | None) -> bool:
 
 def _without_value(node: ast.Return | ast.Assign | ast.AnnAssign) -> Iterator[ast.AST]:
     if isinstance(node, ast.Return):
-        yield ast.Return(ast.Constant(None))
-    else:
-        yield ast.Assign(node.targets if isinstance(node, ast.Assign) else [node.target], ast.Constant(None))
+        if not (isinstance(node.value, ast.Constant) and node.value.value is False):
+            yield ast.Return(ast.Constant(None))
+        return
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    is_prose = isinstance(targets[0], ast.Name) and targets[0].id in PROSE
+    if not (is_prose and (isinstance(node.value, ast.JoinedStr) or _is_string(node.value))):
+        yield ast.Assign(targets, ast.Constant(None))
