@@ -6,7 +6,7 @@ import sys
 gc.set_threshold(250_000)  # start-up makes many objects and no garbage: collecting costs a tenth of a dry run
 sys.path.insert(0, __file__.rpartition("/")[0] or ".")
 
-from launcher import process  # noqa: E402
+from launcher.common import process  # noqa: E402
 
 
 def main() -> int:
@@ -15,16 +15,17 @@ def main() -> int:
 
 def _launched() -> int:
     try:
-        from launcher import redaction, run
+        from launcher.cli import launch
+        from launcher.common import redaction
     except ModuleNotFoundError as error:
         print(f"{error.name} is not installed: make run, or pip install .", file=sys.stderr)
         return 2
     redaction.install()
     if any(word.startswith("-") for word in sys.argv[1:]):  # --name, --version; --cfg, --multirun: Hydra's
-        from launcher import own_flags
+        from launcher.cli import own_flags
 
-        return own_flags.serve(sys.argv[1:], run.main)
-    return run.main(sys.argv[1:])
+        return own_flags.serve(sys.argv[1:], launch.main)
+    return launch.main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from test_runtime_speed import plain_write_s, run_ranks
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime.durable import sync
+from launcher.runtime.tiers.checkpoint_log import Journal
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.stores import Folder
 
@@ -55,7 +55,7 @@ def memcpy(source: dict[str, torch.Tensor], target: dict[str, torch.Tensor]) -> 
 
 @contextlib.contextmanager
 def shared_memory() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="recipes-bench-", dir=contract.SHARED_MEMORY))
+    folder = Path(tempfile.mkdtemp(prefix="recipes-bench-", dir=names.SHARED_MEMORY))
     try:
         yield folder
     finally:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from channel_cases import channel, place
 
-from launcher.backends.contract.channels import prepare
-from launcher.backends.contract.objects import Stores
+from launcher.backends.sagemaker_local.channels import prepare
+from launcher.backends.sagemaker_local.objects import Stores
 
 pytest_plugins = ("s3_server",)
 

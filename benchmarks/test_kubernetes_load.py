@@ -15,7 +15,7 @@ from launcher.backends.kubernetes.follow import Target
 from launcher.backends.kubernetes.logs import read_logs
 from launcher.backends.kubernetes.objects import job_manifest, selector
 from launcher.backends.kubernetes.submit import submit
-from launcher.specs import LogSelection
+from launcher.model.job_spec import LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
 

@@ -7,7 +7,7 @@ import time
 
 from conftest import ELASTIC
 
-from launcher import batch
+from launcher.model import batch
 
 NODES, DEVICES, SAMPLES = 4096, 8, 65_536
 LARGEST = (
@@ -20,7 +20,7 @@ COLD = """
 import re, sys
 from pathlib import Path
 from launcher import pipeline
-from launcher.context import LaunchContext
+from launcher.model.context import LaunchContext
 pipeline.prepare(sys.argv[1:], LaunchContext.read())
 print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
 """
@@ -38,8 +38,8 @@ def floor_s() -> float:
 def test_every_size_to_4096_nodes(tmp_path, report):
     """Target: at most 1 s for 1 to 4,096 nodes of 8 devices: composed, typed, checked and planned, as a table."""
     from launcher import pipeline
-    from launcher import report as reports
-    from launcher.context import LaunchContext
+    from launcher.model.context import LaunchContext
+    from launcher.planning import plan_report as reports
 
     context = LaunchContext.read()
 

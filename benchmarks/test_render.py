@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from launcher import yamlio
+from launcher.common import yaml_io
 
 NODES, SIZES = 4096, 100
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
@@ -15,7 +15,7 @@ COLD = """
 import re, sys
 from pathlib import Path
 from launcher import pipeline
-from launcher.context import LaunchContext
+from launcher.model.context import LaunchContext
 context = LaunchContext.read()
 pipeline.render(pipeline.prepare(sys.argv[1:], context), context)
 print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024)
@@ -33,14 +33,14 @@ def recipe(folder) -> str:
         "scale_config": {nodes: {"training_config": {"training_args": args}} for nodes in sizes},
     }
     path = folder / "large.yaml"
-    path.write_text(yamlio.dump(content))
+    path.write_text(yaml_io.dump(content))
     return f"recipes={path}"
 
 
 def test_a_job_of_4096_nodes_and_100_sizes(tmp_path, report):
     """Target: at most 2 s to render the bundle. Also: from overrides to the bundle, in a process of its own."""
     from launcher import pipeline
-    from launcher.context import LaunchContext
+    from launcher.model.context import LaunchContext
 
     context, overrides = LaunchContext.read(), (recipe(tmp_path), "cluster=k8s")
     job = pipeline.prepare(overrides, context)

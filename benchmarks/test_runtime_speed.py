@@ -15,12 +15,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.runtime import process_group
-from launcher.runtime.agreement import StepAgreement
 from launcher.runtime.checkpoint import Checkpoints, Progress
 from launcher.runtime.content import Content
 from launcher.runtime.durable import sync
 from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
+from launcher.runtime.stop_consensus import StepAgreement
 
 TINY = {"vocab_size": 256, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "dropout": 0.0}
 MAX_LEN, SHARES = 64, (5, 5, 5, 5, 6, 6)

@@ -29,9 +29,9 @@ SWEEP = """
 import json, re, sys, time
 from pathlib import Path
 began = time.perf_counter()
-from launcher.catalogue import entries
-from launcher.context import LaunchContext
-from launcher.sweep import sweep
+from launcher.config.catalogue import entries
+from launcher.model.context import LaunchContext
+from launcher.cli.sweep import sweep
 folder, most = sys.argv[1], int(sys.argv[2])
 found = entries(Path(folder)) if folder else entries()
 chosen = found[:: max(1, len(found) // most)][:most]
@@ -67,7 +67,7 @@ def swept(folder: str, most: int, cwd: Path) -> dict:
 
 def test_the_shipped_catalogue(tmp_path, report):
     """Target: at most 15 s on 2 cores in one process. The floor composes each recipe once by bare Hydra."""
-    from launcher.catalogue import names
+    from launcher.config.catalogue import names
 
     swept("", 3, tmp_path)  # fills the bytecode caches
     found = swept("", 10_000, tmp_path)

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from launcher.contract import run_dir
+from launcher.common.names import run_dir
 
 NUM_SAMPLES = 256
 SAMPLES_PER_STEP = 16  # over all ranks

@@ -10,8 +10,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.contract import run_dir
-from launcher.runtime.tiers.settings import Cadence, TierSettings, tier_settings_from_env
+from launcher.common.names import run_dir
+from launcher.runtime.tiers.tier_settings import Cadence, TierSettings, tier_settings_from_env
 from launcher.runtime.tiers.training import manager_of
 
 SAMPLES_PER_RANK = 16

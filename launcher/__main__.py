@@ -3,7 +3,7 @@
 import gc
 import sys
 
-from launcher import process
+from launcher.common import process
 
 
 def main() -> None:
@@ -14,10 +14,10 @@ def main() -> None:
 
 
 def _run() -> int:
-    from launcher import cli
+    from launcher.cli import main
 
     process.allow_clean_up()
-    return cli.run(sys.argv[1:] or ["--help"])
+    return main.run(sys.argv[1:] or ["--help"])
 
 
 if __name__ == "__main__":

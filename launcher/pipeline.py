@@ -1,22 +1,24 @@
 """The stages of a launch, in order.
 
-overrides ─compose→ Composition ─check→ Draft ─plan→ JobSpec ─render→ Bundle ─write, submit→ JobRecord
+overrides ─compose→ Composition ─check→ CheckedRecipe ─plan→ JobSpec ─render→ Bundle ─write, submit→ JobRecord
 """
 
 import contextlib
 from collections.abc import Sequence
 
-from launcher import bundle as bundles
-from launcher import jobs, redaction, tracking
-from launcher.backends.base import Backend
-from launcher.check import backend_module, check
-from launcher.compose import compose
-from launcher.context import LaunchContext, current_user
-from launcher.jobs import JobRecord
-from launcher.plan import plan
-from launcher.problems import Problem, ProblemsFound
-from launcher.render import render_bundle
-from launcher.specs import Bundle, JobHandle, JobSpec, JobState
+from launcher.bundle import store as bundles
+from launcher.bundle.render import render_bundle
+from launcher.common import redaction
+from launcher.common.problems import Problem, ProblemsFound
+from launcher.config.compose import compose
+from launcher.jobs import registry, tracking
+from launcher.jobs.registry import JobRecord
+from launcher.model.backend import Backend
+from launcher.model.backend_registry import backend_module
+from launcher.model.context import LaunchContext, current_user
+from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
+from launcher.planning.check import check
+from launcher.planning.job_planner import plan
 
 
 def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
@@ -96,13 +98,13 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
     Raises:
         ProblemsFound: The backend, the tracking store or the disk refuses.
     """
-    jobs.refuse_unwritable(bundle.directory)
+    registry.refuse_unwritable(bundle.directory)
     tracking.start(bundle)
     handle = None
     try:
-        with jobs.submitting(bundle, backend, current_user()):
+        with registry.submitting(bundle, backend, current_user()):
             handle = backend.submit(bundle)
-        return jobs.record(bundle, handle, current_user())
+        return registry.record(bundle, handle, current_user())
     except (ProblemsFound, KeyboardInterrupt) as error:
         is_undone = handle is None and getattr(error, "outcome", None) is None
         if is_undone or backend.ends_with_launcher:
@@ -115,7 +117,7 @@ def _end_refused(bundle: Bundle, backend: Backend, handle: JobHandle | None, *, 
     with contextlib.suppress(ProblemsFound):
         if handle:
             backend.cancel(handle)
-        if (state := jobs.refused(bundle.directory, backend)).is_final:
+        if (state := registry.refused(bundle.directory, backend)).is_final:
             tracking.finish(bundle, JobState.CANCELLED if is_interrupted and state is JobState.FAILED else state)
 
 

@@ -631,8 +631,8 @@ _OPTIONS: dict[str, dict[str, tuple[str, ...] | None]] = {
 
 def known_values(jobs: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     """Return the dotted path and value of every leaf of each job."""
-    from launcher.compose import compose
-    from launcher.scales import leaves
+    from launcher.config.compose import compose
+    from launcher.model.config_tree import leaves
 
     trees = (compose(words, Path.cwd()).tree for words in jobs)
     return [{path: value for path, value in leaves(tree) if path != "dry_run"} for tree in trees]
@@ -706,13 +706,13 @@ def _read(stream: TextIO) -> str:
 
 
 def _called(program: str, words: list[str]) -> int:
-    from launcher import process
+    from launcher.common import process
 
     process.begin()
     try:
         if program == "main.py":
             return _main_module().main()
-        from launcher import cli
+        from launcher.cli import main as cli
 
         return cli.run(words)
     except SystemExit as stop:
@@ -721,7 +721,7 @@ def _called(program: str, words: list[str]) -> int:
 
 def alone() -> None:
     """Keep this process from any cluster, cloud or settings of the user's, and from all of the machine's memory."""
-    from launcher import run as launching
+    from launcher.cli import launch as launching
 
     home = Path.cwd() / "home"
     home.mkdir(exist_ok=True)

@@ -10,11 +10,13 @@ from typing import Any
 import hypothesis
 import pytest
 
-from launcher import cli, pipeline
-from launcher.catalogue import Entry
-from launcher.compose import Composition, compose
-from launcher.context import LaunchContext
-from launcher.problems import Problem, ProblemsFound
+from launcher import pipeline
+from launcher.cli import main as cli
+from launcher.common.problems import Problem, ProblemsFound
+from launcher.config.catalogue import Entry
+from launcher.config.compose import compose
+from launcher.model.composition import Composition
+from launcher.model.context import LaunchContext
 
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 SHORT = LLAMA.rpartition("/")[2]

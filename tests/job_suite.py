@@ -11,11 +11,12 @@ from typing import Protocol
 import pytest
 from conftest import frozen_context
 
-from launcher import bundle as bundles
-from launcher import jobs, pipeline
-from launcher.backends.base import NEWS, Backend
-from launcher.problems import ProblemsFound
-from launcher.specs import Bundle, JobHandle, JobState, LogSelection
+from launcher import pipeline
+from launcher.bundle import store as bundles
+from launcher.common.problems import ProblemsFound
+from launcher.jobs import registry
+from launcher.model.backend import NEWS, Backend
+from launcher.model.job_spec import Bundle, JobHandle, JobState, LogSelection
 
 NODES = 2
 START_TIMEOUT_S = 90.0
@@ -124,7 +125,7 @@ class Follower:
 def test_a_submitted_job_is_found_again_from_its_record(stage, submitted):
     record = submitted["stays"]
     handle = record.handle
-    assert jobs.read(handle.bundle_dir) == record and record.ended is None
+    assert registry.read(handle.bundle_dir) == record and record.ended is None
     assert handle.native_id and handle.is_new
     assert handle.backend == stage.backend().name
     bundle, backend_name = bundles.read(handle.bundle_dir)
@@ -141,7 +142,7 @@ def test_a_job_that_is_there_is_not_submitted_again(stage, submitted):
         assert [problem.code for problem in error.problems] == ["E405"]
     else:
         assert not again.is_new and again == record.handle
-        assert jobs.record(bundle, again, "somebody else") == record
+        assert registry.record(bundle, again, "somebody else") == record
     assert running(stage, record).restarts == 0
 
 
@@ -157,7 +158,7 @@ def test_logs_of_several_ranks_are_followed_to_the_end_each_line_once(stage, sub
         lambda: "rank 1 | line 19 of 1" in stage.backend().logs(record.handle, BOTH, follow=False),
         "the last line",
     )
-    assert jobs.status(record, stage.backend()).state is JobState.RUNNING
+    assert registry.status(record, stage.backend()).state is JobState.RUNNING
     stage.end(record.handle, JobState.SUCCEEDED)
     by_rank = [[f"line {number} of {rank}" for number in range(20)] for rank in range(NODES)]
     assert one.result() == by_rank[1]
@@ -202,14 +203,14 @@ def test_waiting_ends_when_its_time_is_over(stage, submitted):
     assert list(stage.backend().wait(record.handle, timeout_s=1.0)) == [status]
     assert 1.0 <= time.monotonic() - began < 10.0
     with pytest.raises(ProblemsFound, match="E712 .*\n.*has not ended after 0.1 s: running"):
-        list(jobs.changes(record, stage.backend(), timeout_s=0.1))
+        list(registry.changes(record, stage.backend(), timeout_s=0.1))
 
 
 def test_a_failed_job_says_why(stage, submitted):
     record = submitted["fails"]
     status = ended(stage, record, JobState.FAILED)
     assert status.state is JobState.FAILED and status.message
-    assert [seen.state for seen in jobs.changes(record, stage.backend())] == [JobState.FAILED]
+    assert [seen.state for seen in registry.changes(record, stage.backend())] == [JobState.FAILED]
 
 
 def test_a_job_is_scaled_within_its_plan_only(stage, submitted):
@@ -227,14 +228,14 @@ def test_a_cancelled_job_has_ended_for_everybody(stage, submitted):
     running(stage, record)
     follower = Follower(stage, record, BOTH)
     seen = []
-    waiter = threading.Thread(target=lambda: seen.extend(jobs.changes(record, stage.backend())), daemon=True)
+    waiter = threading.Thread(target=lambda: seen.extend(registry.changes(record, stage.backend())), daemon=True)
     waiter.start()
     until(lambda: seen, "the first status")
-    status = jobs.cancel(record, stage.backend(), "ada")
+    status = registry.cancel(record, stage.backend(), "ada")
     assert status.state is JobState.CANCELLED
     waiter.join(TIMEOUT_S)
     assert not waiter.is_alive() and seen[-1].state is JobState.CANCELLED
     follower.result()
-    fresh = jobs.submitted(record.handle.bundle_dir)
-    assert jobs.status(fresh, stage.backend()).state is JobState.CANCELLED
+    fresh = registry.submitted(record.handle.bundle_dir)
+    assert registry.status(fresh, stage.backend()).state is JobState.CANCELLED
     stage.backend().cancel(record.handle)

@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 
-from launcher import yamlio
+from launcher.common import yaml_io
 
 KUBERNETES = "1.30"
 TIERS = "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"
@@ -95,7 +95,7 @@ def templates(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _hyperpod_spec() -> dict[str, Any]:
-    (version,) = yamlio.load(_CRD.read_text())["spec"]["versions"]
+    (version,) = yaml_io.load(_CRD.read_text())["spec"]["versions"]
     return version["schema"]["openAPIV3Schema"]["properties"]["spec"]
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher import pipeline
-from launcher.compose import compose
-from launcher.explain import Sizes
-from launcher.problems import ProblemsFound, shown
-from launcher.scales import ABSENT, SCALES, get, is_base, lookup
+from launcher.common.problems import ProblemsFound, shown
+from launcher.config.compose import compose
+from launcher.model.config_tree import ABSENT, SCALES, get, is_base, lookup
+from launcher.planning.explain import Sizes
 
 CONTEXT = frozen_context(Path("/nowhere"))
 ARGS = "recipes.training_config.training_args"

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, frozen_context
 
 from launcher import pipeline
-from launcher.problems import ProblemsFound
+from launcher.common.problems import ProblemsFound
 
 NINE = range(9)
 QUOTED = "'${{recipes.a{}}}'"

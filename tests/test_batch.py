@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import batch
+from launcher.model import batch
 
 sizes = st.integers(1, 4096)
 

@@ -10,12 +10,14 @@ import time
 import pytest
 from conftest import LLAMA, ROOT, composed
 
-from launcher import catalogue, pipeline, yamlio
-from launcher.check import check
-from launcher.compose import compose
-from launcher.paths import COLLECTION
-from launcher.problems import ProblemsFound
-from launcher.scales import get, leaves
+from launcher import pipeline
+from launcher.common import yaml_io
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import ProblemsFound
+from launcher.config import catalogue
+from launcher.config.compose import compose
+from launcher.model.config_tree import get, leaves
+from launcher.planning.check import check
 
 PUBLISHED = json.loads((ROOT / "tests" / "golden" / "llmft_published_values.json").read_text())
 """Values of the published LLMFT recipes (release of 2026-06-22): sets that many share, and what each has besides."""
@@ -50,13 +52,13 @@ def text_of(value):
 
 
 def own_leaves(file):
-    tree = yamlio.load(file.read_text())
+    tree = yaml_io.load(file.read_text())
     return dict(leaves({key: value for key, value in tree.items() if key != "defaults"}))
 
 
 def parts_of(file):
     """Yield the files that a recipe or part is made of, lowest precedence first."""
-    for default in yamlio.load(file.read_text()).get("defaults", ()):
+    for default in yaml_io.load(file.read_text()).get("defaults", ()):
         name = default.partition("@")[0]
         if name != "_self_":
             part = COLLECTION / f"{name[1:]}.yaml" if name[0] == "/" else file.with_name(f"{name}.yaml")

@@ -5,9 +5,9 @@ import json
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
-from launcher import yamlio
 from launcher.checkpointing import architecture
-from launcher.contract import ENV_CHECKPOINTING
+from launcher.common import yaml_io
+from launcher.common.names import ENV_CHECKPOINTING
 
 KEY = "recipes.checkpointing"
 SET = f"++{KEY}"
@@ -320,7 +320,7 @@ def test_the_cluster_setting_is_one_the_api_takes(render, words, config, operati
 
 def test_the_memory_tiers_log_has_a_place_to_be_written(render):
     def places(*words):
-        pods = yamlio.load(render(*LLAMA_K8S, *words).files["manifests/job.yaml"])["spec"]["replicaSpecs"][0]
+        pods = yaml_io.load(render(*LLAMA_K8S, *words).files["manifests/job.yaml"])["spec"]["replicaSpecs"][0]
         spec = pods["template"]["spec"]
         mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
         return mounts, {volume["name"] for volume in spec["volumes"]}
@@ -456,6 +456,6 @@ def test_the_picture_is_the_same_bytes_again(recipes, tmp_path, suffix):
 
 def test_every_model_of_the_collection_is_known():
     for path in sorted((ROOT / "recipes_collection/base/llmft/model").glob("*.yaml")):
-        tree = yamlio.load(path.read_text(encoding="utf-8"))
+        tree = yaml_io.load(path.read_text(encoding="utf-8"))
         name = tree["training_config"]["model_config"]["model_name_or_path"] or tree["run"]["name"]
         assert architecture.known(name), path.stem

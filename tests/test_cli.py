@@ -13,7 +13,9 @@ import pytest
 from conftest import LLAMA, ROOT, SHORT
 from terminals import on_a_terminal
 
-from launcher import catalogue, cli, yamlio
+from launcher.cli import main as cli
+from launcher.common import yaml_io
+from launcher.config import catalogue
 
 MICRO = "recipes.training_config.training_args.micro_train_batch_size"
 
@@ -51,7 +53,7 @@ def test_a_word_that_two_recipes_end_in_is_a_problem(recipes, monkeypatch):
 def test_a_recipe_s_file_may_have_any_name(recipes):
     path = Path("it's {my} recipe, (1).yaml")
     path.write_text("defaults:\n  - /recipes/training/tiny/tiny_lm_cpu@_here_\n  - _self_\nrun: {name: mine}\n")
-    assert yamlio.load(recipes("show", str(path))[1])["run"]["name"] == "mine"
+    assert yaml_io.load(recipes("show", str(path))[1])["run"]["name"] == "mine"
 
 
 COMMANDS = [name for commands in cli._COMMANDS.values() for name in commands]

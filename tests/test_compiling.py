@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT
 
-from launcher import catalogue
-from launcher.problems import Problem
-from launcher.sweep import Checked
+from launcher.cli.sweep import Checked
+from launcher.common.problems import Problem
+from launcher.config import catalogue
 
 
 def test_check_says_what_is_right(recipes):
@@ -69,7 +69,7 @@ def test_check_annotates_the_file_and_line_for_github(recipes):
 
 
 def test_an_annotation_escapes_what_would_end_it(recipes, monkeypatch):
-    from launcher.commands import checked
+    from launcher.cli.commands import checked
 
     problem = Problem("E999", "a,b:c", "100% wrong\nreally", where="/x,y.yaml:7")
     monkeypatch.setattr(checked, "checked", lambda *_: Checked("r", Path("r"), None, False, 0, (problem,)))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from conftest import LLAMA, LLAMA_K8S, ROOT
 
-from launcher.compose import compose
-from launcher.problems import ProblemsFound
+from launcher.common.problems import ProblemsFound
+from launcher.config.compose import compose
 
 SCALE_3 = "recipes.scale_config.3.training_config.training_args"
 PUBLISHED = ROOT / "tests" / "golden" / "llama_published_values.json"
@@ -53,7 +53,7 @@ def test_every_leaf_knows_where_it_came_from():
 
 
 def test_origins_cover_every_leaf():
-    from launcher.scales import leaves
+    from launcher.model.config_tree import leaves
 
     composition = compose(LLAMA_K8S, Path.cwd())
     without = [p for p, _ in leaves(composition.tree) if p not in composition.origins]

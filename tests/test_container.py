@@ -18,11 +18,13 @@ import psutil
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
-from launcher import cli, container, yamlio
 from launcher.backends.local.agent import Agent, AgentUnreachable, StartOrder
-from launcher.backends.local.terms import AgentState
-from launcher.commands.governance import write
-from launcher.problems import ProblemsFound
+from launcher.backends.local.operator_types import AgentState
+from launcher.bundle import container
+from launcher.cli import main as cli
+from launcher.cli.commands.governance import write
+from launcher.common import yaml_io
+from launcher.common.problems import ProblemsFound
 
 BASE = "me/torch:2.9.0"
 OWN = ("cluster.runtime=launcher", f"container={BASE}")
@@ -196,7 +198,7 @@ def test_the_image_trains_a_recipe_with_what_is_in_it(built, work, prepare):
     job = prepare("recipes=training/tiny/tiny_lm_cpu", "recipes.training_config.training_args.max_epochs=1")
     configs = work / "configs"
     configs.mkdir()
-    (configs / "config.yaml").write_text(yamlio.dump(job.scales[0].config))
+    (configs / "config.yaml").write_text(yaml_io.dump(job.scales[0].config))
     words = ["-m", "launcher.runtime.entrypoint", f"--config-path={configs}"]
     variables = {"NPROC_PER_NODE": "1", "RECIPES_RUN_DIR": str(work), "OMP_NUM_THREADS": "1"}
     with Pod(built, work, words, **variables) as pod:
@@ -208,7 +210,7 @@ def test_a_pod_that_waits_for_the_operator_ends_at_once(built, work, render):
     words = ("recipes=training/tiny/tiny_lm_cpu", "++recipes.elastic_policy.is_elastic=true")
     start = work / "start.sh"
     manifest = render(*words, "cluster=k8s", "instance_type=ml.m5.2xlarge", *OWN).files["manifests/configmap.yaml"]
-    start.write_text(yamlio.load(manifest)["data"]["start.sh"])
+    start.write_text(yaml_io.load(manifest)["data"]["start.sh"])
     with Pod(built, work, ["train.py", "0"], start=("/bin/bash", start), NPROC_PER_NODE="1") as pod:
         pod.until(lambda: pod.state() is AgentState.READY)
         pod.main_process().send_signal(signal.SIGTERM)
@@ -226,10 +228,10 @@ def test_a_pod_that_is_deleted_saves_what_it_trained_since_its_last_checkpoint(b
     )
     cluster = ("cluster=k8s", "instance_type=ml.m5.2xlarge", *OWN)
     start = work / "start.sh"
-    start.write_text(yamlio.load(render(*words, *cluster).files["manifests/configmap.yaml"])["data"]["start.sh"])
+    start.write_text(yaml_io.load(render(*words, *cluster).files["manifests/configmap.yaml"])["data"]["start.sh"])
     configs = work / "configs"
     configs.mkdir()
-    (configs / "config.yaml").write_text(yamlio.dump(prepare(*words).scales[0].config))
+    (configs / "config.yaml").write_text(yaml_io.dump(prepare(*words).scales[0].config))
     program = ["-m", "launcher.runtime.entrypoint", f"--config-path={configs}"]
     variables = {"NPROC_PER_NODE": "2", "RECIPES_RUN_DIR": str(work), "OMP_NUM_THREADS": "1"}
     variables["HYPERPOD_SIGNAL_COORDINATION"] = "distributed"
@@ -290,7 +292,7 @@ def test_what_is_installed_is_what_the_agent_needs():
 def test_the_library_is_the_runtime_and_no_more():
     library = {Path(name): text for name, text in container.files(BASE).items() if name.startswith("lib/launcher/")}
     places = {path.relative_to("lib/launcher"): text for path, text in library.items()}
-    assert {path.parts[0] for path in places} == {"__init__.py", "backends", "contract.py", "prctl.py", "runtime"}
+    assert {path.parts[0] for path in places} == {"__init__.py", "backends", "common", "runtime"}
     for path, text in places.items():
         assert (ROOT / "launcher" / path).read_text(encoding="utf-8") == text
     runtime = {path.relative_to(ROOT / "launcher") for path in (ROOT / "launcher/runtime").rglob("*.py")}
@@ -339,7 +341,7 @@ def test_the_command_writes_a_folder_to_build_in(tmp_path, capsys):
 
 
 def pod_of(bundle):
-    job = yamlio.load(bundle.files["manifests/job.yaml"])
+    job = yaml_io.load(bundle.files["manifests/job.yaml"])
     spec = job["spec"].get("replicaSpecs") or list(job["spec"]["pytorchReplicaSpecs"].values())
     (found,) = spec[0]["template"]["spec"]["containers"]
     return found

@@ -18,9 +18,10 @@ import pytest
 from conftest import ROOT
 from whole_jobs import bundle_of, start, wait_for
 
-from launcher import cli, own_flags, run
 from launcher.backends.local.state import read_snapshot
-from launcher.specs import JobState
+from launcher.cli import launch, own_flags
+from launcher.cli import main as cli
+from launcher.model.job_spec import JobState
 
 PAGES = ("README.md", "examples/README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 A_JOB = {"results/<job>", "<job>"}
@@ -90,7 +91,7 @@ def carry_out(words: Sequence[str]) -> int:
         return cli.run(words[1:])
     assert words[1] == "main.py"
     given = [*(word for word in words[2:] if word != "dry_run=true"), "dry_run=true"]
-    return own_flags.serve(given, run.main) if any(word.startswith("-") for word in given) else run.main(given)
+    return own_flags.serve(given, launch.main) if any(word.startswith("-") for word in given) else launch.main(given)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_a_command_in_the_pages_for_a_job_is_taken(command, job, capsys):
     is_busy = words[0] in ("launch", "wait")  # the one is refused, the other would wait for the last test
     if words[0] == "wait":
         words += ["--timeout", "1"]
-    assert cli.run(words) == (run.USER_ERROR if is_busy else command.exit_code), capsys.readouterr().err
+    assert cli.run(words) == (launch.USER_ERROR if is_busy else command.exit_code), capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "make"], ids=str)

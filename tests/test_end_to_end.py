@@ -44,7 +44,7 @@ def test_one_run_holds_the_curve_and_it_falls(trained):
 
 
 def test_the_bundle_is_what_was_rendered(trained):
-    from launcher import bundle as bundles
+    from launcher.bundle import store as bundles
 
     folder, _ = trained
     bundles.read(bundle_of(folder))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT, SHORT
 
-from launcher import multirun
-from launcher.layout import value_text
-from launcher.problems import ProblemsFound
-from launcher.scales import MOST_SIZES
+from launcher.common.problems import ProblemsFound
+from launcher.common.text_table import value_text
+from launcher.config import multirun
+from launcher.model.config_tree import MOST_SIZES
 
 MAIN = (sys.executable, str(ROOT / "main.py"))
 RECIPES = (sys.executable, "-m", "launcher")
@@ -72,7 +72,7 @@ def test_ctrl_c_while_a_program_imports_is_exit_code_130(name, imports, tmp_path
         text=True,
     )  # fmt: skip
     said = iter(process.stderr)
-    next(line for line in said if line.endswith(" launcher.process\n"))
+    next(line for line in said if line.endswith(" launcher.common.process\n"))
     list(itertools.islice(said, imports))
     process.send_signal(signal.SIGINT)
     rest = "".join(said)

@@ -8,9 +8,12 @@ from conftest import ELASTIC, LLAMA_K8S, ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import cli, governance, instances, teams, yamlio
-from launcher.governance import Quota, UnreadableQuantity, amount, exceeds, limits_growth
-from launcher.problems import ProblemsFound
+from launcher.cli import main as cli
+from launcher.common import yaml_io
+from launcher.common.problems import ProblemsFound
+from launcher.governance import quotas, team_manifests
+from launcher.governance.quotas import Quota, UnreadableQuantity, amount, exceeds, limits_growth
+from launcher.model import instances
 
 P5 = ("team=research", "instance_type=ml.p5.48xlarge", "nodes=8")
 SHARED = (*P5, "cohort=shared", "borrow_nodes=4", "weight=3")
@@ -19,12 +22,12 @@ CRDS = ROOT.parent / "shared" / "facts" / "kueue-crds"
 """Kueue's own CRDs, config/components/crd/bases of its repository, which are not part of this one."""
 
 
-@pytest.fixture(scope="module", params=teams.KUEUE_VERSIONS)
+@pytest.fixture(scope="module", params=team_manifests.KUEUE_VERSIONS)
 def schemas(request):
     """Return a version of Kueue's API, and its schemas by kind."""
     if not CRDS.is_dir():
         pytest.skip(f"Kueue's CRDs are not there: {CRDS.name}")
-    specs = [yamlio.load(file.read_text(encoding="utf-8"))["spec"] for file in CRDS.glob("*.yaml")]
+    specs = [yaml_io.load(file.read_text(encoding="utf-8"))["spec"] for file in CRDS.glob("*.yaml")]
     return request.param, {
         spec["names"]["kind"]: version["schema"]["openAPIV3Schema"]
         for spec in specs
@@ -34,9 +37,9 @@ def schemas(request):
 
 
 def objects(*words):
-    files = teams.files(teams.read(words))
+    files = team_manifests.files(team_manifests.read(words))
     assert list(files) == sorted(files)
-    return [each for text in files.values() for each in yamlio.load_documents(text)]
+    return [each for text in files.values() for each in yaml_io.load_documents(text)]
 
 
 def one(kind, *words, ends=""):
@@ -46,7 +49,7 @@ def one(kind, *words, ends=""):
 
 def problems(*words):
     with pytest.raises(ProblemsFound) as caught:
-        teams.read(words)
+        team_manifests.read(words)
     return {problem.path: problem for problem in caught.value.problems}
 
 
@@ -165,7 +168,7 @@ def test_the_scheduler_preempts_nothing_beside_kueue(words, policy):
 
 
 def test_a_cohort_is_read_in_both_versions_of_a_queue():
-    for version in teams.KUEUE_VERSIONS:
+    for version in team_manifests.KUEUE_VERSIONS:
         queue = one("ClusterQueue", *SHARED, f"kueue_version={version}")
         assert Quota.of_queue(queue).hard["requests.nvidia.com/gpu"] == "96"
         del queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["borrowingLimit"]
@@ -196,7 +199,7 @@ def test_the_service_account_acts_as_the_iam_role():
 def test_the_disruption_budget_knows_the_pods_of_our_jobs(render):
     queue = one("LocalQueue", *P5)["metadata"]["name"]
     files = render(*LLAMA_K8S, f"cluster.queue_name={queue}").files
-    (part,) = yamlio.load(files["manifests/job.yaml"])["spec"]["replicaSpecs"]
+    (part,) = yaml_io.load(files["manifests/job.yaml"])["spec"]["replicaSpecs"]
     labels = part["template"]["metadata"]["labels"]
     selector = one("PodDisruptionBudget", *P5)["spec"]["selector"]["matchLabels"]
     assert selector and selector.items() <= labels.items()
@@ -237,7 +240,7 @@ def strict(schema):
 def test_the_schemas_refuse_a_field_that_kueue_does_not_know(schemas):
     jsonschema = pytest.importorskip("jsonschema")
     version, schemas = schemas
-    (other,) = {*teams.KUEUE_VERSIONS} - {version}
+    (other,) = {*team_manifests.KUEUE_VERSIONS} - {version}
     queue = one("ClusterQueue", *SHARED, f"kueue_version={other}")
     with pytest.raises(jsonschema.ValidationError, match="cohort"):
         jsonschema.Draft202012Validator(strict(schemas["ClusterQueue"])).validate(queue)
@@ -306,7 +309,7 @@ def test_a_fault_of_a_team_is_a_problem_at_its_key(words, path):
 
 
 def test_the_longest_team_has_a_queue_that_is_a_label_value():
-    team = teams.read((f"team={'a' * 40}", *P5[1:]))
+    team = team_manifests.read((f"team={'a' * 40}", *P5[1:]))
     assert len(team.queue) == 63
 
 
@@ -323,7 +326,7 @@ def test_no_group_leaves_its_place_in_the_yaml(group):
 def test_the_command_prints_what_kubectl_takes_and_never_overwrites(tmp_path, capsys):
     assert cli.run(["governance", *P5]) == 0
     printed = capsys.readouterr().out
-    assert list(map(str, yamlio.load_documents(printed))) == list(map(str, objects(*P5)))
+    assert list(map(str, yaml_io.load_documents(printed))) == list(map(str, objects(*P5)))
     assert cli.run(["governance", *P5, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["items"] == objects(*P5)
     out = str(tmp_path / "gov")
@@ -355,7 +358,7 @@ def test_teams_of_one_command_share_the_clusters_objects(capsys, words, key, cou
     assert code == (2 if count else 0)
     assert (printed.out == "") is bool(count)
     if not count:
-        names = [o["metadata"]["name"] for o in yamlio.load_documents(printed.out) if o["kind"] == "Namespace"]
+        names = [o["metadata"]["name"] for o in yaml_io.load_documents(printed.out) if o["kind"] == "Namespace"]
         assert names == ["hyperpod-ns-research", "hyperpod-ns-b"]
 
 
@@ -365,13 +368,15 @@ def test_a_context_without_the_cluster_option_is_a_problem(capsys):
 
 
 def test_words_before_the_first_team_are_every_teams():
-    found = teams.read_all(["instance_type=g5.xlarge", "nodes=2", "team=a", "team=b", "weight=3"])
+    found = team_manifests.read_all(["instance_type=g5.xlarge", "nodes=2", "team=a", "team=b", "weight=3"])
     assert [(team.team, team.nodes, team.weight) for team in found] == [("a", 2, 1), ("b", 2, 3)]
 
 
 def test_faults_of_several_teams_name_their_team():
     with pytest.raises(ProblemsFound) as caught:
-        teams.read_all(["instance_type=g5.xlarge", "team=a", "nodes=0", "team=a", "nodes=1", "team=b", "nodes=x"])
+        team_manifests.read_all(
+            ["instance_type=g5.xlarge", "team=a", "nodes=0", "team=a", "nodes=1", "team=b", "nodes=x"]
+        )
     assert [problem.path for problem in caught.value.problems] == ["team=a nodes", "team=b nodes", "team=a"]
 
 
@@ -408,10 +413,10 @@ def test_the_command_without_a_team_says_what_it_needs(capsys):
 def job(render):
     """Return a function from overrides to the parsed job."""
     batch = "recipes.training_config.training_args.train_batch_size=128"
-    return lambda *words: yamlio.load(render(*LLAMA_K8S, batch, *words).files["manifests/job.yaml"])
+    return lambda *words: yaml_io.load(render(*LLAMA_K8S, batch, *words).files["manifests/job.yaml"])
 
 
-def quotas(nodes, *words):
+def quotas_of(nodes, *words):
     made = objects("team=a", "instance_type=p5.48xlarge", f"nodes={nodes}", *words)
     ranges = [o for o in made if o["kind"] == "LimitRange"]
     found = [Quota.of_namespace(o, ranges) for o in made if o["kind"] == "ResourceQuota"]
@@ -427,12 +432,12 @@ SIZED = (
 
 
 def test_a_job_fits_the_quota_that_was_made_for_it(job):
-    for quota in quotas(8):
+    for quota in quotas_of(8):
         assert exceeds(job(*SIZED), quota) == limits_growth(job(*SIZED), quota) == ()
 
 
 def test_a_job_whose_smallest_size_is_more_than_the_quota_is_refused(job):
-    for quota in quotas(1):
+    for quota in quotas_of(1):
         found = exceeds(job(*SIZED), quota)
         gpus = [problem for problem in found if "gpu" in problem.message]
         assert {problem.code for problem in found} == {"E364"}
@@ -443,7 +448,7 @@ def test_a_job_whose_smallest_size_is_more_than_the_quota_is_refused(job):
 
 
 def test_an_elastic_job_that_cannot_grow_to_its_largest_size_is_a_notice(job):
-    for quota in quotas(4):
+    for quota in quotas_of(4):
         assert exceeds(job(*SIZED), quota) == ()
         (notice,) = limits_growth(job(*SIZED), quota)
         assert notice.code == "N123" and "holds 4 nodes" in notice.message and "8" in notice.message
@@ -451,8 +456,8 @@ def test_an_elastic_job_that_cannot_grow_to_its_largest_size_is_a_notice(job):
 
 def test_a_static_job_needs_all_of_its_nodes(job):
     static = job("recipes.trainer.num_nodes=2")
-    assert all(exceeds(static, quota) == () for quota in quotas(2))
-    for quota in quotas(1):
+    assert all(exceeds(static, quota) == () for quota in quotas_of(2))
+    for quota in quotas_of(1):
         assert {problem.path for problem in exceeds(static, quota)} == {"recipes.trainer.num_nodes"}
 
 
@@ -460,9 +465,9 @@ def test_both_parts_of_a_job_with_two_priorities_count(job):
     tiers = (
         "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"
     )
-    for quota in quotas(1):
+    for quota in quotas_of(1):
         assert exceeds(job(*SIZED, tiers), quota)
-    assert all(exceeds(job(*SIZED, tiers), quota) == () for quota in quotas(2))
+    assert all(exceeds(job(*SIZED, tiers), quota) == () for quota in quotas_of(2))
 
 
 def test_a_pod_that_does_not_state_what_a_quota_bounds_is_refused(job):
@@ -476,15 +481,15 @@ def test_a_pod_that_does_not_state_what_a_quota_bounds_is_refused(job):
 
 def test_what_a_queue_does_not_cover_is_never_admitted(job):
     huge = job("++recipes.resources={hugepages: 5120Mi, memory: 100Gi}")
-    queue = quotas(8)[-1]
+    queue = quotas_of(8)[-1]
     (problem,) = exceeds(huge, queue)
     assert (problem.code, problem.path) == ("E365", "cluster.queue_name")
     assert "hugepages-2Mi" in problem.message
-    assert exceeds(huge, quotas(8, "hugepages_mib_per_node=5120")[-1]) == ()
+    assert exceeds(huge, quotas_of(8, "hugepages_mib_per_node=5120")[-1]) == ()
 
 
 def test_a_request_above_the_limit_that_the_namespace_gives_is_a_problem(job):
-    compute, *_ = quotas(8, "memory_gib_per_node=500")
+    compute, *_ = quotas_of(8, "memory_gib_per_node=500")
     (problem,) = exceeds(job(), compute)
     assert (problem.code, problem.path) == ("E365", "recipes.resources.memory")
     assert problem.remedy == "recipes.resources.memory=500Gi"
@@ -492,7 +497,7 @@ def test_a_request_above_the_limit_that_the_namespace_gives_is_a_problem(job):
 
 
 def test_a_queue_of_accelerators_alone_takes_jobs_that_request_no_part_of_a_node(job):
-    queue = quotas(8)[-1]
+    queue = quotas_of(8)[-1]
     only_gpus = Quota(queue.name, {"requests.nvidia.com/gpu": "64"}, is_queue=True)
     (problem,) = exceeds(job(), only_gpus)
     assert (problem.code, problem.remedy) == ("E365", "cluster.request_node_share=false")
@@ -501,7 +506,7 @@ def test_a_queue_of_accelerators_alone_takes_jobs_that_request_no_part_of_a_node
 
 def test_more_memory_than_the_quota_counts_is_refused_at_that_number_of_nodes(job):
     static = job("recipes.trainer.num_nodes=2", "++recipes.resources.memory=1000Gi")
-    (requests, limits), *_ = (exceeds(static, quota) for quota in quotas(3))
+    (requests, limits), *_ = (exceeds(static, quota) for quota in quotas_of(3))
     assert requests.message.startswith("2 nodes need 2000Gi requests.memory")
     assert requests.remedy == limits.remedy == "recipes.trainer.num_nodes=1"
 
@@ -559,5 +564,5 @@ def test_what_is_no_quantity_is_refused(text):
 @given(st.integers(1, 10**12), st.sampled_from(["", "m", "k", "M", "Gi", "Mi", "Ti"]))
 def test_a_shown_amount_is_never_less_than_what_is_needed(number, suffix):
     value = amount(f"{number}{suffix}")
-    shown = amount(governance._shown(value))
+    shown = amount(quotas._shown(value))
     assert value <= shown < value + Fraction(1, 1000)

@@ -5,8 +5,10 @@ import json
 import pytest
 from conftest import LLAMA_K8S, ROOT
 
-from launcher import instances, teams, yamlio
-from launcher.problems import ProblemsFound
+from launcher.common import yaml_io
+from launcher.common.problems import ProblemsFound
+from launcher.governance import team_manifests
+from launcher.model import instances
 
 TABLE = instances.table()
 BATCH = "recipes.training_config.training_args.train_batch_size"
@@ -16,7 +18,9 @@ SM_JOBS = (
     "cluster.sm_jobs_config.output_path=s3://results/out",
 )
 LINES = [
-    line for line in (ROOT / "launcher/instances.csv").read_text(encoding="utf-8").splitlines() if line[0] != "#"
+    line
+    for line in (ROOT / "launcher/model/instances.csv").read_text(encoding="utf-8").splitlines()
+    if line[0] != "#"
 ]
 HEAD = LINES[0].split(",")
 ROWS = [dict(zip(HEAD, line.split(",", len(HEAD) - 1), strict=True)) for line in LINES[1:]]
@@ -41,11 +45,11 @@ def test_the_table_has_every_instance_type_of_the_api(use, enumeration):
     model = session.get_session().get_service_model("sagemaker")
     listed = set(model.shape_for(enumeration).enum)
     known = {name for name, instance in TABLE.items() if use in instance.use}
-    assert known == listed, f"add to launcher/instances.csv: {sorted(listed - known)}"
+    assert known == listed, f"add to launcher/model/instances.csv: {sorted(listed - known)}"
 
 
 def test_every_row_has_a_source_that_the_file_explains():
-    text = (ROOT / "launcher/instances.csv").read_text(encoding="utf-8").partition("# Sources:")[2]
+    text = (ROOT / "launcher/model/instances.csv").read_text(encoding="utf-8").partition("# Sources:")[2]
     explained = {line.split()[1] for line in text.splitlines() if line.startswith("#   ") and line[4] != " "}
     used = {source.partition("[")[0] for row in ROWS for source in row["sources"].split(";")}
     assert len(ROWS) == len(TABLE) == 316
@@ -114,7 +118,7 @@ def test_a_described_type_is_planned_and_rendered(prepare, render):
     assert (job.resources.accelerators, job.resources.efa, job.nproc_per_node) == (8, 16, 8)
     assert "16 accelerators, 16 processes, 32 EFA devices, 256 vCPUs, 4096 GiB" in codes(job)["N161"]
     bundle = render(*words)
-    (spec,) = yamlio.load(bundle.files["manifests/job.yaml"])["spec"]["replicaSpecs"]
+    (spec,) = yaml_io.load(bundle.files["manifests/job.yaml"])["spec"]["replicaSpecs"]
     (container,) = spec["template"]["spec"]["containers"]
     assert container["resources"]["requests"] == {
         "nvidia.com/gpu": 8,
@@ -176,10 +180,10 @@ def test_a_training_job_takes_a_type_that_is_newer_than_the_api_file(render):
 def test_governance_takes_a_described_type():
     words = ("team=a", "instance_type=p9.48xlarge", "nodes=2")
     with pytest.raises(ProblemsFound, match="E230"):
-        teams.read(words)
+        team_manifests.read(words)
     with pytest.raises(ProblemsFound, match="E234"):
-        teams.read((*words, "instance_specs=[{name: p9.48xlarge}]"))
-    files = teams.files(teams.read((*words, f"instance_specs=[{P9}]")))
+        team_manifests.read((*words, "instance_specs=[{name: p9.48xlarge}]"))
+    files = team_manifests.files(team_manifests.read((*words, f"instance_specs=[{P9}]")))
     assert "nvidia.com/gpu: '32'" in "".join(files.values()).replace('"', "'")
 
 
@@ -253,7 +257,7 @@ def test_every_command_says_that_a_type_is_unknown(recipes, words):
 
 
 def test_nodes_of_an_unknown_type_are_a_notice():
-    from launcher import instance_notices
+    from launcher.rules import instance_notices
 
     (notice,) = instance_notices.unknown_nodes(["ml.p9.48xlarge", "ml.p5.48xlarge", None, "ml.p9.48xlarge"])
     assert "ml.p9.48xlarge" in notice.message and "p5" not in notice.message

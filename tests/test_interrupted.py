@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from whole_jobs import finish, left_behind, mlflow_run, start, wait_for
 
-from launcher import interrupts
+from launcher.common import interrupts
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 
@@ -145,8 +145,9 @@ def test_a_sweep_that_a_signal_ends_starts_no_further_job(tmp_path, steps):
 
 def test_only_streams_that_nobody_reads_are_muted(tmp_path):
     code = (
-        "import os, sys, launcher.interrupts as i; reader, writer = os.pipe(); os.dup2(writer, 1); os.close(reader);"
-        "os.close(writer); i.mute_lost_streams(); print('lost', flush=True); print('kept', file=sys.stderr)"
+        "import os, sys, launcher.common.interrupts as i; reader, writer = os.pipe(); os.dup2(writer, 1);"
+        "os.close(reader); os.close(writer); i.mute_lost_streams();"
+        "print('lost', flush=True); print('kept', file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "kept\n")

@@ -15,13 +15,16 @@ from pathlib import Path
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT, frozen_context
 
-from launcher import bundle as bundles
-from launcher import cli, diff, jobs, pipeline, removal, run
+from launcher import pipeline
 from launcher.backends.local.state import LOCK_FILE
-from launcher.contract import JOB_FILE, NAME_FILE
-from launcher.job_list import STATES, ListedJob
-from launcher.problems import Problem, ProblemsFound, fail
-from launcher.specs import Bundle, JobHandle, JobState, JobStatus
+from launcher.bundle import store as bundles
+from launcher.cli import diff, launch
+from launcher.cli import main as cli
+from launcher.common.names import JOB_FILE, NAME_FILE
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.jobs import registry, removal
+from launcher.jobs.listing import STATES, ListedJob
+from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 
 UNTRACKED = "recipes.training_config.mlflow.enabled=false"
 NOW = datetime.now(UTC)
@@ -55,7 +58,7 @@ def results(tmp_path, monkeypatch):
             shutil.copytree(dry, folder)
         backend = "local" if state == "failed" else "k8s"
         handle = JobHandle(backend, state, folder, native_id=state, namespace="team", context="prod", uid=state)
-        jobs.write(folder, jobs.JobRecord(handle, "digest", at(age), "ada"))
+        registry.write(folder, registry.JobRecord(handle, "digest", at(age), "ada"))
     return tmp_path / "results"
 
 
@@ -218,8 +221,8 @@ def test_a_job_that_runs_here_is_kept_though_its_record_says_nothing_of_it(resul
 def test_a_job_that_is_launched_meanwhile_is_kept(results, cluster):
     chosen = removal.named(results, ["failed", "dry"])
     cluster.changes["failed"] = "running"
-    jobs.write(results / "failed", replace(jobs.read(results / "failed"), ended=None))  # as a launch does
-    with jobs.launching(results / "dry"):
+    registry.write(results / "failed", replace(registry.read(results / "failed"), ended=None))  # as a launch does
+    with registry.launching(results / "dry"):
         outcome = []
         thread = threading.Thread(target=lambda: outcome.extend(map(removal.remove, chosen.removable)))
         thread.start()
@@ -271,7 +274,7 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
     assert diff.of_bundle(bundles.locate("baseline"), None, is_sized=False).title.startswith(str(folder))
     assert "baseline" in bundles.job_names()
     handle = JobHandle("local", folder.name, folder.resolve(), native_id="1")
-    jobs.record(Bundle(folder.name, folder, {}, digest), handle, "ada")
+    registry.record(Bundle(folder.name, folder, {}, digest), handle, "ada")
     assert cli.run(["status", "baseline"]) == 0
     assert "name      baseline\n" in capsys.readouterr().out
     assert cli.run(["status", "baseline", "--json"]) == 0
@@ -310,7 +313,7 @@ def test_a_name_that_cannot_be_given_is_a_problem_and_nothing_is_written(tmp_pat
 
 def test_faults_of_the_name_and_of_the_recipe_are_reported_together(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run.main(["dry_run=true", "recipes.nonsense=1"], "a b") == 2
+    assert launch.main(["dry_run=true", "recipes.nonsense=1"], "a b") == 2
     err = capsys.readouterr().err
     assert "E717 --name" in err and "E101 recipes.nonsense" in err and not Path("results").exists()
 
@@ -321,7 +324,7 @@ def test_a_bundle_is_named_when_it_is_rendered_or_launched(recipes, monkeypatch)
     assert recipes("render", "tiny_lm_cpu", UNTRACKED, "--name", "x", "--stdout")[0] == 2
     (folder,) = Path("results").iterdir()
     launched = []
-    monkeypatch.setattr(run, "launch", lambda bundle, *_, **__: launched.append(bundle.digest) or 0)
+    monkeypatch.setattr(launch, "launch", lambda bundle, *_, **__: launched.append(bundle.digest) or 0)
     assert recipes("launch", "first", "--name", "second")[0] == 0
     assert launched == [bundles.read(folder)[0].digest]
     assert bundles.given_name(folder) == "second" and (folder / NAME_FILE).read_text() == "second\n"
@@ -330,7 +333,7 @@ def test_a_bundle_is_named_when_it_is_rendered_or_launched(recipes, monkeypatch)
     def refuse(*_, **__):
         raise fail("E405", "cluster", "this bundle's job is running already")
 
-    monkeypatch.setattr(run, "launch", refuse)
+    monkeypatch.setattr(launch, "launch", refuse)
     assert recipes("launch", "second", "--name", "third")[0] == 2
     assert bundles.given_name(folder) == "second"
     (folder / NAME_FILE).unlink()
@@ -339,7 +342,7 @@ def test_a_bundle_is_named_when_it_is_rendered_or_launched(recipes, monkeypatch)
 
 
 def test_of_two_jobs_that_are_named_alike_at_once_one_is_refused(results):
-    from launcher import job_names
+    from launcher.jobs import job_names
 
     outcomes = []
 

@@ -14,15 +14,18 @@ import pytest
 from conftest import frozen_context
 from launch_records import Job
 
-from launcher import bundle as bundles
-from launcher import cli, job_list, jobs, pipeline, run, tracking
-from launcher.backends.base import RANK_0
+from launcher import pipeline
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.sagemaker.backend import SageMakerBackend
-from launcher.contract import JOB_FILE
-from launcher.interrupts import Interrupted
-from launcher.problems import Problem, ProblemsFound, fail
-from launcher.specs import JobEvent, JobHandle, JobState, JobStatus, LogSelection
+from launcher.bundle import store as bundles
+from launcher.cli import launch
+from launcher.cli import main as cli
+from launcher.common.interrupts import Interrupted
+from launcher.common.names import JOB_FILE
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.jobs import listing, registry, tracking
+from launcher.model.backend import RANK_0
+from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogSelection
 
 NAME = "tiny-lm-cpu-abcde"
 MAIN = (
@@ -120,7 +123,7 @@ def bundle(tmp_path, monkeypatch):
 
 @pytest.fixture
 def record(bundle):
-    return jobs.record(bundle, handle_of(bundle.directory), "ada")
+    return registry.record(bundle, handle_of(bundle.directory), "ada")
 
 
 @pytest.fixture
@@ -135,7 +138,7 @@ def on(monkeypatch):
 
 
 def test_a_record_is_read_as_it_was_written_and_leaves_the_bundle_as_it_was_reviewed(bundle, record):
-    assert jobs.read(bundle.directory) == record
+    assert registry.read(bundle.directory) == record
     assert (record.digest, record.user, record.ended) == (bundle.digest, "ada", None)
     assert bundles.read(bundle.directory)[0].digest == bundle.digest
     assert [path.name for path in bundle.directory.iterdir() if path.name.startswith(".")] == []
@@ -150,13 +153,13 @@ def test_a_record_that_is_being_written_is_no_change_of_the_bundle(bundle, recor
         return replaced(path, target)
 
     monkeypatch.setattr(Path, "replace", looking)
-    jobs.record(bundle, record.handle, "ada")
+    registry.record(bundle, record.handle, "ada")
     assert seen == [bundle.digest]
 
 
 def test_a_bundle_may_move_with_its_record(bundle, record):
     moved = bundle.directory.rename(bundle.directory.with_name("elsewhere"))
-    assert jobs.submitted(moved).handle == replace(record.handle, bundle_dir=moved.resolve())
+    assert registry.submitted(moved).handle == replace(record.handle, bundle_dir=moved.resolve())
 
 
 def damaged(**changes):
@@ -185,10 +188,10 @@ def test_a_damaged_record_is_a_problem_and_hides_no_other_job(bundle, record, da
     path = bundle.directory / JOB_FILE
     path.write_text(damage(path.read_text()))
     with pytest.raises(ProblemsFound, match="E711"):
-        jobs.submitted(bundle.directory)
-    (faulty, sound) = job_list.listing(Path("results"))
+        registry.submitted(bundle.directory)
+    (faulty, sound) = listing.listing(Path("results"))
     assert faulty.problem.code == "E711" and sound.record.handle.bundle_dir == other.resolve()
-    assert jobs.record(bundle, record.handle, "ada").handle == record.handle
+    assert registry.record(bundle, record.handle, "ada").handle == record.handle
 
 
 def test_nothing_is_submitted_where_it_could_not_be_recorded(bundle, on):
@@ -203,28 +206,28 @@ def test_a_job_that_runs_unrecorded_is_named(bundle, monkeypatch):
     def full(path, text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(jobs, "write_text", full)
+    monkeypatch.setattr(registry, "write_text", full)
     with pytest.raises(ProblemsFound, match=f"E710.*\n.*runs as {NAME}, unrecorded.*the disk is full"):
         pipeline.submit(bundle, Cluster(RUNNING))
 
 
 def test_how_a_job_ended_is_kept_when_its_cluster_forgets_it(record):
     folder = record.handle.bundle_dir
-    assert jobs.status(record, Cluster(FAILED)) == FAILED
+    assert registry.status(record, Cluster(FAILED)) == FAILED
     forgetful = Cluster(GONE)
-    assert jobs.status(jobs.submitted(folder), forgetful) == FAILED
-    assert list(jobs.changes(jobs.submitted(folder), forgetful)) == [FAILED]
-    assert jobs.settled(record, GONE, forgetful) == FAILED, "one that has the record from before learns it too"
+    assert registry.status(registry.submitted(folder), forgetful) == FAILED
+    assert list(registry.changes(registry.submitted(folder), forgetful)) == [FAILED]
+    assert registry.settled(record, GONE, forgetful) == FAILED, "one that has the record from before learns it too"
     assert forgetful.calls == []
 
 
 def test_a_job_that_nobody_saw_end_is_gone(record):
-    assert jobs.status(record, Cluster(GONE)) == GONE
+    assert registry.status(record, Cluster(GONE)) == GONE
 
 
 def test_a_cancelled_job_is_cancelled_for_those_that_only_see_it_gone(record):
-    assert jobs.cancel(record, Cluster(RUNNING), "ada") == JobStatus(JobState.CANCELLED, 0, "cancelled by ada")
-    assert jobs.settled(record, GONE, Cluster()).message == "cancelled by ada"
+    assert registry.cancel(record, Cluster(RUNNING), "ada") == JobStatus(JobState.CANCELLED, 0, "cancelled by ada")
+    assert registry.settled(record, GONE, Cluster()).message == "cancelled by ada"
 
 
 def test_a_job_that_ended_before_it_could_be_cancelled_has_ended_as_it_did(record):
@@ -232,49 +235,49 @@ def test_a_job_that_ended_before_it_could_be_cancelled_has_ended_as_it_did(recor
         def cancel(self, handle):
             self.statuses = [SUCCEEDED]
 
-    assert jobs.cancel(record, Late(RUNNING), "ada") == SUCCEEDED
+    assert registry.cancel(record, Late(RUNNING), "ada") == SUCCEEDED
 
 
 def test_the_end_of_an_earlier_job_is_not_written_to_the_record_of_the_next(bundle, record):
-    anew = jobs.record(bundle, replace(record.handle, uid="1-2-3"), "grace")
-    assert jobs.settled(record, FAILED, Cluster()) == FAILED
-    assert jobs.submitted(bundle.directory) == anew
+    anew = registry.record(bundle, replace(record.handle, uid="1-2-3"), "grace")
+    assert registry.settled(record, FAILED, Cluster()) == FAILED
+    assert registry.submitted(bundle.directory) == anew
 
 
 def test_an_end_that_cannot_be_kept_is_told_all_the_same(record, monkeypatch):
     def refuse(path, text):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(jobs, "write_text", refuse)
-    assert jobs.status(record, Cluster(FAILED)) == FAILED
+    monkeypatch.setattr(registry, "write_text", refuse)
+    assert registry.status(record, Cluster(FAILED)) == FAILED
 
 
 def test_commands_at_the_same_time_leave_one_whole_record_and_agree(record):
     ends = [FAILED, SUCCEEDED] * 8
     told = []
     threads = [
-        threading.Thread(target=lambda end=end: told.append(jobs.settled(record, end, Cluster()))) for end in ends
+        threading.Thread(target=lambda end=end: told.append(registry.settled(record, end, Cluster()))) for end in ends
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(told) == len(ends) and set(told) == {jobs.submitted(record.handle.bundle_dir).ended}
+    assert len(told) == len(ends) and set(told) == {registry.submitted(record.handle.bundle_dir).ended}
 
 
 def test_the_same_job_found_again_keeps_its_record(bundle, record):
     found = handle_of(bundle.directory, is_new=False)
-    assert jobs.record(bundle, found, "grace") == record
-    assert jobs.record(bundle, replace(found, uid="1-2-3"), "grace").user == "grace"
+    assert registry.record(bundle, found, "grace") == record
+    assert registry.record(bundle, replace(found, uid="1-2-3"), "grace").user == "grace"
 
 
 def test_a_cluster_that_refuses_is_asked_once_for_all_its_jobs(bundle, record):
     ended = bundle.directory.with_name("ended")
     for name in ("second", "third", "ended"):
         shutil.copytree(bundle.directory, bundle.directory.with_name(name))
-    jobs.settled(jobs.submitted(ended), FAILED, Cluster())
+    registry.settled(registry.submitted(ended), FAILED, Cluster())
     cluster = Cluster(refuses=Problem("E342", "cluster.kube_context", "does not answer"))
-    listed = tuple(job_list.with_statuses(job_list.listing(Path("results")), lambda name: cluster))
+    listed = tuple(listing.with_statuses(listing.listing(Path("results")), lambda name: cluster))
     assert cluster.calls == ["status"]
     problems = {each.name: each.problem and each.problem.code for each in listed}
     assert problems == {NAME: "E342", "second": "E342", "third": "E342", "ended": None}
@@ -294,7 +297,7 @@ def test_a_job_that_cannot_be_read_hides_no_other_job(bundle, record, problem):
                 raise ProblemsFound((problem,))
             return super().status(handle)
 
-    listed = job_list.with_statuses(job_list.listing(Path("results")), lambda name: Partly(RUNNING))
+    listed = listing.with_statuses(listing.listing(Path("results")), lambda name: Partly(RUNNING))
     assert {each.name: each.problem or each.status for each in listed} == {NAME: problem, "second": RUNNING}
 
 
@@ -444,7 +447,7 @@ def test_cancel_ends_a_job_once(record, on, capsys, monkeypatch):
 def test_a_job_that_was_never_launched_and_one_whose_cluster_refuses_are_problems(bundle, on, capsys, words):
     assert cli.run([*words, NAME]) == 2
     assert capsys.readouterr().err.startswith("E705")
-    jobs.record(bundle, handle_of(bundle.directory), "ada")
+    registry.record(bundle, handle_of(bundle.directory), "ada")
     on(Cluster(refuses=Problem("E343", "cluster.kube_context", "the cluster does not know you")))
     assert cli.run([*words, NAME]) == 2
     assert capsys.readouterr().err.startswith("E343")
@@ -456,14 +459,14 @@ def test_launch_returns_once_a_job_elsewhere_is_submitted(bundle, on, capsys):
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"submitted HyperPodPyTorchJob/{NAME} (namespace team, context prod)"
     assert any(line.startswith(f"recipes logs -f results/{NAME}") for line in out)
-    assert cluster.calls == ["submit"] and jobs.submitted(bundle.directory).handle.uid == "7-8-9"
+    assert cluster.calls == ["submit"] and registry.submitted(bundle.directory).handle.uid == "7-8-9"
 
 
 @pytest.mark.parametrize("status", [RUNNING, FAILED], ids=["runs", "failed"])
 def test_launching_the_same_bundle_again_says_that_nothing_was_submitted(bundle, on, capsys, status):
     on(Cluster(status))
     assert cli.run(["launch", NAME]) == 0
-    first = jobs.submitted(bundle.directory)
+    first = registry.submitted(bundle.directory)
     capsys.readouterr()
     assert cli.run(["launch", NAME]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -471,7 +474,7 @@ def test_launching_the_same_bundle_again_says_that_nothing_was_submitted(bundle,
     if status is FAILED:
         assert out[1].startswith("failed") and out[2].startswith(f"recipes launch --again results/{NAME}")
         first = replace(first, ended=FAILED, is_closed=True)
-    assert jobs.submitted(bundle.directory) == first
+    assert registry.submitted(bundle.directory) == first
 
 
 def test_a_job_that_succeeded_is_launched_again_only_where_that_is_asked_for(bundle, on, capsys, monkeypatch):
@@ -479,16 +482,16 @@ def test_a_job_that_succeeded_is_launched_again_only_where_that_is_asked_for(bun
     monkeypatch.setattr(tracking, "finish", lambda bundle, state: finished.append(state))
     cluster = on(Cluster(SUCCEEDED))
     assert cli.run(["launch", NAME]) == 0
-    first = jobs.submitted(bundle.directory)
+    first = registry.submitted(bundle.directory)
     assert cli.run(["launch", NAME]) == 2
     told = capsys.readouterr().err
     assert told.startswith(f"E715 results/{NAME}\n") and "has succeeded" in told and "--again" in told
-    assert jobs.submitted(bundle.directory) == replace(first, ended=SUCCEEDED, is_closed=True)
+    assert registry.submitted(bundle.directory) == replace(first, ended=SUCCEEDED, is_closed=True)
     assert finished == [JobState.SUCCEEDED] and cluster.calls == ["submit", "status"]
     cluster.statuses = [RUNNING]
     assert cli.run(["launch", NAME, "--again"]) == 0
     assert cluster.calls == ["submit", "status", "clear", "submit"]
-    anew = jobs.submitted(bundle.directory)
+    anew = registry.submitted(bundle.directory)
     assert anew.ended is None and not anew.is_closed
 
 
@@ -498,7 +501,7 @@ def test_a_job_that_may_not_be_launched_again_keeps_its_record(bundle, on, capsy
     cluster.clear = SageMakerBackend().clear
     assert cli.run(["launch", NAME, "--again"]) == 2
     assert capsys.readouterr().err.startswith("E716 job") and cluster.calls == ["submit", "status"]
-    assert jobs.submitted(bundle.directory).ended == SUCCEEDED
+    assert registry.submitted(bundle.directory).ended == SUCCEEDED
 
 
 def test_a_job_that_still_runs_or_was_never_launched_takes_again_as_well(bundle, on):
@@ -516,7 +519,7 @@ def test_with_wait_a_launch_follows_to_the_end(bundle, on, capsys, last, code):
     assert QUEUED.message in told.out and "hello" in told.out.splitlines()
     assert told.out.splitlines()[-1] == f"logs: recipes logs results/{NAME}"
     assert last.state.value in (told.out + told.err)
-    assert jobs.submitted(bundle.directory).ended == last
+    assert registry.submitted(bundle.directory).ended == last
 
 
 def test_the_log_of_a_job_that_ended_before_it_was_seen_to_run_is_shown(bundle, on, capsys):
@@ -534,7 +537,7 @@ def test_a_log_that_cannot_be_read_hides_no_end(bundle, on, capsys):
     assert cli.run(["launch", NAME, "--wait"]) == 3
     told = capsys.readouterr()
     assert "pods/log is forbidden" in told.err and FAILED.message in told.err
-    assert jobs.submitted(bundle.directory).ended == FAILED
+    assert registry.submitted(bundle.directory).ended == FAILED
 
 
 def test_launches_of_one_bundle_take_turns(bundle, on, capsys):
@@ -550,7 +553,7 @@ def test_launches_of_one_bundle_take_turns(bundle, on, capsys):
             return handle
 
     cluster = on(Slow(QUEUED))
-    threads = [threading.Thread(target=lambda: run.launch(bundle, "k8s")) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: launch.launch(bundle, "k8s")) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -567,7 +570,7 @@ def test_launches_of_one_bundle_take_turns(bundle, on, capsys):
 )
 def test_a_launch_that_is_refused_does_not_end_the_run_of_a_job_that_goes_on(bundle, monkeypatch, statuses, told):
     if statuses:
-        jobs.record(bundle, handle_of(bundle.directory), "ada")
+        registry.record(bundle, handle_of(bundle.directory), "ada")
 
     class Refusing(Cluster):
         def submit(self, bundle):
@@ -600,7 +603,7 @@ def test_a_signal_leaves_a_job_elsewhere_alone(bundle, on, capsys, number, code)
 def test_main_follows_where_it_is_asked_to(tmp_path, monkeypatch, on, with_rendering, words, code):
     monkeypatch.chdir(tmp_path)
     with_rendering(Cluster(QUEUED, FAILED))
-    assert run.main([*MAIN, *words]) == code
+    assert launch.main([*MAIN, *words]) == code
 
 
 @pytest.fixture
@@ -618,18 +621,18 @@ def with_rendering(on):
 def test_a_server_dry_run_asks_the_cluster_and_submits_nothing(tmp_path, monkeypatch, capsys, with_rendering):
     monkeypatch.chdir(tmp_path)
     cluster = with_rendering(Cluster(refuses=Problem("E350", "manifests/job.yaml", "unknown field")))
-    assert run.main([*MAIN, "server_dry_run=true"]) == 2
+    assert launch.main([*MAIN, "server_dry_run=true"]) == 2
     assert "E350" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
     cluster = with_rendering(Cluster())
-    assert run.main([*MAIN, "server_dry_run=true"]) == 0
+    assert launch.main([*MAIN, "server_dry_run=true"]) == 0
     assert cluster.calls == ["validate"] and "next: recipes launch results/" in capsys.readouterr().out
-    (written,) = job_list.listing(Path("results"))
+    (written,) = listing.listing(Path("results"))
     assert written.record is None
 
 
 def test_this_machine_has_no_server_to_ask(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run.main(["server_dry_run=true"]) == 2
+    assert launch.main(["server_dry_run=true"]) == 2
     assert capsys.readouterr().err.startswith("E416") and list(tmp_path.iterdir()) == []
 
 
@@ -655,7 +658,7 @@ def test_a_job_that_cannot_be_recorded_was_submitted_all_the_same(bundle, on, ca
     def full(folder, job):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(jobs, "write", full)
+    monkeypatch.setattr(registry, "write", full)
     assert cli.run(["launch", NAME]) == 2
     told = capsys.readouterr().err
     assert "E710" in told and f"the job was submitted as {NAME}" in told and "nothing was done" not in told
@@ -674,7 +677,7 @@ FAILURES = {
 def test_what_is_about_to_be_submitted_is_recorded_until_nothing_of_it_is_left(
     bundle, failure, is_restored, was_submitted
 ):
-    before = jobs.record(bundle, handle_of(bundle.directory), "ada") if was_submitted else None
+    before = registry.record(bundle, handle_of(bundle.directory), "ada") if was_submitted else None
     seen = []
 
     class Failing(Cluster):
@@ -683,13 +686,13 @@ def test_what_is_about_to_be_submitted_is_recorded_until_nothing_of_it_is_left(
             return handle_of(bundle.directory, uid=None)
 
         def submit(self, bundle):
-            seen.append(jobs.read(bundle.directory))
+            seen.append(registry.read(bundle.directory))
             raise failure
 
     with pytest.raises(type(failure)):
         pipeline.submit(bundle, Failing(GONE))
     assert [(each.is_submitted, each.handle.uid, each.digest) for each in seen] == [(False, None, bundle.digest)]
-    assert jobs.read(bundle.directory) == (before if is_restored else seen[0])
+    assert registry.read(bundle.directory) == (before if is_restored else seen[0])
 
 
 def test_a_record_of_an_earlier_version_is_read(bundle, record):
@@ -697,10 +700,10 @@ def test_a_record_of_an_earlier_version_is_read(bundle, record):
     fields = json.loads(place.read_text())
     del fields["is_submitted"], fields["native"]["server"]
     place.write_text(json.dumps(fields))
-    assert jobs.read(bundle.directory) == record
+    assert registry.read(bundle.directory) == record
 
 
 def test_a_job_that_is_gone_is_asked_for_again_and_keeps_no_end(record):
-    assert jobs.status(record, Cluster(GONE)) == GONE
-    fresh = jobs.submitted(record.handle.bundle_dir)
-    assert fresh.ended is None and jobs.status(fresh, Cluster(RUNNING)) == RUNNING
+    assert registry.status(record, Cluster(GONE)) == GONE
+    fresh = registry.submitted(record.handle.bundle_dir)
+    assert fresh.ended is None and registry.status(fresh, Cluster(RUNNING)) == RUNNING

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT
 
-from launcher import catalogue, yamlio
-from launcher.compose import compose
-from launcher.explain import Sizes, explain
-from launcher.scales import ABSENT, leaves
+from launcher.common import yaml_io
+from launcher.config import catalogue
+from launcher.config.compose import compose
+from launcher.model.config_tree import ABSENT, leaves
+from launcher.planning.explain import Sizes, explain
 
 MICRO = "recipes.training_config.training_args.micro_train_batch_size"
 AUTO = "++recipes.scale_config=auto"
@@ -77,7 +78,7 @@ def test_filters_that_no_recipe_passes_together_leave_nothing(recipes):
 def test_a_listing_imports_neither_hydra_nor_the_models_nor_rich():
     code = (
         "import sys; from launcher import cli; cli.run(['list']);"
-        "print([m for m in ('hydra', 'omegaconf', 'rich.console', 'launcher.recipe') if m in sys.modules])"
+        "print([m for m in ('hydra', 'omegaconf', 'rich.console', 'launcher.model.recipe') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=200)
     assert result.stdout.splitlines()[-1] == "[]"
@@ -87,7 +88,7 @@ def test_show_prints_the_resolved_recipe_and_what_differs_by_size(recipes):
     code, out, _ = recipes("show", SHORT)
     tree = dict(compose([f"recipes={LLAMA}"], Path.cwd()).tree["recipes"])
     del tree["scale_config"]
-    assert code == 0 and yamlio.load(out) == tree
+    assert code == 0 and yaml_io.load(out) == tree
     said = [line.split(maxsplit=2)[1:] for line in out.splitlines() if line.startswith("#  ")]
     assert ["micro_train_batch_size", "8 at 1 to 2; 4 at 4; 2 at 8; base 1"] in said
     assert "# 1 to 4, 6, 8, 16 nodes; static unless" in out
@@ -98,7 +99,7 @@ def test_show_at_a_size_is_what_the_plan_has_there(recipes, prepare, overrides):
     words = [ELASTIC, "cluster=k8s", *overrides]
     _, out, _ = recipes("show", f"{SHORT}@3", *words)
     (point,) = [p for p in prepare(f"recipes={LLAMA}", *words).scales if p.nodes == 3]
-    shown = dict(leaves(yamlio.load(out)))
+    shown = dict(leaves(yaml_io.load(out)))
     of_a_launch = ["run.name", "run.results_dir"]
     assert sorted(path for path, value in leaves(point.config) if shown.get(path) != value) == of_a_launch
 
@@ -120,7 +121,7 @@ def test_show_whole_of_one_size_has_the_cluster_and_that_size(recipes):
 
 def test_show_whole_has_the_cluster(recipes):
     _, out, _ = recipes("show", SHORT, "--whole", "cluster=k8s")
-    assert {"recipes", "cluster", "instance_type"} <= yamlio.load(out).keys()
+    assert {"recipes", "cluster", "instance_type"} <= yaml_io.load(out).keys()
 
 
 @pytest.mark.parametrize("command", ["show", "explain", "diff"])
@@ -300,7 +301,7 @@ def own_folder(tmp_path):
 @pytest.mark.parametrize("name", ["first", "second", "team/second"])
 def test_recipes_of_another_folder_are_named_like_ours(recipes, own_folder, name):
     code, out, _ = recipes("show", name, own_folder)
-    assert code == 0 and yamlio.load(out)["display_name"] == name.rpartition("/")[2]
+    assert code == 0 and yaml_io.load(out)["display_name"] == name.rpartition("/")[2]
 
 
 def test_recipes_of_another_folder_are_listed(recipes, own_folder):

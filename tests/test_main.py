@@ -13,10 +13,12 @@ import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from launch_records import Job, grow, lose, rehearse
 
-from launcher import jobs, pipeline, run, terminal, tracking
-from launcher.backends.local.news import tell
+from launcher import pipeline
+from launcher.backends.local.event_log import tell
 from launcher.backends.local.state import Attempt, Snapshot, publish
-from launcher.specs import Bundle, JobHandle, JobState, JobStatus
+from launcher.cli import launch, terminal
+from launcher.jobs import registry, tracking
+from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 from launcher.timeline.records import OperatorEvent
 
 
@@ -143,11 +145,11 @@ def recipes(*arguments, cwd):
 
 
 def test_render_to_stdout_prints_manifests_alone(tmp_path):
-    from launcher import yamlio
+    from launcher.common import yaml_io
 
     result = recipes("render", LLAMA, "cluster=k8s", ELASTIC, "--stdout", cwd=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
-    kinds = [document["kind"] for document in yamlio.load_documents(result.stdout)]
+    kinds = [document["kind"] for document in yaml_io.load_documents(result.stdout)]
     assert kinds == ["ConfigMap", "HyperPodPyTorchJob"]
     assert files(tmp_path) == []
 
@@ -205,7 +207,7 @@ def rehearsed(tmp_path_factory):
                 os.utime(path, (attempt.started, attempt.started))
     publish(run_dir, Snapshot(JobState.SUCCEEDED, 0, "completed", 2, 1, 0, attempts))
     handle = JobHandle("local", "rehearsed", bundle, native_id="1")
-    jobs.record(Bundle("rehearsed", bundle, {}, "digest"), handle, "somebody")
+    registry.record(Bundle("rehearsed", bundle, {}, "digest"), handle, "somebody")
     return folder
 
 
@@ -333,7 +335,7 @@ def test_a_job_that_scaled_is_followed_by_its_timeline(prepare, context, monkeyp
     bundle = pipeline.render(prepare("recipes.training_config.mlflow.enabled=false"), context)
     pipeline.write(bundle)
     monkeypatch.setattr(pipeline, "load_backend", lambda name: Rehearsal(play))
-    assert run.launch(bundle, "local") == 0
+    assert launch.launch(bundle, "local") == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[-2] == "succeeded" and shown[-1].startswith("logs ")
     heads = [line for line in shown[:-2] if line.startswith(tuple(lines))]
@@ -476,7 +478,7 @@ def test_ctrl_c_ends_the_run_and_says_so_however_often_it_is_pressed(prepare, co
     backend, finished = Interrupted(presses), []
     monkeypatch.setattr(pipeline, "load_backend", lambda name: backend)
     monkeypatch.setattr(tracking, "finish", lambda bundle, state, course: finished.append(state))
-    assert run.launch(bundle, "local") == 130
+    assert launch.launch(bundle, "local") == 130
     said = capsys.readouterr().err
     assert finished == [JobState.CANCELLED] and "cancelled  stopped by Ctrl-C" in said
     assert backend.cancelled == (2 if presses else 1)
@@ -493,7 +495,7 @@ def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkey
     backend = Rehearsal(play)
     backend.status = lambda handle: JobStatus(JobState.FAILED, 0, "the job's operator died")
     monkeypatch.setattr(pipeline, "load_backend", lambda name: backend)
-    assert run.launch(bundle, "local") == 3
+    assert launch.launch(bundle, "local") == 3
     said = capsys.readouterr().err
     assert "failed  the job's operator died" in said
     assert f"recipes launch {terminal.shown_path(bundle.directory)} goes on from the last checkpoint" in said

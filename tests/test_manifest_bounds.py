@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.backends.kubernetes import bounds
-from launcher.problems import ProblemsFound
+from launcher.common.problems import ProblemsFound
 
 POLICY = "recipes.elastic_policy"
 CONTEXT = "cluster.security_context"
@@ -245,7 +245,7 @@ def test_a_null_character_is_refused(recipes, tmp_path):
 
 
 def _full_name():
-    from launcher.catalogue import names
+    from launcher.config.catalogue import names
 
     return next(name for name in names() if name.endswith(SHORT))
 

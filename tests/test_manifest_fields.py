@@ -8,11 +8,11 @@ from conftest import ELASTIC, LLAMA_K8S, needed_by
 from jsonschema import ValidationError
 from manifest_schemas import KUBERNETES, templates, validate
 
-from launcher import yamlio
-from launcher.catalogue import entries
-from launcher.contract import ENTRYPOINT
-from launcher.governance import amount
-from launcher.instances import requested, table
+from launcher.common import yaml_io
+from launcher.common.names import ENTRYPOINT
+from launcher.config.catalogue import entries
+from launcher.governance.quotas import amount
+from launcher.model.instances import requested, table
 
 KUBEFLOW = "cluster.use_hyperpod_pytorch_job=false"
 STATIC = "recipes.elastic_policy.is_elastic=false"
@@ -57,7 +57,7 @@ def job(render):
     def parsed(*overrides, base=LLAMA_K8S, **keys):
         words = [f"+cluster.{key}={_override(value)}" for key, value in keys.items()]
         files = render(*base, *overrides, *(word.replace("+", "++", 1) for word in words)).files
-        found, configs = (yamlio.load(files[f"manifests/{name}.yaml"]) for name in ("job", "configmap"))
+        found, configs = (yaml_io.load(files[f"manifests/{name}.yaml"]) for name in ("job", "configmap"))
         validate(found)
         kubernetes_validate.validate(configs, KUBERNETES, strict=True)
         return found

@@ -8,10 +8,17 @@ from conftest import ELASTIC, LLAMA_K8S, frozen_context
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from launcher import pipeline, yamlio
+from launcher import pipeline
 from launcher.backends.kubernetes.backend import BACKEND
-from launcher.backends.kubernetes.settings import LabelSelector, LogMonitor, RunPolicy, SecurityContext, Toleration
-from launcher.scales import replaced
+from launcher.backends.kubernetes.job_options import (
+    LabelSelector,
+    LogMonitor,
+    RunPolicy,
+    SecurityContext,
+    Toleration,
+)
+from launcher.common import yaml_io
+from launcher.model.config_tree import replaced
 
 SNIPPETS = [
     "{{ 7 * 7 }}", "{% raw %}", "{# #}", "---", "...", "--- a", "\n---\n", "\n...\n", "\n- x", "- x", "a: b",
@@ -32,7 +39,7 @@ KEY = TEXT.filter(lambda text: len(text) < 150)
 
 def every_text(text):
     """Yield what YAML readers, one of them ours and one in pure Python, make of a manifest that is one document."""
-    for documents in yamlio.load_documents(text), list(yaml.load_all(text, Loader=yaml.SafeLoader)):
+    for documents in yaml_io.load_documents(text), list(yaml.load_all(text, Loader=yaml.SafeLoader)):
         (document,) = documents
         yield document
 
@@ -124,7 +131,7 @@ def test_any_configuration_comes_back_as_it_was(jobs, name, text):
 )
 @settings(max_examples=200)
 def test_a_value_in_one_line_is_json_and_yaml(value):
-    line = yamlio.dump_flow(value)
+    line = yaml_io.dump_flow(value)
     assert len(line.splitlines()) == 1
     for found in every_text(line):
         assert found == value

@@ -3,7 +3,7 @@
 import pytest
 from conftest import ELASTIC, LLAMA_K8S
 
-from launcher.problems import ProblemsFound
+from launcher.common.problems import ProblemsFound
 
 MONITORS = "cluster.run_policy.logMonitoringConfiguration"
 STATIC = "recipes.elastic_policy.is_elastic=false"

@@ -6,7 +6,7 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S
 from manifest_schemas import beyond_restricted, templates
 
-from launcher import yamlio
+from launcher.common import yaml_io
 
 SCRIPT_K8S = (
     "recipes=training/custom/script",
@@ -25,7 +25,7 @@ def pods(render):
 
     def found(*overrides):
         files = render(*overrides).files
-        pods = [template["spec"] for template in templates(yamlio.load(files["manifests/job.yaml"]))]
+        pods = [template["spec"] for template in templates(yaml_io.load(files["manifests/job.yaml"]))]
         refused = {control for pod in pods for control in beyond_restricted(pod)}
         said = [note["message"] for note in json.loads(files["plan.json"])["notices"] if note["code"] == "N117"]
         assert all(f"- N117 {message}" in files["plan.md"] for message in said)

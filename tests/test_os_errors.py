@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from conftest import LLAMA_K8S, ROOT
 
-from launcher import pipeline, run
-from launcher.problems import ProblemsFound
+from launcher import pipeline
+from launcher.cli import launch
+from launcher.common.problems import ProblemsFound
 
 TRACKED = ("recipes=training/tiny/tiny_lm_cpu", "dry_run=true")
 UNTRACKED = (*LLAMA_K8S, "dry_run=true")
@@ -70,7 +71,7 @@ def test_a_results_folder_that_cannot_be_made_blames_itself(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     value = made(tmp_path, kind)
     before = sorted(tmp_path.rglob("*"))
-    assert run.main([*words, f'base_results_dir="{value}"']) == 2
+    assert launch.main([*words, f'base_results_dir="{value}"']) == 2
     err = capsys.readouterr().err
     assert [line for line in err.splitlines() if line.startswith("E")] == ["E702 base_results_dir"], err
     assert REASONS[kind] in err and "Errno" not in err
@@ -94,7 +95,7 @@ def test_what_could_be_made_is_removed_where_the_bundle_is_not_written(context, 
 def test_a_folder_that_is_called_like_a_home_may_exist(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "~x").mkdir()
-    assert run.main([*UNTRACKED, 'base_results_dir="~x/y"']) == 0
+    assert launch.main([*UNTRACKED, 'base_results_dir="~x/y"']) == 0
     assert len(list((tmp_path / "~x" / "y").iterdir())) == 1
 
 

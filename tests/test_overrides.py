@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from conftest import ELASTIC, LLAMA_K8S
 
-from launcher.compose import compose
-from launcher.explain import Sizes, explain, find
-from launcher.scales import ABSENT, get, leaves, lookup, merged, replaced, without
+from launcher.config.compose import compose
+from launcher.model.config_tree import ABSENT, get, leaves, lookup, merged, replaced, without
+from launcher.planning.explain import Sizes, explain, find
 
 ARGS = "recipes.training_config.training_args"
 STEPS = "training_config.datasets.preprocessor_cfgs"

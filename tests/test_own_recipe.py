@@ -9,10 +9,11 @@ import yaml
 from conftest import ELASTIC, LLAMA, ROOT
 from whole_jobs import bundle_of, left_behind, mlflow_run, records, run
 
-from launcher import new, yamlio
-from launcher.catalogue import entries
-from launcher.problems import ProblemsFound
-from launcher.scales import leaves
+from launcher.cli import new_recipe
+from launcher.common import yaml_io
+from launcher.common.problems import ProblemsFound
+from launcher.config.catalogue import entries
+from launcher.model.config_tree import leaves
 
 TINY = "training/tiny/tiny_lm_cpu"
 TRAIN_ELASTIC = ROOT / "examples" / "train_elastic.py"
@@ -46,7 +47,7 @@ def nested(path, value):
     """Return YAML that sets one key."""
     for key in reversed(path.split(".")):
         value = {key: value}
-    return yamlio.dump(value)
+    return yaml_io.dump(value)
 
 
 def test_new_keys_are_declared_and_reach_every_size(prepare, problems, tmp_path):
@@ -66,10 +67,10 @@ def test_new_keys_are_declared_and_reach_every_size(prepare, problems, tmp_path)
     "base", [entry.name for entry in entries() if entry.model_type != "llm_finetuning_aws"] + [LLAMA]
 )
 def test_a_new_recipe_says_what_it_inherits(base, tmp_path, context):
-    from launcher.compose import compose
+    from launcher.config.compose import compose
 
     path = tmp_path / "2024 My_Run.yaml"
-    new.write(path, base)
+    new_recipe.write(path, base)
     inherited, written = (compose([f"recipes='{r}'"], tmp_path).tree["recipes"] for r in (base, str(path)))
     own = {"run.name", "run.results_dir", "display_name", "version"}
     assert {p for p, v in leaves(written) if v != dict(leaves(inherited)).get(p)} <= own
@@ -89,8 +90,8 @@ def test_a_new_recipe_says_what_it_inherits(base, tmp_path, context):
 
 def test_a_new_recipe_inherits_a_file_of_its_own_folder(prepare, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    new.write(Path("first.yaml"), TINY)
-    new.write(Path("second.yaml"), "first.yaml")
+    new_recipe.write(Path("first.yaml"), TINY)
+    new_recipe.write(Path("second.yaml"), "first.yaml")
     assert prepare("recipes=second.yaml").name.startswith("second-")
 
 
@@ -109,7 +110,7 @@ def test_a_new_recipe_is_refused(path, base, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("there.yaml").write_text(text := f"defaults: [/recipes/{TINY}@_here_, _self_]\n")
     with pytest.raises(ProblemsFound) as caught:
-        new.write(Path(path), base)
+        new_recipe.write(Path(path), base)
     assert [p.code for p in caught.value.problems] == [code]
     assert Path("there.yaml").read_text() == text and not Path("deep").exists()
 
@@ -247,7 +248,7 @@ import yaml
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from launcher.contract import config_path
+from launcher.common.names import config_path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--config-path", type=Path, required=True)

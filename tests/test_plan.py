@@ -5,13 +5,15 @@ import re
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
-from launcher import pipeline, plan_picture, report, terminal
+from launcher import pipeline
 from launcher.backends.local import rehearsal
 from launcher.backends.local.scenario import Scenario
+from launcher.cli import terminal
 from launcher.families import interface
-from launcher.plan import with_run
-from launcher.runtime.settings import shares_of
+from launcher.planning import plan_picture, plan_report
+from launcher.planning.job_planner import with_run
 from launcher.runtime.shares import micro_batches
+from launcher.runtime.training_config import shares_of
 
 LR = "recipes.training_config.training_args.learning_rate"
 SCALE_LR = "recipes.scale_config.4.training_config.training_args.learning_rate"
@@ -20,7 +22,7 @@ SCALE_LR = "recipes.scale_config.4.training_config.training_args.learning_rate"
 def test_every_size_of_the_elastic_llama(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC)
     assert job.name == "llama-3-1-8b-instruct-x068q"
-    assert [report.row(point) for point in job.scales] == [
+    assert [plan_report.row(point) for point in job.scales] == [
         ("1", "8", "16", "8 x 2", "0.0004"),
         ("2", "16", "8", "8 x 1", "0.0004"),
         ("3", "24", "5 on 16, 6 on 8", "6 x 1", "0.0004"),
@@ -114,18 +116,18 @@ def test_long_run_names_are_cut(prepare):
 
 def test_the_table_states_which_sizes_are_uneven_and_which_are_no_faster(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=5")
-    head, rows = report.table(job)
+    head, rows = plan_report.table(job)
     assert head[-1] == "remarks" and rows[4][-1] == "uneven, no faster than 4" and rows[3][-1] == ""
     assert (
-        report.plan_json(job)["scales"][4] | {"balance": 1.25, "idle_fraction": 0.2, "as_fast_as_nodes": 4}
-        == (report.plan_json(job)["scales"][4])
+        plan_report.plan_json(job)["scales"][4] | {"balance": 1.25, "idle_fraction": 0.2, "as_fast_as_nodes": 4}
+        == (plan_report.plan_json(job)["scales"][4])
     )
-    assert "| 20.0 % | 4.00 | uneven, no faster than 4 |" in report.plan_markdown(job)
+    assert "| 20.0 % | 4.00 | uneven, no faster than 4 |" in plan_report.plan_markdown(job)
 
 
 def test_the_table_in_full_states_idle_time_and_speedup(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto")
-    head, rows = report.table(job, in_full=True)
+    head, rows = plan_report.table(job, in_full=True)
     assert head[-3:] == ("idle", "speedup", "remarks")
     assert [row[5] for row in rows[:6]] == ["0.0 %", "0.0 %", "11.1 %", "0.0 %", "20.0 %", "11.1 %"]
     assert [float(row[6]) for row in rows if "no faster" not in row[7]] == [1, 2, 2.67, 4, 5.33, 8, 16]
@@ -133,8 +135,8 @@ def test_the_table_in_full_states_idle_time_and_speedup(prepare):
 
 
 def test_a_plan_without_remarks_has_no_column_for_them(prepare):
-    head, rows = report.table(prepare(*LLAMA_K8S))
-    assert head == report.COLUMNS and len(rows[0]) == len(head)
+    head, rows = plan_report.table(prepare(*LLAMA_K8S))
+    assert head == plan_report.COLUMNS and len(rows[0]) == len(head)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +211,8 @@ RATE_OF_2 = "+recipes.scale_config.2.training_config.training_args.learning_rate
 def test_a_placeholder_learning_rate_is_shown_as_none(prepare, tmp_path, overrides, rates):
     job = prepare(*overrides, MODULE)
     cells = ["none" if rate is None else f"{rate:g}" for rate in rates]
-    assert [report.row(point)[4] for point in job.scales] == cells
-    assert [scale["learning_rate"] for scale in report.plan_json(job)["scales"]] == rates
+    assert [plan_report.row(point)[4] for point in job.scales] == cells
+    assert [scale["learning_rate"] for scale in plan_report.plan_json(job)["scales"]] == rates
     assert ("learning rate" in " ".join(notice.message for notice in job.notices if notice.code == "N109")) is (
         STATED in overrides and len(rates) > 1
     )
@@ -220,32 +222,32 @@ def test_a_placeholder_learning_rate_is_shown_as_none(prepare, tmp_path, overrid
 @pytest.mark.parametrize("page", ["docs/concepts.md", "plan.md", "recipes plan", "main.py"])
 def test_one_vocabulary_for_the_columns_of_a_plan(prepare, capsys, page):
     job = prepare(*LLAMA_K8S, ELASTIC)
-    columns = [*report.COLUMNS, report.IDLE, report.SPEEDUP, report.REMARKS]
+    columns = [*plan_report.COLUMNS, plan_report.IDLE, plan_report.SPEEDUP, plan_report.REMARKS]
     if page == "docs/concepts.md":
         section = (
             (ROOT / page).read_text(encoding="utf-8").partition("The columns of a plan")[2].partition("\n\nA ")[0]
         )
         found = re.findall(r"^\| ([a-z ]+?) \|", section, re.M)[1:]
     elif page == "plan.md":
-        line = next(line for line in report.plan_markdown(job).splitlines() if line.startswith("| nodes"))
+        line = next(line for line in plan_report.plan_markdown(job).splitlines() if line.startswith("| nodes"))
         found = line.strip("| ").split(" | ")
     else:
         terminal.show_plan(job, in_full=page == "recipes plan")
         found = re.split(r" {2,}", capsys.readouterr().out.splitlines()[1].strip())
-        columns = columns if page == "recipes plan" else [*report.COLUMNS, report.REMARKS]
+        columns = columns if page == "recipes plan" else [*plan_report.COLUMNS, plan_report.REMARKS]
     assert found == columns
 
 
 @pytest.mark.parametrize("width", [20, 80, 160])
 def test_the_chart_fits_its_terminal(prepare, width):
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto")
-    head, *bars = report.chart(job, width)
+    head, *bars = plan_report.chart(job, width)
     assert len(bars) == 16 and all("█" in bar for bar in bars)
     assert max(map(len, bars)) <= max(width, 40)
 
 
 def test_the_chart_marks_idle_time(prepare):
-    _, *bars = report.chart(prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto"))
+    _, *bars = plan_report.chart(prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto"))
     assert [("░" in bar) for bar in bars[:6]] == [False, False, True, False, True, True]
 
 
@@ -255,7 +257,7 @@ def test_a_long_chart_shows_both_ends(prepare):
         "recipes.training_config.training_args.train_batch_size=4096",
     )
     job = prepare(*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", *overrides)
-    lines = report.chart(job)
+    lines = plan_report.chart(job)
     assert len(lines) < 50 and any(line.strip() == "…" for line in lines)
     assert lines[1].split()[:2] == ["*", "1"] and lines[-1].split()[0] == "500"
 
@@ -328,7 +330,7 @@ def test_two_launches_share_no_folder_and_every_path_of_one_agrees(context, clus
         assert point.config["training_config"]["training_args"]["training_dir"] == f"/fsx/{job.name}"
         assert job.config["env_vars"]["OUT"] == f"results/{job.name}"
         assert interface("custom").program(job)[-2:] == ("--out", f"results/{job.name}/out")
-        assert report.plan_json(job)["job_name"] == job.name
+        assert plan_report.plan_json(job)["job_name"] == job.name
         if cluster == "k8s":
             assert job.settings.volumes[0].hostPath == f"/{job.name}"
         assert job.config["recipes"]["run"]["name"] == stated

@@ -8,11 +8,12 @@ from conftest import ELASTIC, LLAMA, LLAMA_K8S
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import pipeline, plan_picture, planner, report
-from launcher.check import check
-from launcher.compose import compose
-from launcher.planner import Given
-from launcher.problems import ProblemsFound
+from launcher import pipeline
+from launcher.common.problems import ProblemsFound
+from launcher.config.compose import compose
+from launcher.model.size_plan import Given, spans
+from launcher.planning import plan_picture, plan_report, size_planner
+from launcher.planning.check import check
 from launcher.runtime.shares import micro_batches
 
 AUTO = "++recipes.scale_config=auto"
@@ -36,7 +37,7 @@ def recipe(samples=128, micro=8, rate=1e-4, group=1, first=1, last=16, step=None
         elastic_policy=SimpleNamespace(min_nodes=first, max_nodes=last, replica_increment_step=step),
         trainer=SimpleNamespace(num_nodes=first),
         model_parallel_size=1,
-        planner=planner,
+        planner=size_planner,
     )
 
 
@@ -71,7 +72,7 @@ def shares(entry, ranks):
 )
 def test_every_size_trains_the_same_samples(samples, micro, devices, group, first, count, step):
     job = recipe(samples, micro, group=group, first=first, last=first + count, step=step)
-    plan = planner.plan(job, devices, NONE, is_elastic=True)
+    plan = size_planner.plan(job, devices, NONE, is_elastic=True)
     asked = range(first, first + count + 1, step or 1)
     assert sorted([*map(int, plan.entries), *plan.starved, *plan.undivided]) == list(asked)
     assert all(nodes * devices % group for nodes in plan.undivided)
@@ -87,7 +88,7 @@ def test_every_size_trains_the_same_samples(samples, micro, devices, group, firs
 
 @given(samples=st.integers(2, 5000), micro=st.integers(1, 40), ranks=st.integers(2, 300))
 def test_uneven_shares_take_the_fewest_passes_the_memory_allows(samples, micro, ranks):
-    plan = planner.plan(recipe(samples, micro, first=ranks, last=ranks), 1, NONE, is_elastic=True)
+    plan = size_planner.plan(recipe(samples, micro, first=ranks, last=ranks), 1, NONE, is_elastic=True)
     for entry in plan.entries.values():
         if "uneven_batch" not in args_of(entry):
             continue
@@ -101,9 +102,9 @@ def test_uneven_shares_take_the_fewest_passes_the_memory_allows(samples, micro, 
 
 @given(samples=st.integers(1, 2000), last=st.integers(1, 60), devices=st.sampled_from([1, 4, 8]))
 def test_worthwhile_sizes_are_each_faster_than_all_smaller_ones(samples, last, devices):
-    everything = planner.plan(recipe(samples, last=last), devices, NONE, is_elastic=True)
+    everything = size_planner.plan(recipe(samples, last=last), devices, NONE, is_elastic=True)
     job = recipe(samples, last=last, planner=picky(sizes="worthwhile"))
-    plan = planner.plan(job, devices, NONE, is_elastic=True)
+    plan = size_planner.plan(job, devices, NONE, is_elastic=True)
     largest = [max(shares(entry, int(key) * devices)) for key, entry in plan.entries.items()]
     assert largest == sorted(set(largest), reverse=True)
     fastest = [max(shares(entry, int(key) * devices)) for key, entry in everything.entries.items()]
@@ -114,20 +115,22 @@ def test_worthwhile_sizes_are_each_faster_than_all_smaller_ones(samples, last, d
 def test_the_published_table_is_what_the_planner_finds_worthwhile(prepare):
     published = prepare(*LLAMA_K8S, ELASTIC)
     planned = prepare(*LLAMA_K8S, ELASTIC, AUTO, "++recipes.planner.sizes=worthwhile")
-    assert [report.row(point) for point in planned.scales] == [report.row(point) for point in published.scales]
+    assert [plan_report.row(point) for point in planned.scales] == [
+        plan_report.row(point) for point in published.scales
+    ]
     assert "N112" in [notice.code for notice in planned.notices]
 
 
 def test_all_sizes_hold_the_published_splits(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, AUTO)
-    rows = {point.nodes: report.row(point)[2:4] for point in job.scales}
+    rows = {point.nodes: plan_report.row(point)[2:4] for point in job.scales}
     assert list(rows) == list(range(1, 17))
     assert rows[3] == ("5 on 16, 6 on 8", "6 x 1") and rows[6] == ("2 on 16, 3 on 32", "3 x 1")
 
 
 def test_what_the_published_numbers_get_wrong_on_four_devices_is_planned(prepare):
     job = prepare(*LLAMA_K8S, ELASTIC, AUTO, "instance_type=g5.12xlarge")
-    rows = {point.nodes: report.row(point)[2:4] for point in job.scales}
+    rows = {point.nodes: plan_report.row(point)[2:4] for point in job.scales}
     assert rows[3] == ("10 on 4, 11 on 8", "6 x 2") and rows[6] == ("5 on 16, 6 on 8", "6 x 1")
     assert {point.samples_per_step for point in job.scales} == {128}
     assert "N113" in [notice.code for notice in job.notices]
@@ -202,7 +205,7 @@ def test_sizes_that_disagree_leave_the_base_recipe_s_batch(prepare):
         base={"train_batch_size": 32, "micro_train_batch_size": 4, "learning_rate": 1e-3},
         own=frozenset(),
     )
-    found = planner.basis(recipe(32, 4, 1e-3), own, is_elastic=True)
+    found = size_planner.basis(recipe(32, 4, 1e-3), own, is_elastic=True)
     assert (found.samples, found.learning_rate, found.max_micro) == (32, 1e-3, 4)
 
 
@@ -210,13 +213,13 @@ def test_sizes_that_disagree_leave_the_base_recipe_s_batch(prepare):
     "value", [{"1": None}, {"1": {"training_config": {"training_args": {"train_batch_size": "x"}}}}, {"a": 3}]
 )
 def test_a_table_that_auto_shadows_need_not_be_right(value):
-    found = planner.basis(recipe(32, 4, 1e-3), Given(value, NONE.base, frozenset()), is_elastic=True)
+    found = size_planner.basis(recipe(32, 4, 1e-3), Given(value, NONE.base, frozenset()), is_elastic=True)
     assert (found.samples, found.max_micro) == (32, 4)
 
 
 def test_a_static_job_has_one_planned_size(prepare):
     job = prepare(*LLAMA_K8S, AUTO, "recipes.trainer.num_nodes=3", f"{ARGS}.train_batch_size=128")
-    assert [report.row(point)[:4] for point in job.scales] == [("3", "24", "5 on 16, 6 on 8", "6 x 1")]
+    assert [plan_report.row(point)[:4] for point in job.scales] == [("3", "24", "5 on 16, 6 on 8", "6 x 1")]
     assert job.elastic is None
 
 
@@ -312,7 +315,7 @@ def test_a_recipe_file_may_say_auto_and_its_batch_is_the_user_s(tmp_path, prepar
 
 def test_the_tiny_recipe_is_planned_too(prepare):
     job = prepare(AUTO)
-    assert [report.samples_per_rank(point) for point in job.scales] == ["16", "8", "5 on 4, 6 on 2", "4"]
+    assert [plan_report.samples_per_rank(point) for point in job.scales] == ["16", "8", "5 on 4, 6 on 2", "4"]
 
 
 def test_ulysses_ranks_share_a_sample_as_ring_ranks_do(prepare):
@@ -322,8 +325,8 @@ def test_ulysses_ranks_share_a_sample_as_ring_ranks_do(prepare):
 
 
 def test_spans_are_short():
-    assert planner.spans([1, 2, 3, 5, 7, 8]) == "1 to 3, 5, 7 to 8"
-    assert planner.spans(range(1, 100, 2)) == "1, 3, 5, 7, …, 99"
+    assert spans([1, 2, 3, 5, 7, 8]) == "1 to 3, 5, 7 to 8"
+    assert spans(range(1, 100, 2)) == "1, 3, 5, 7, …, 99"
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

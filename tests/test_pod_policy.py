@@ -7,7 +7,8 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S
 from manifest_schemas import templates
 
-from launcher import teams, yamlio
+from launcher.common import yaml_io
+from launcher.governance import team_manifests
 
 TEAM = ("team=a", "instance_type=ml.p5.48xlarge", "nodes=2")
 EFA = {"vpc.amazonaws.com/efa": "4"}
@@ -17,8 +18,8 @@ class Policy:
     """A rendered ValidatingAdmissionPolicy, evaluated as the API server does: variables first, then validations."""
 
     def __init__(self, *words):
-        text = teams.files(teams.read([*TEAM, *words]))["0-policy.yaml"]
-        self.policy, self.binding = yamlio.load_documents(text)
+        text = team_manifests.files(team_manifests.read([*TEAM, *words]))["0-policy.yaml"]
+        self.policy, self.binding = yaml_io.load_documents(text)
         environment = celpy.Environment()
 
         def compiled(entry):
@@ -53,7 +54,7 @@ def pod(context=None, limits=None, metadata=None, container=None, **spec):
 
 
 def job_pods(render, *words):
-    for template in templates(yamlio.load(render(*LLAMA_K8S, *words).files["manifests/job.yaml"])):
+    for template in templates(yaml_io.load(render(*LLAMA_K8S, *words).files["manifests/job.yaml"])):
         yield {"metadata": {"name": "p", **template["metadata"]}, "spec": template["spec"]}
 
 
@@ -201,11 +202,11 @@ def test_the_policy_is_bound_to_the_teams_namespace_and_denies(policy):
     ids=["efa", "no-efa", "folders", "restricted", "asked-for", "policy-asked-for"],
 )
 def test_a_namespace_that_enforces_no_profile_has_the_policy_unless_that_is_asked_for(words, label):
-    team = teams.read(["team=a", "nodes=1", *words])
-    files = teams.files(team)
-    namespace = yamlio.load(files["1-namespace.yaml"])
+    team = team_manifests.read(["team=a", "nodes=1", *words])
+    files = team_manifests.files(team)
+    namespace = yaml_io.load(files["1-namespace.yaml"])
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == label
     has_policy = "0-policy.yaml" in files
     assert has_policy == (label == "privileged" and "pod_security=privileged" not in words)
-    codes = {notice.code for notice in teams.notices(team)}
+    codes = {notice.code for notice in team_manifests.notices(team)}
     assert ("N145" in codes) == has_policy and ("N122" in codes) == (label == "privileged" and not has_policy)

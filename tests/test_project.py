@@ -33,7 +33,7 @@ def test_rules_are_found_by_code_and_by_word(recipes):
 
 @pytest.mark.parametrize("command", ["scripts", "docs"])
 def test_generated_files_are_checked_and_written(recipes, monkeypatch, tmp_path, command):
-    monkeypatch.setattr("launcher.paths.CHECKOUT", tmp_path)
+    monkeypatch.setattr("launcher.common.paths.CHECKOUT", tmp_path)
     (tmp_path / "launcher_scripts").mkdir()
     code, _, err = recipes(command, "--check")
     assert code == 2 and err.startswith(f"E804 recipes {command}")
@@ -46,6 +46,6 @@ def test_generated_files_are_checked_and_written(recipes, monkeypatch, tmp_path,
 
 @pytest.mark.parametrize("command", ["scripts", "docs"])
 def test_an_installed_package_generates_nothing(recipes, monkeypatch, command):
-    monkeypatch.setattr("launcher.paths.CHECKOUT", None)
+    monkeypatch.setattr("launcher.common.paths.CHECKOUT", None)
     code, _, err = recipes(command)
     assert code == 2 and err.startswith("E805")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from launcher import pipeline, yamlio
-from launcher.compose import compose
+from launcher import pipeline
+from launcher.common import yaml_io
+from launcher.config.compose import compose
 
 NAMES = {
     "umlaut": "größe",
@@ -90,7 +91,7 @@ def test_a_recipe_may_inherit_it(file, recipes, tmp_path):
         assert err.startswith("E805") and "means something else in defaults" in err and not Path("own.yaml").exists()
         return
     code, out, err = recipes("show", "own.yaml")
-    assert (code, err) == (0, "") and yamlio.load(out)["run"]["name"] == "own"
+    assert (code, err) == (0, "") and yaml_io.load(out)["run"]["name"] == "own"
 
 
 @pytest.mark.parametrize("name", ["größe", 'it\'s "mine"', "a,b", "${oc.env:HOME}", "-x", "[a]", "a@b"])
@@ -129,6 +130,6 @@ def test_a_name_that_does_not_exist_is_a_problem_of_the_recipe(name, problems):
 def test_several_files_are_still_a_sweep(context):
     for name in ("a", "b"):
         (context.cwd / f"{name}.yaml").write_text(TEXT)
-    from launcher import multirun
+    from launcher.config import multirun
 
     assert multirun.jobs(["recipes=a.yaml,b.yaml"]) == [["recipes=a.yaml"], ["recipes=b.yaml"]]

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import catalogue, families, reference
-from launcher.codes import ELSEWHERE, SUBJECTS, all_codes
+from launcher import families
+from launcher.cli.devtools import reference
+from launcher.cli.devtools.codes import ELSEWHERE, SUBJECTS, all_codes
+from launcher.config import catalogue
 from launcher.rules import all_rules
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -5,7 +5,7 @@ import json
 import pytest
 from whole_jobs import ARGS, bundle_of, curve, left_behind, losses_in_the_model, records, run, train_alone
 
-from launcher import contract
+from launcher.common import names
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 pytestmark = pytest.mark.usefixtures("store")
@@ -34,7 +34,7 @@ def losing(*nodes):
 
 def loaded_from(folder):
     """Return tier and step of each load, in order."""
-    told = records(bundle_of(folder) / "run" / contract.CHECKPOINTS_FILE)
+    told = records(bundle_of(folder) / "run" / names.CHECKPOINTS_FILE)
     return [(record["tier"], record["step"], record["detail"]) for record in told if record["event"] == "loaded"]
 
 
@@ -55,7 +55,7 @@ def assert_whole(folder, alone):
     assert left_behind(folder) == []
     timeline = json.loads((bundle_of(folder) / "run" / "timeline.json").read_text())
     assert [(each["from_nodes"], each["to_nodes"]) for each in timeline["transitions"]] == [(0, 2), (2, 2)]
-    assert not list(contract.SHARED_MEMORY.glob(f"recipes-node-*/{NAMESPACE}"))
+    assert not list(names.SHARED_MEMORY.glob(f"recipes-node-*/{NAMESPACE}"))
 
 
 def test_after_a_lost_node_the_job_goes_on_from_its_neighbours_replica(tmp_path, alone):

@@ -4,10 +4,10 @@ import json
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, frozen_context
 
-from launcher import bundle as bundles
-from launcher import pipeline, yamlio
-from launcher import render as render_module
-from launcher.problems import ProblemsFound
+from launcher import pipeline
+from launcher.bundle import store as bundles
+from launcher.common import templating, yaml_io
+from launcher.common.problems import ProblemsFound
 
 
 @pytest.fixture
@@ -54,14 +54,14 @@ def test_plan_json_tells_every_size(llama):
 
 
 def test_config_of_a_size_is_the_recipe_at_that_size(llama):
-    args = yamlio.load(llama.files["configs/config-n3.yaml"])["training_config"]["training_args"]
+    args = yaml_io.load(llama.files["configs/config-n3.yaml"])["training_config"]["training_args"]
     assert args["uneven_batch"]["small_local_batch_size"] == 5
 
 
 def test_configurations_hold_no_policy_of_sizes(llama, render):
     for files in (llama.files, render(*LLAMA_K8S).files, render("cluster=local").files):
         for text in (text for name, text in files.items() if name.startswith("configs/")):
-            assert not {"elastic_policy", "scale_config"} & yamlio.load(text).keys()
+            assert not {"elastic_policy", "scale_config"} & yaml_io.load(text).keys()
 
 
 def test_write_and_read_back(llama):
@@ -112,6 +112,6 @@ def test_a_changed_bundle_is_not_launched(llama, change):
 
 
 def test_a_template_that_leaves_a_field_empty_is_our_fault(monkeypatch):
-    monkeypatch.setattr(render_module, "render_template", lambda *args, **values: "a:\n  b:\n  - c: ''\n")
+    monkeypatch.setattr(templating, "render_template", lambda *args, **values: "a:\n  b:\n  - c: ''\n")
     with pytest.raises(ValueError, match=r"a\.b\[0\]\.c"):
-        render_module.render_yaml("x")
+        templating.render_yaml("x")

@@ -7,11 +7,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from launcher import catalogue, families, parts, schema, yamlio
-from launcher.compose import compose
-from launcher.paths import COLLECTION
-from launcher.scales import leaves
-from launcher.typed import field_names, submodel
+from launcher import families
+from launcher.cli.devtools import schema
+from launcher.common import yaml_io
+from launcher.common.paths import COLLECTION
+from launcher.config import catalogue, recipe_parts
+from launcher.config.compose import compose
+from launcher.model.config_tree import leaves
+from launcher.model.validation import field_names, submodel
 
 FAMILIES = families.names()
 CLUSTERS = sorted(path.stem for path in (COLLECTION / "cluster").glob("*.yaml"))
@@ -27,7 +30,7 @@ def recipes():
     found = {name: {} for name in FAMILIES}
     for entry in catalogue.entries():
         if entry.model_type:
-            found[entry.model_type][entry.name] = yamlio.load(entry.path.read_text(encoding="utf-8"))
+            found[entry.model_type][entry.name] = yaml_io.load(entry.path.read_text(encoding="utf-8"))
     return found
 
 
@@ -150,7 +153,7 @@ def test_declared_keys_leave_types_checked(llmft):
 @pytest.mark.parametrize("recipe", ["training/tiny/tiny_lm_cpu", LLAMA], ids=["tiny", "llama"])
 def test_defaults_are_what_recipes_compose_to(recipe):
     tree = compose([f"recipes={recipe}"], Path.cwd()).tree["recipes"]
-    own = dict(leaves(yamlio.load((COLLECTION / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8"))))
+    own = dict(leaves(yaml_io.load((COLLECTION / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8"))))
     checked = 0
     given = dict(keys(schema.recipe_schema(tree["run"]["model_type"])))
     for path, value in leaves(tree):
@@ -162,8 +165,8 @@ def test_defaults_are_what_recipes_compose_to(recipe):
 
 
 def test_default_is_what_parts_of_every_recipe_say():
-    given = parts.defaults("llm_finetuning_aws")
-    assert given[f"{ARGS}.micro_train_batch_size"] == parts.Given((1,), ())
+    given = recipe_parts.defaults("llm_finetuning_aws")
+    assert given[f"{ARGS}.micro_train_batch_size"] == recipe_parts.Given((1,), ())
     assert given[f"{ARGS}.trainer_type"].default == ()
     assert set(given[f"{ARGS}.trainer_type"].others) == {"sft", "dpo"}
     assert given["elastic_policy.max_nodes"].default == (16,)  # all parts agree, though not every recipe has one
@@ -173,12 +176,12 @@ def test_default_is_what_parts_of_every_recipe_say():
 def test_parts_set_only_keys_the_schema_knows(family):
     known = dict(keys(schema.recipe_schema(family)))
     free = tuple(f"{path}." for path, node in known.items() if not schema.mapping_in(node).get("properties"))
-    paths = set(parts.defaults(family)) - OUTSIDE_RECIPES
+    paths = set(recipe_parts.defaults(family)) - OUTSIDE_RECIPES
     assert {path for path in paths if path not in known and not path.startswith(free)} == set()
 
 
 def test_cluster_defaults_are_those_of_its_file():
-    tree = yamlio.load((COLLECTION / "cluster/k8s.yaml").read_text(encoding="utf-8"))
+    tree = yaml_io.load((COLLECTION / "cluster/k8s.yaml").read_text(encoding="utf-8"))
     found = {path: node.get("default") for path, node in schema.cluster_schema("k8s")["properties"].items()}
     assert found == tree
 

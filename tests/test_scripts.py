@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from conftest import LLAMA, ROOT, needed_by
 
-from launcher import scripts, yamlio
-from launcher.catalogue import entries
+from launcher.cli.devtools import scripts
+from launcher.common import yaml_io
+from launcher.config.catalogue import entries
 
 FOLDER = ROOT / scripts.FOLDER
 ENTRIES = {entry.name: entry for entry in entries() if entry.model_type != "custom"}
@@ -145,7 +146,7 @@ def test_variables_arrive_as_they_are(tmp_path, recorder, execute):
     recorded = run(LLAMA_SCRIPT, *words, cwd="/", **VARIABLES | {"PYTHON": recorder})
     assert execute(*recorded.stdout.split("\0")[:-1]) == 0
     (bundle,) = tmp_path.iterdir()
-    tree = yamlio.load((bundle / "recipe.yaml").read_text())
+    tree = yaml_io.load((bundle / "recipe.yaml").read_text())
     training = tree["recipes"]["training_config"]
     assert training["datasets"]["train_data"] == {"name": "123", "file_path": VARIABLES["TRAIN_DIR"], "limit": None}
     assert training["training_args"]["training_dir"] == VARIABLES["EXP_DIR"]

@@ -3,10 +3,11 @@
 import pytest
 from conftest import frozen_context, needed_by
 
-from launcher import catalogue, pipeline
-from launcher.problems import ProblemsFound
-from launcher.secret_forms import holds_secret, holds_token, is_clear, masked
-from launcher.secret_names import names_secret
+from launcher import pipeline
+from launcher.common.problems import ProblemsFound
+from launcher.common.secret_forms import holds_secret, holds_token, is_clear, masked
+from launcher.common.secret_names import names_secret
+from launcher.config import catalogue
 
 SECRETS = (
     *("HF_TOKEN", "HF_TOKENS", "hfToken", "hf-token", "HFToken", "hftoken", "GITHUBTOKEN", "HF_TOKEN_2", "token"),

@@ -10,8 +10,11 @@ from urllib.parse import quote
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
-from launcher import cli, pipeline, redaction, run
-from launcher.problems import Problem, ProblemsFound, shown
+from launcher import pipeline
+from launcher.cli import launch
+from launcher.cli import main as cli
+from launcher.common import redaction
+from launcher.common.problems import Problem, ProblemsFound, shown
 
 CANARY = "Canary7f3a9c1e"
 K8S = (*LLAMA_K8S, "container=img:1")
@@ -75,7 +78,7 @@ REFUSED = {
 @pytest.mark.parametrize("overrides", REFUSED.values(), ids=REFUSED)
 def test_a_secret_is_refused_and_not_repeated(overrides, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code = run.main([*K8S, "dry_run=true", *(text.format(CANARY) for text in overrides)])
+    code = launch.main([*K8S, "dry_run=true", *(text.format(CANARY) for text in overrides)])
     printed = "".join(capsys.readouterr())
     assert code == 2
     assert CANARY not in printed
@@ -258,7 +261,7 @@ raise ValueError("no " + {CANARY[:7]!r} + {CANARY[7:]!r})
 def test_a_secret_that_was_refused_once_is_not_printed_later(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused = "Refused8b2d4f6a"
-    assert run.main([*K8S, "dry_run=true", f"git.token={refused}"]) == 2
+    assert launch.main([*K8S, "dry_run=true", f"git.token={refused}"]) == 2
     print("later", refused)
     assert refused not in "".join(capsys.readouterr())
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import ELASTIC, LLAMA, ROOT
 
-from launcher import catalogue
-from launcher.scales import get
+from launcher.config import catalogue
+from launcher.model.config_tree import get
 
 RATE = "training_config.training_args.learning_rate"
 INHERITED = f"/recipes/{LLAMA}@_here_"

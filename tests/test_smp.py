@@ -9,15 +9,15 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import mpi, smp
-from launcher.check import examine, with_origin
-from launcher.compose import compose
-from launcher.distribution import Distribution, SmpParameters
-from launcher.mpi import MpiRun
-from launcher.problems import ProblemsFound
-from launcher.ranks import host_names
+from launcher.cli.devtools.schema import descriptions
+from launcher.common.problems import ProblemsFound
+from launcher.config.compose import compose
+from launcher.model.parallelism import mpi, smp
+from launcher.model.parallelism.distribution import Distribution, SmpParameters
+from launcher.model.parallelism.mpi import MpiRun
+from launcher.model.parallelism.ranks import host_names
+from launcher.planning.check import examine, with_origin
 from launcher.rules import all_rules
-from launcher.schema import descriptions
 
 D = "++recipes.distribution"
 LIBRARY = f"{D}.smdistributed.modelparallel"

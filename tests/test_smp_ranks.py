@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import cli
-from launcher.ranks import Placement, columns, host_names, spans
-from launcher.smp import ORDERS
+from launcher.cli import main as cli
+from launcher.model.parallelism.ranks import Placement, columns, host_names, spans
+from launcher.model.parallelism.smp import ORDERS
 
 
 def groups_of(placement, name):

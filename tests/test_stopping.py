@@ -15,7 +15,7 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S
 from manifest_schemas import TIERS, templates
 
-from launcher import yamlio
+from launcher.common import yaml_io
 
 TIMEOUT_S = 240.0
 KUBEFLOW = "cluster.use_hyperpod_pytorch_job=false"
@@ -41,7 +41,7 @@ IMAGE_SCRIPT = "#!/usr/bin/env bash\n{}{} {}\n"
 
 
 def grace_periods(bundle):
-    job = yamlio.load(bundle.files["manifests/job.yaml"])
+    job = yaml_io.load(bundle.files["manifests/job.yaml"])
     return [template["spec"]["terminationGracePeriodSeconds"] for template in templates(job)]
 
 
@@ -78,7 +78,7 @@ SCRIPT = (
 
 def test_agent_and_torchrun_wait_as_long_for_their_workers(render):
     def pod(*words):
-        (template, *_) = templates(yamlio.load(render(*SCRIPT, *words).files["manifests/job.yaml"]))
+        (template, *_) = templates(yaml_io.load(render(*SCRIPT, *words).files["manifests/job.yaml"]))
         return template["spec"]["containers"][0]
 
     timeout = f"++{GRACEFUL}=900"
@@ -93,9 +93,11 @@ def test_agent_and_torchrun_wait_as_long_for_their_workers(render):
 
 def test_a_command_of_the_users_own_stays_and_may_use_the_script(render):
     files = render(*LLAMA_K8S, "cluster.command=[/bin/bash, /config/start.sh, python, x.py]").files
-    (template,) = templates(yamlio.load(files["manifests/job.yaml"]))
+    (template,) = templates(yaml_io.load(files["manifests/job.yaml"]))
     assert template["spec"]["containers"][0]["command"] == ["/bin/bash", "/config/start.sh", "python", "x.py"]
-    assert "tee" not in yamlio.load(files["manifests/configmap.yaml"])["data"]["start.sh"].replace("tee outlives", "")
+    assert "tee" not in yaml_io.load(files["manifests/configmap.yaml"])["data"]["start.sh"].replace(
+        "tee outlives", ""
+    )
 
 
 @pytest.mark.parametrize("overrides", [(), (ELASTIC,), (KUBEFLOW,)], ids=["static", "elastic", "kubeflow"])
@@ -112,7 +114,7 @@ def test_shellcheck_finds_nothing_in_the_start_script(render, tmp_path, override
 
 
 def start_script(bundle):
-    return yamlio.load(bundle.files["manifests/configmap.yaml"])["data"]["start.sh"]
+    return yaml_io.load(bundle.files["manifests/configmap.yaml"])["data"]["start.sh"]
 
 
 def is_process_one_allowed():
@@ -164,7 +166,7 @@ class Container:
 
     def __init__(self, bundle, work, program, **variables):
         self.work = work
-        job = yamlio.load(bundle.files["manifests/job.yaml"])
+        job = yaml_io.load(bundle.files["manifests/job.yaml"])
         (container,) = templates(job)[0]["spec"]["containers"]
         self.script = work / "start.sh"
         self.script.write_text(start_script(bundle).replace("/data/training.log", str(work / "training.log")))
@@ -284,7 +286,7 @@ def test_a_program_that_handles_no_signal_ends_at_once(render, tmp_path):
 
 
 def test_the_agents_own_timeout_replaces_the_30_s_of_torch(monkeypatch):
-    hyperpodrun = pytest.importorskip("launcher.backends.local.hyperpodrun")
+    hyperpodrun = pytest.importorskip("launcher.runtime.hyperpodrun")
     from hyperpod_elastic_agent.elastic_agent.plr_hyperpod_elastic_agent import PLRHyperPodElasticAgent
 
     monkeypatch.setattr(hyperpodrun, "run", lambda args: None)

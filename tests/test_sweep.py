@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from conftest import LLAMA, composed, frozen_context
 
-from launcher import catalogue, pipeline, sweep
-from launcher.compose import compose
-from launcher.scales import get, replaced
+from launcher import pipeline
+from launcher.cli import sweep
+from launcher.config import catalogue
+from launcher.config.compose import compose
+from launcher.model.config_tree import get, replaced
 
 ARGS = "training_config.training_args"
 LLMFT = "llm_finetuning_aws"

@@ -8,7 +8,7 @@ import shlex
 from conftest import ROOT
 from terminals import on_a_terminal
 
-from launcher import reference, terminal_picture
+from launcher.cli.devtools import reference, terminal_picture
 
 PICTURE = reference.DOCS / "pictures/plan.svg"
 CELL, LINE = 12.2, 24.4

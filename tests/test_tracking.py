@@ -15,9 +15,12 @@ import pytest
 from conftest import LLAMA_K8S, ROOT, SHORT
 from launch_records import rehearse
 
-from launcher import pipeline, terminal, tracking, yamlio
-from launcher.problems import ProblemsFound
-from launcher.specs import JobState, JobStatus
+from launcher import pipeline
+from launcher.cli import terminal
+from launcher.common import yaml_io
+from launcher.common.problems import ProblemsFound
+from launcher.jobs import tracking
+from launcher.model.job_spec import JobState, JobStatus
 
 MLFLOW = "recipes.training_config.mlflow"
 RENDERED = (SHORT, "cluster=k8s")
@@ -165,7 +168,7 @@ def test_the_run_s_id_is_in_every_size(tracked):
     configs = [text for path, text in bundle.files.items() if path.startswith("configs/")]
     assert len(configs) == 5
     for text in configs:
-        mlflow = yamlio.load(text)["training_config"]["mlflow"]
+        mlflow = yaml_io.load(text)["training_config"]["mlflow"]
         assert mlflow["run_id"] == run_id and mlflow["tracking_uri"].startswith("sqlite:////")
 
 
@@ -209,7 +212,7 @@ def test_a_job_is_not_started_when_its_run_is_unknown(reserved, empty_store):
 
 
 def test_workers_send_metrics_to_the_run_of_the_launcher(tracked):
-    from launcher.runtime.settings import settings_of
+    from launcher.runtime.training_config import settings_of
 
     job, _ = tracked()
     for point in job.scales:
@@ -306,7 +309,7 @@ def test_off_means_off(tracked_first, context):
     job, bundle = tracked_first(f"{MLFLOW}.enabled=false")
     assert not (context.cwd / "results" / "mlflow.db").exists()
     assert tracking.run_of(bundle) is None
-    assert "enabled" not in yamlio.load(bundle.files["configs/config.yaml"])["training_config"]["mlflow"]
+    assert "enabled" not in yaml_io.load(bundle.files["configs/config.yaml"])["training_config"]["mlflow"]
 
 
 def test_a_cluster_job_without_a_store_is_not_tracked(tracked_first, context):

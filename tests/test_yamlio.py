@@ -3,7 +3,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import yamlio
+from launcher.common import yaml_io
 
 scalars = (
     st.none()
@@ -19,36 +19,36 @@ trees = st.recursive(
 
 @given(trees)
 def test_what_is_dumped_is_what_is_loaded(tree):
-    assert yamlio.load(yamlio.dump(tree)) == tree
+    assert yaml_io.load(yaml_io.dump(tree)) == tree
 
 
 @given(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=12))
 def test_a_yaml_1_1_reader_sees_text_as_text(text):
-    assert yaml.safe_load(yamlio.dump([text])) == [text]
+    assert yaml.safe_load(yaml_io.dump([text])) == [text]
 
 
 @pytest.mark.parametrize("text", ["1e5", "2e-4", "0o17", "yes", "null", "1_000", "2026-01-01"])
 def test_text_that_looks_like_something_else_is_quoted(text):
-    assert yamlio.dump({"k": text}).strip() == f"k: '{text}'"
+    assert yaml_io.dump({"k": text}).strip() == f"k: '{text}'"
 
 
 def test_a_number_key_is_the_same_key_as_a_text_key():
-    assert yamlio.load("2: a") == yamlio.load('"2": a') == {"2": "a"}
+    assert yaml_io.load("2: a") == yaml_io.load('"2": a') == {"2": "a"}
     with pytest.raises(yaml.YAMLError, match="given twice"):
-        yamlio.load('2: a\n"2": b')
+        yaml_io.load('2: a\n"2": b')
 
 
 @given(st.text("ab01:-?[]{}&*!|>'\"%@,#~< \n\t", max_size=40))
 def test_any_text_is_a_value_or_a_fault_with_its_place(text):
     try:
-        loaded = yamlio.load(text)
+        loaded = yaml_io.load(text)
     except yaml.MarkedYAMLError as error:
         assert error.problem
     else:
-        assert yamlio.load(yamlio.dump(loaded)) == loaded
+        assert yaml_io.load(yaml_io.dump(loaded)) == loaded
 
 
-@pytest.mark.parametrize("levels", [yamlio.MAX_DEPTH, yamlio.MAX_DEPTH + 1], ids=["deepest", "deeper"])
+@pytest.mark.parametrize("levels", [yaml_io.MAX_DEPTH, yaml_io.MAX_DEPTH + 1], ids=["deepest", "deeper"])
 @pytest.mark.parametrize(
     "nest",
     [
@@ -62,15 +62,15 @@ def test_any_text_is_a_value_or_a_fault_with_its_place(text):
     ids=["flow", "flow_mapping", "block", "indent", "key", "both"],
 )
 def test_nesting_is_counted_alike_in_every_form(nest, levels):
-    if levels <= yamlio.MAX_DEPTH:
-        yamlio.load_nodes(nest(levels))
+    if levels <= yaml_io.MAX_DEPTH:
+        yaml_io.load_nodes(nest(levels))
     else:
         with pytest.raises(yaml.MarkedYAMLError, match="levels deep"):
-            yamlio.load_nodes(nest(levels))
+            yaml_io.load_nodes(nest(levels))
 
 
 def test_a_merge_takes_over_what_the_mapping_does_not_say_itself():
-    assert yamlio.load("a: &a {x: 1, y: 1}\nb: {<<: *a, x: 2}")["b"] == {"x": 2, "y": 1}
+    assert yaml_io.load("a: &a {x: 1, y: 1}\nb: {<<: *a, x: 2}")["b"] == {"x": 2, "y": 1}
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_a_merge_takes_over_what_the_mapping_does_not_say_itself():
 )
 def test_a_key_given_twice_is_a_fault(text):
     with pytest.raises(yaml.MarkedYAMLError, match="given twice"):
-        yamlio.load(text)
+        yaml_io.load(text)
 
 
 def test_our_own_large_bundles_are_read_back():
     tree = {f"key{i}": list(range(20)) for i in range(2000)}
-    assert yamlio.load(yamlio.dump(tree)) == {key: list(range(20)) for key in tree}
+    assert yaml_io.load(yaml_io.dump(tree)) == {key: list(range(20)) for key in tree}
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_our_own_large_bundles_are_read_back():
 )
 def test_a_fault_is_told_in_plain_words(text, says):
     with pytest.raises(yaml.MarkedYAMLError, match=says) as caught:
-        yamlio.load(text)
+        yaml_io.load(text)
     assert caught.value.problem_mark is not None
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e-4", 1e-4), ("1e8", 1e8), (".5", 0.5), ("2026-01-01", "2026-01-01")])
 def test_numbers_are_yaml_1_2(text, value):
-    assert yamlio.load(f"k: {text}") == {"k": value}
+    assert yaml_io.load(f"k: {text}") == {"k": value}

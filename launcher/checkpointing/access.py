@@ -2,9 +2,9 @@
 
 import json
 
-from launcher.checkpointing.section import S3, Checkpointing
-from launcher.scales import get
-from launcher.specs import JobSpec
+from launcher.model.checkpointing import S3, Checkpointing
+from launcher.model.config_tree import get
+from launcher.model.job_spec import JobSpec
 
 ROLE_POLICY, BUCKET_POLICY, KEY_POLICY, LIFECYCLE, CLUSTER = (
     "checkpointing/role-policy.json",
@@ -54,7 +54,7 @@ def _policy(section: Checkpointing, principal: str | None) -> str:
 
 
 def _rendered(template: str, **values: object) -> str:
-    from launcher.render import render_template  # which imports this module
+    from launcher.common.templating import render_template  # which imports this module
 
     text = render_template(f"checkpointing/{template}.json.j2", **values)
     return json.dumps(json.loads(text), indent=2) + "\n"

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launcher import yamlio
+from launcher.common import yaml_io
 
 Config = Mapping[str, Any]
 
@@ -81,7 +81,7 @@ def num_parameters(config: Config) -> int:
 @cache
 def table() -> Mapping[str, Config]:
     """Return the configuration of every known model by its name on the Hugging Face Hub."""
-    return yamlio.load(Path(__file__).with_name("models.yaml").read_text(encoding="utf-8"))
+    return yaml_io.load(Path(__file__).with_name("models.yaml").read_text(encoding="utf-8"))
 
 
 def known(name: str) -> Config | None:

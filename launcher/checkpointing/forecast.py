@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.check import Draft
 from launcher.checkpointing.cadence import RATE_PER_NODE_HOUR, Saving, mtbf_s
-from launcher.checkpointing.section import Checkpointing, Estimate
 from launcher.checkpointing.sizes import GB, Content, Sharding, Share, share
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checkpointing import Checkpointing, Estimate
 
 RESTART_S, COPY_GB_PER_S, MEMORY_GB_PER_S, PERSISTENT_GB_PER_S = 300.0, 40.0, 10.0, 1.0
 """Where the recipe says nothing. Our own choice, on the slow side: measure yours."""
@@ -78,28 +78,28 @@ class Forecast:
 
 
 def forecast(
-    draft: Draft, estimate: Estimate | None = None, model_config: Mapping[str, Any] | None = None
+    checked: CheckedRecipe, estimate: Estimate | None = None, model_config: Mapping[str, Any] | None = None
 ) -> Forecast | None:
     """Return what is expected of a checked recipe's checkpoints; None while its parameters are unknown.
 
     Args:
-        draft: The recipe.
+        checked: The recipe.
         estimate: What is known, in place of the recipe's own estimate.
         model_config: A model's config.json, in place of the recipe's model.
 
     Raises:
         UnknownArchitecture: The configuration is of an architecture that is not counted.
     """
-    section = draft.recipe.checkpointing or Checkpointing()
+    section = checked.recipe.checkpointing or Checkpointing()
     known = estimate or section.estimate or Estimate()
-    own = draft.recipe.content(None if known.parameters else model_config)
+    own = checked.recipe.content(None if known.parameters else model_config)
     saved = known.parameters or own.saved
     if not saved:
         return None
     return Forecast(
         content=_replaced(own, known, saved),
-        ranks_per_node=draft.devices,
-        sizes=tuple(scale.nodes for scale in draft.sizes),
+        ranks_per_node=checked.devices,
+        sizes=tuple(scale.nodes for scale in checked.sizes),
         section=section,
         failures_per_node_hour=known.failures_per_node_hour or RATE_PER_NODE_HOUR,
         restart_s=known.restart_s or RESTART_S,

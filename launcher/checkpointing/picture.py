@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import pictures
 from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAITING, Forecast
 from launcher.checkpointing.sizes import GIB
+from launcher.common import pictures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from launcher import layout
 from launcher.checkpointing.cadence import Saving, daly, young
 from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast
-from launcher.checkpointing.section import MEMORY_STEPS, PERSISTENT_STEPS
 from launcher.checkpointing.sizes import GB, GIB, OPTIMIZERS, SHARDINGS
+from launcher.common import text_table
+from launcher.model.checkpointing import MEMORY_STEPS, PERSISTENT_STEPS
 
 _HERE = "<- this job"
 
@@ -34,7 +34,7 @@ def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
 
 
 def _table(rows: list[tuple[str, ...]], right: Any) -> Iterator[tuple[str, str]]:
-    for i, line in enumerate(layout.table(rows, right=right)):
+    for i, line in enumerate(text_table.table(rows, right=right)):
         yield line, "" if i else "dim"
 
 

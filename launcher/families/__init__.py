@@ -8,8 +8,8 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from launcher.contract import CONFIG_DIR
-from launcher.specs import JobSpec
+from launcher.common.names import CONFIG_DIR
+from launcher.model.job_spec import JobSpec
 
 BUNDLE_CONFIGS = f"bundle:{CONFIG_DIR}"
 """A word of a program that stands for the folder of the configurations, wherever the job runs."""

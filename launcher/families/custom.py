@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.contract import ENV_CHECKPOINTING
-from launcher.distribution import Distribution
+from launcher.common.names import ENV_CHECKPOINTING
+from launcher.common.problems import Notice
 from launcher.families import BUNDLE_CONFIGS, Interface
-from launcher.problems import Notice
-from launcher.recipe import BatchArgs, CustomTraining, RecipeBase, TrainingBase
-from launcher.scales import get
-from launcher.specs import JobSpec
+from launcher.model.config_tree import get
+from launcher.model.job_spec import JobSpec
+from launcher.model.parallelism.distribution import Distribution
+from launcher.model.recipe import BatchArgs, CustomTraining, RecipeBase, TrainingBase
 
 _CONFIG_MOUNT = "/config"
 _MLFLOW = {"MLFLOW_TRACKING_URI": "tracking_uri", "MLFLOW_RUN_ID": "run_id"}

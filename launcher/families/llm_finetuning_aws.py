@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.families import Interface
-from launcher.fields import BatchSize, Model, NonNegativeInt, PositiveInt
-from launcher.recipe import BatchArgs, RecipeBase, TrainingBase
-from launcher.scales import get
-from launcher.specs import JobSpec
+from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt
+from launcher.model.config_tree import get
+from launcher.model.job_spec import JobSpec
+from launcher.model.recipe import BatchArgs, RecipeBase, TrainingBase
 
 if TYPE_CHECKING:
     from launcher.checkpointing.sizes import Content, Sharding

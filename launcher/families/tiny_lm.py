@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.contract import ENTRYPOINT
+from launcher.common.names import ENTRYPOINT
 from launcher.families import Interface
-from launcher.fields import Model, NonNegativeInt, PositiveInt
-from launcher.recipe import BatchArgs, RecipeBase, TrainingBase
-from launcher.specs import JobSpec
+from launcher.model.base_model import Model, NonNegativeInt, PositiveInt
+from launcher.model.job_spec import JobSpec
+from launcher.model.recipe import BatchArgs, RecipeBase, TrainingBase
 
 if TYPE_CHECKING:
     from launcher.checkpointing.sizes import Content

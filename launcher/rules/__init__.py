@@ -1,6 +1,6 @@
 """Checks a recipe must pass, grouped by subject: one module a subject, each rule with a code and a source.
 
-A rule is a generator of Problems over a `Draft`, which it makes with the `problem` it is given (that knows its code).
+A rule is a generator of Problems over a `CheckedRecipe`, made with the `problem` it is given (that knows its code).
 It names the keys it reads, and is left out when one of them is faulty in itself, so that one fault is reported once.
 """
 
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model.backend_registry import backends, rule_modules
 
 Check = Callable[[Any, Callable[..., Problem]], Iterator[Problem]]
 
@@ -36,7 +37,7 @@ class Rule:
         needs: Dotted paths it reads, prefixes of them allowed.
         source: Where the rule comes from.
         backend: The only cluster it is about; None for all.
-        check: Yields the Problems of a Draft; its docstring is the reason.
+        check: Yields the Problems of a CheckedRecipe; its docstring is the reason.
     """
 
     code: str
@@ -56,14 +57,14 @@ class Rule:
             related(need, bad) for need in self.needs for bad in faulty
         )
 
-    def problems(self, draft: Any, *, is_faulty: bool) -> list[Problem]:
+    def problems(self, checked: Any, *, is_faulty: bool) -> list[Problem]:
         """Return the Problems of a draft.
 
         What stands in for a faulty value may be of any type, so that a rule may fail on it. It is asked again once
         the fault is mended.
         """
         try:
-            return list(self.check(draft, functools.partial(Problem, self.code)))
+            return list(self.check(checked, functools.partial(Problem, self.code)))
         except (AttributeError, LookupError, TypeError, ValueError):
             if is_faulty:
                 return []
@@ -82,22 +83,20 @@ def rule(code: str, *needs: str, source: str, backend: str | None = None) -> Cal
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Return every rule of every module here, by code."""
-    return _rules_of("")
+    """Return every rule, by code."""
+    for backend in backends():
+        rules_for(backend)
+    return tuple(sorted(_rules, key=lambda rule: rule.code))
 
 
 @cache
 def rules_for(backend: str) -> tuple[Rule, ...]:
-    """Return the rules that may be about a cluster, by code; it does not pay for importing those of SageMaker."""
-    return _rules_of("" if _SAME_RULES.get(backend, backend) == "sm_jobs" else "sagemaker")
-
-
-def _rules_of(left_out: str) -> tuple[Rule, ...]:
-    """Return the rules of every module here but those whose name begins with `left_out`, if that is given."""
+    """Return the rules that may be about a cluster, by code; those of other backends are not imported."""
     for module in pkgutil.iter_modules(__path__):
-        if not (left_out and module.name.startswith(left_out)):
-            importlib.import_module(f"{__name__}.{module.name}")
-    return tuple(sorted(_rules, key=lambda r: r.code))
+        importlib.import_module(f"{__name__}.{module.name}")
+    for name in rule_modules(backend):
+        importlib.import_module(name)
+    return tuple(sorted(_rules, key=lambda rule: rule.code))
 
 
 def related(a: str, b: str) -> bool:

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from launcher import batch
-from launcher.check import Draft, Scale
-from launcher.fields import MOST_SAMPLES
-from launcher.planner import spans
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model import batch
+from launcher.model.base_model import MOST_SAMPLES
+from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
+from launcher.model.config_tree import AUTO, get, size_of
+from launcher.model.size_plan import spans
 from launcher.rules import SIZES, rule
-from launcher.scales import AUTO, get, size_of
 
 _ARGS = "training_config.training_args"
 _BATCH_KEYS = (
@@ -29,85 +29,85 @@ _PLANNER = "docs/decisions.md, The planner"
 _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batch Size"
 
 
-def planned(draft: Draft) -> tuple[Scale, ...]:
+def planned(checked: CheckedRecipe) -> tuple[SizedRecipe, ...]:
     """Return the sizes that the job may take, but for those with a fault in themselves."""
-    if draft.instance and draft.instance.processes and draft.devices > draft.instance.processes:
+    if checked.instance and checked.instance.processes and checked.devices > checked.instance.processes:
         return ()  # a Problem of its own; the arithmetic would follow from it
-    return tuple(scale for scale in draft.sizes if not scale.is_faulty)
+    return tuple(scale for scale in checked.sizes if not scale.is_faulty)
 
 
-def divided(draft: Draft) -> tuple[Scale, ...]:
+def divided(checked: CheckedRecipe) -> tuple[SizedRecipe, ...]:
     """Return the sizes whose batches can be judged: none while some ranks do not divide into whole groups."""
-    return () if _undivided(draft) else planned(draft)
+    return () if _undivided(checked) else planned(checked)
 
 
-def _undivided(draft: Draft) -> list[Scale]:
-    return [s for s in planned(draft) if s.nodes * draft.devices % s.ranks_per_sample]
+def _undivided(checked: CheckedRecipe) -> list[SizedRecipe]:
+    return [s for s in planned(checked) if s.nodes * checked.devices % s.ranks_per_sample]
 
 
-def is_uneven(scale: Scale) -> bool:
+def is_uneven(scale: SizedRecipe) -> bool:
     """Tell whether a size deals its samples unevenly."""
     return bool(scale.args.uneven_batch and scale.args.uneven_batch.use_uneven_batch)
 
 
 @rule("E220", *_NEEDS, source=_SOURCE)
-def ranks_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def ranks_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Ranks that share a sample's sequence come in whole groups."""
-    for scale in _undivided(draft)[:1]:
-        ranks, group = scale.nodes * draft.devices, scale.ranks_per_sample
+    for scale in _undivided(checked)[:1]:
+        ranks, group = scale.nodes * checked.devices, scale.ranks_per_sample
         if ranks % scale.recipe.model_parallel_size:
             return  # whatever shares its sequence, a replica has no room: a Problem of its own
-        common = math.gcd(*(s.nodes * draft.devices for s in planned(draft)))
+        common = math.gcd(*(s.nodes * checked.devices for s in planned(checked)))
         yield problem(
             _path(scale, "ring_attn_size"),
-            f"{ranks} ranks at {_where(draft, scale)} do not divide into groups of {group}",
+            f"{ranks} ranks at {_where(checked, scale)} do not divide into groups of {group}",
             value=group,
             allowed=f"a divisor of {common}, which every size's ranks are a multiple of",
         )
 
 
 @rule("E221", *_NEEDS, source=_SOURCE)
-def even_batches_divide(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def even_batches_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """train_batch_size = W · micro_train_batch_size · accumulation steps, a whole number of them."""
-    undivided: dict[str, list[Scale]] = {}
-    for scale in divided(draft):
-        pass_samples = draft.data_parallel_size(scale) * scale.args.micro_train_batch_size
+    undivided: dict[str, list[SizedRecipe]] = {}
+    for scale in divided(checked):
+        pass_samples = checked.data_parallel_size(scale) * scale.args.micro_train_batch_size
         if not is_uneven(scale) and scale.args.train_batch_size % pass_samples:
-            undivided.setdefault(_batch_path(draft, scale), []).append(scale)
+            undivided.setdefault(_batch_path(checked, scale), []).append(scale)
     for path, scales in undivided.items():
         scale, more = scales[0], scales[1:]
         total = scale.args.train_batch_size
         its = "" if path.endswith(_BATCH_KEYS[0]) else f"size {scale.nodes} has no batch of its own: "
         yield problem(
             path,
-            f"{its}{total} samples a step are no multiple of {draft.data_parallel_size(scale)} data-parallel ranks"
-            f" × micro batch {scale.args.micro_train_batch_size} at {_where(draft, scale)}{_nor_at(more)}",
+            f"{its}{total} samples a step are no multiple of {checked.data_parallel_size(scale)} data-parallel ranks"
+            f" × micro batch {scale.args.micro_train_batch_size} at {_where(checked, scale)}{_nor_at(more)}",
             value=total,
-            remedy=_even_remedy(draft, scales),
+            remedy=_even_remedy(checked, scales),
         )
 
 
 @rule("E222", *_NEEDS, source=_SOURCE)
-def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def uneven_batches_are_complete(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """0 < ranks with the small share < W, and 1 <= small <= large."""
-    for scale in filter(is_uneven, divided(draft)):
-        uneven, size = scale.args.uneven_batch, draft.data_parallel_size(scale)
+    for scale in filter(is_uneven, divided(checked)):
+        uneven, size = scale.args.uneven_batch, checked.data_parallel_size(scale)
         small, large, num_small = _shares(scale)
         if None in (small, large, num_small):
             missing = [name for name, value in uneven.model_dump().items() if value is None]
             yield problem(
                 _path(scale, "uneven_batch"),
                 f"lacks {', '.join(missing)}",
-                remedy=_uneven_remedy(draft, scale, size),
+                remedy=_uneven_remedy(checked, scale, size),
             )
             continue
         if not 0 < num_small < size:
             yield problem(
                 _path(scale, "uneven_batch.num_dp_groups_with_small_batch_size"),
-                f"{num_small} of {size} ranks cannot take the small share at {_where(draft, scale)}",
+                f"{num_small} of {size} ranks cannot take the small share at {_where(checked, scale)}",
                 value=num_small,
                 allowed=f"1 to {size - 1}",
-                remedy=_uneven_remedy(draft, scale, size),
+                remedy=_uneven_remedy(checked, scale, size),
             )
         if not 1 <= small <= large:
             yield problem(
@@ -115,48 +115,48 @@ def uneven_batches_are_complete(draft: Draft, problem: Callable[..., Problem]) -
                 f"small {small} and large {large} are not in order",
                 value=small,
                 allowed=f"1 to {large}",
-                remedy=_uneven_remedy(draft, scale, size),
+                remedy=_uneven_remedy(checked, scale, size),
             )
 
 
 @rule("E223", *_NEEDS, source=_SOURCE)
-def uneven_batches_add_up(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def uneven_batches_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """train_batch_size = small · num_small + large · (W - num_small)."""
-    wrong: dict[str, list[Scale]] = {}
-    for scale in filter(is_uneven, divided(draft)):
+    wrong: dict[str, list[SizedRecipe]] = {}
+    for scale in filter(is_uneven, divided(checked)):
         small, large, num_small = _shares(scale)
-        if None in (small, large, num_small) or not 0 < num_small < draft.data_parallel_size(scale):
+        if None in (small, large, num_small) or not 0 < num_small < checked.data_parallel_size(scale):
             continue
-        if _dealt(draft, scale) != scale.args.train_batch_size:
-            path = _BATCH if draft.is_explicit(_BATCH) else _path(scale, "uneven_batch")
+        if _dealt(checked, scale) != scale.args.train_batch_size:
+            path = _BATCH if checked.is_explicit(_BATCH) else _path(scale, "uneven_batch")
             wrong.setdefault(path, []).append(scale)
     for path, (scale, *more) in wrong.items():
-        size = draft.data_parallel_size(scale)
+        size = checked.data_parallel_size(scale)
         small, large, num_small = _shares(scale)
         yield problem(
             path,
-            f"{num_small}·{small} + {size - num_small}·{large} = {_dealt(draft, scale)}, but train_batch_size is"
-            f" {scale.args.train_batch_size} at {_where(draft, scale)}{_nor_at(more)}",
-            remedy=_uneven_remedy(draft, scale, size),
+            f"{num_small}·{small} + {size - num_small}·{large} = {_dealt(checked, scale)}, but train_batch_size is"
+            f" {scale.args.train_batch_size} at {_where(checked, scale)}{_nor_at(more)}",
+            remedy=_uneven_remedy(checked, scale, size),
         )
 
 
 @rule("E224", *_NEEDS, source=_PLANNER)
-def some_size_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def some_size_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A planned job has at least one size at which each rank gets a sample."""
-    if draft.size_plan is None or not draft.is_elastic or draft.sizes:
+    if checked.size_plan is None or not checked.is_elastic or checked.sizes:
         return
-    if draft.size_plan.entries:
+    if checked.size_plan.entries:
         yield problem("recipes.scale_config", "every planned size is removed", value="auto")
         return
-    policy, samples = draft.recipe.elastic_policy, draft.size_plan.basis.samples
+    policy, samples = checked.recipe.elastic_policy, checked.size_plan.basis.samples
     if policy.min_nodes > policy.max_nodes:
         return
-    group = draft.recipe.training_config.training_args.ranks_per_sample * draft.recipe.model_parallel_size
-    needed = -(-policy.min_nodes * draft.devices // group)
+    group = checked.recipe.training_config.training_args.ranks_per_sample * checked.recipe.model_parallel_size
+    needed = -(-policy.min_nodes * checked.devices // group)
     yield problem(
         "recipes.scale_config",
-        f"no size from {policy.min_nodes} to {policy.max_nodes} nodes × {draft.devices} devices can be planned:"
+        f"no size from {policy.min_nodes} to {policy.max_nodes} nodes × {checked.devices} devices can be planned:"
         f" {needed} data-parallel ranks at least, each of {group} device{'s' if group > 1 else ''},"
         f" {samples} samples a step",
         value="auto",
@@ -167,13 +167,13 @@ def some_size_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E225", *_NEEDS, source=_PLANNER)
-def every_step_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def every_step_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The operator takes any size that a step leads to, so none can be left out."""
-    step = draft.is_elastic and draft.recipe.elastic_policy.replica_increment_step
-    if not step or draft.size_plan is None or not draft.size_plan.entries:
+    step = checked.is_elastic and checked.recipe.elastic_policy.replica_increment_step
+    if not step or checked.size_plan is None or not checked.size_plan.entries:
         return
-    plan, path = draft.size_plan, "recipes.elastic_policy.replica_increment_step"
-    asked = [key for key, value in draft.entries.items() if value is None]
+    plan, path = checked.size_plan, "recipes.elastic_policy.replica_increment_step"
+    asked = [key for key, value in checked.entries.items() if value is None]
     if missing := (*plan.starved, *plan.undivided):
         last = list(plan.entries)[-1]
         remedy = f"recipes.elastic_policy.max_nodes={last}" if not plan.undivided else "leave out the step"
@@ -190,21 +190,21 @@ def every_step_is_planned(draft: Draft, problem: Callable[..., Problem]) -> Iter
 
 
 @rule("E226", *_NEEDS, source=_PLANNER)
-def corrected_sizes_are_planned(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def corrected_sizes_are_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What is typed for a single size changes a planned one."""
-    if draft.size_plan is None or not draft.is_elastic:
+    if checked.size_plan is None or not checked.is_elastic:
         return
-    for key in draft.entries:
-        if size_of(key) and key not in draft.size_plan.entries:
+    for key in checked.entries:
+        if size_of(key) and key not in checked.size_plan.entries:
             yield problem(
                 f"recipes.scale_config.{key}",
                 "is not among the planned sizes",
                 value=key,
-                allowed=spans(map(int, draft.size_plan.entries)),
+                allowed=spans(map(int, checked.size_plan.entries)),
             )
 
 
-def _shares(scale: Scale) -> tuple[int | None, int | None, int | None]:
+def _shares(scale: SizedRecipe) -> tuple[int | None, int | None, int | None]:
     uneven = scale.args.uneven_batch
     return (
         uneven.small_local_batch_size,
@@ -213,54 +213,54 @@ def _shares(scale: Scale) -> tuple[int | None, int | None, int | None]:
     )
 
 
-def _where(draft: Draft, scale: Scale) -> str:
+def _where(checked: CheckedRecipe, scale: SizedRecipe) -> str:
     nodes = f"{scale.nodes} node{'s' if scale.nodes > 1 else ''}"
-    return f"{nodes} × {draft.devices} devices" + (f" of {draft.instance.name}" if draft.instance else "")
+    return f"{nodes} × {checked.devices} devices" + (f" of {checked.instance.name}" if checked.instance else "")
 
 
-def _path(scale: Scale, key: str) -> str:
+def _path(scale: SizedRecipe, key: str) -> str:
     """Return where the user finds `key`: in the scale's own entry if that sets it, else in the base recipe."""
     rel = f"{_ARGS}.{key}"
     return f"{scale.path}.{rel}" if get(scale.own, rel) is not None else f"recipes.{rel}"
 
 
-def _batch_path(draft: Draft, scale: Scale) -> str:
+def _batch_path(checked: CheckedRecipe, scale: SizedRecipe) -> str:
     """Return where a batch that does not divide was chosen: by a size that states none, in its own entry."""
     is_stated = any(get(scale.own, f"{_ARGS}.{key}") is not None for key in _BATCH_KEYS)
-    if scale.path == "recipes" or is_stated or draft.is_explicit(_BATCH) or draft.is_explicit(_MICRO):
+    if scale.path == "recipes" or is_stated or checked.is_explicit(_BATCH) or checked.is_explicit(_MICRO):
         return _path(scale, _BATCH_KEYS[0])
     return scale.path
 
 
-def _nor_at(scales: Sequence[Scale]) -> str:
+def _nor_at(scales: Sequence[SizedRecipe]) -> str:
     return f"; it fails at {spans(scale.nodes for scale in scales)} nodes too" if scales else ""
 
 
-def _dealt(draft: Draft, scale: Scale) -> int:
+def _dealt(checked: CheckedRecipe, scale: SizedRecipe) -> int:
     """Return the samples of a step that uneven shares add up to."""
     small, large, num_small = _shares(scale)
-    return small * num_small + large * (draft.data_parallel_size(scale) - num_small)
+    return small * num_small + large * (checked.data_parallel_size(scale) - num_small)
 
 
-def _auto(draft: Draft, total: int, size: int) -> str:
+def _auto(checked: CheckedRecipe, total: int, size: int) -> str:
     """Return the remedy that plans the sizes, where it would help."""
-    if total < size or draft.recipe.scale_config == AUTO:
+    if total < size or checked.recipe.scale_config == AUTO:
         return ""
     return "; or ++recipes.scale_config=auto plans it"
 
 
-def _even_remedy(draft: Draft, scales: Sequence[Scale]) -> str:
+def _even_remedy(checked: CheckedRecipe, scales: Sequence[SizedRecipe]) -> str:
     """Return what to type so that the same batch divides at all of these sizes."""
     total, micro = scales[0].args.train_batch_size, min(scale.args.micro_train_batch_size for scale in scales)
-    sizes = [draft.data_parallel_size(scale) for scale in scales]
-    auto = _auto(draft, total, sizes[0])
+    sizes = [checked.data_parallel_size(scale) for scale in scales]
+    auto = _auto(checked, total, sizes[0])
     is_one = len(scales) == 1
     if all(total % size == 0 for size in sizes):
         path = _path(scales[0], _BATCH_KEYS[1]) if is_one else _MICRO
         return f"{path}={batch.largest_micro_batch(math.gcd(*(total // size for size in sizes)), micro)}{auto}"
     step = math.lcm(*(n * scale.args.micro_train_batch_size for n, scale in zip(sizes, scales, strict=True)))
     below = total // step * step
-    is_own = _batch_path(draft, scales[0]) != _BATCH
+    is_own = _batch_path(checked, scales[0]) != _BATCH
     path = f"++{scales[0].path}.{_ARGS}.{_BATCH_KEYS[0]}" if is_own else _BATCH
     even = " or ".join(f"{path}={number}" for number in (below, below + step) if 0 < number <= MOST_SAMPLES)
     split = batch.nearest_split(total, sizes[0]) if is_one else None
@@ -268,7 +268,7 @@ def _even_remedy(draft: Draft, scales: Sequence[Scale]) -> str:
     return f"{', '.join(filter(None, parts))}{auto}".removeprefix("; or ").removeprefix("or ")
 
 
-def _uneven_remedy(draft: Draft, scale: Scale, size: int) -> str:
+def _uneven_remedy(checked: CheckedRecipe, scale: SizedRecipe, size: int) -> str:
     total = scale.args.train_batch_size
     split = batch.nearest_split(total, size)
     if split is None:
@@ -276,10 +276,10 @@ def _uneven_remedy(draft: Draft, scale: Scale, size: int) -> str:
     if split.is_even:
         path = f"{_path(scale, 'uneven_batch')}.use_uneven_batch"
         return f"{path}=false: {total} divides evenly over {size} ranks"
-    return f"{_split_text(scale, split)} gives {total}{_auto(draft, total, size)}"
+    return f"{_split_text(scale, split)} gives {total}{_auto(checked, total, size)}"
 
 
-def _split_text(scale: Scale, split: batch.BatchSplit) -> str:
+def _split_text(scale: SizedRecipe, split: batch.BatchSplit) -> str:
     """Return the override that deals a size's samples by a split."""
     return (
         f'"++{scale.path}.{_ARGS}.uneven_batch={{use_uneven_batch: true,'

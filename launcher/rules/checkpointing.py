@@ -5,12 +5,12 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
-from launcher.check import Draft
-from launcher.checkpointing.section import MEMORY_STEPS, PERSISTENT_STEPS, S3
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.common.syntax import is_bucket
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checkpointing import MEMORY_STEPS, PERSISTENT_STEPS, S3
 from launcher.rules import SIZES, rule
 from launcher.rules.elasticity import LIMITS, refuses_elastic
-from launcher.syntax import is_bucket
 
 _KEY = "recipes.checkpointing"
 _PAGE = "AWS, Accelerate your model training with managed tiered checkpointing on Amazon SageMaker HyperPod"
@@ -20,18 +20,18 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @rule("E208", *SIZES, _KEY, source=LIMITS)
-def not_tiered(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_tiered(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Managed tiered checkpointing is tied to one world size."""
-    section = draft.recipe.checkpointing
+    section = checked.recipe.checkpointing
     if section and section.has_tiers:
         tiers = [name for name in ("memory", "persistent") if getattr(section, name)]
-        yield from refuses_elastic(draft, problem, f"{_KEY}.{tiers[0]}", "managed tiered checkpointing")
+        yield from refuses_elastic(checked, problem, f"{_KEY}.{tiers[0]}", "managed tiered checkpointing")
 
 
 @rule("E260", _KEY, source=f"{_PAGE}, Best practices")
-def frequencies_fit(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def frequencies_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A persistent checkpoint is one of the memory tier's that is also written out, so its steps are a multiple."""
-    section = draft.recipe.checkpointing
+    section = checked.recipe.checkpointing
     if not section or not section.memory or not section.persistent:
         return
     often, seldom = section.memory.frequency or MEMORY_STEPS, section.persistent.frequency or PERSISTENT_STEPS
@@ -47,9 +47,9 @@ def frequencies_fit(draft: Draft, problem: Callable[..., Problem]) -> Iterator[P
 
 
 @rule("E261", f"{_KEY}.persistent", source="Amazon S3, General purpose bucket naming rules")
-def path_is_reached(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Checkpoints go to a bucket of S3 or to a folder, which a container knows by an absolute path."""
-    path = _persistent_path(draft)
+    path = _persistent_path(checked)
     if path is None:
         return
     allowed = "s3://bucket/prefix, or an absolute path such as /fsx/checkpoints"
@@ -64,17 +64,17 @@ def path_is_reached(draft: Draft, problem: Callable[..., Problem]) -> Iterator[P
         yield problem(
             f"{_KEY}.persistent.path", "is no kind of storage this program knows", value=path, allowed=allowed
         )
-    elif draft.backend != "local" and not path.startswith("/"):
+    elif checked.backend != "local" and not path.startswith("/"):
         yield problem(f"{_KEY}.persistent.path", "is no absolute path", value=path, allowed=allowed)
 
 
 @rule("E262", f"{_KEY}.persistent", "cluster", source="Kubernetes, Volumes", backend="k8s")
-def path_outlives_the_pod(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def path_outlives_the_pod(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What a pod writes outside its mounts is gone with it."""
-    path = _persistent_path(draft)
+    path = _persistent_path(checked)
     if path is None or not path.startswith("/"):
         return
-    mounts = [*(draft.settings.volumes or ()), *(draft.settings.persistent_volume_claims or ())]
+    mounts = [*(checked.settings.volumes or ()), *(checked.settings.persistent_volume_claims or ())]
     places = [each.mountPath for each in mounts if not each.readOnly]
     real = PurePosixPath(posixpath.normpath(path))
     if not any(real.is_relative_to(place) for place in places):
@@ -88,22 +88,22 @@ def path_outlives_the_pod(draft: Draft, problem: Callable[..., Problem]) -> Iter
 
 
 @rule("E263", _KEY, "cluster", source=f"{_PAGE}, Conclusion")
-def cluster_has_memory_tier(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The memory tier is a service of HyperPod on EKS; this machine has its own stand-in."""
-    section = draft.recipe.checkpointing
-    if section and section.memory and draft.backend not in ("k8s", "local"):
+    section = checked.recipe.checkpointing
+    if section and section.memory and checked.backend not in ("k8s", "local"):
         yield problem(
             f"{_KEY}.memory",
-            f"there is no memory tier on cluster={draft.backend}",
+            f"there is no memory tier on cluster={checked.backend}",
             allowed="cluster=k8s, cluster=local",
             remedy=f"{_KEY}.memory=null",
         )
 
 
 @rule("E264", _KEY, source="docs/checkpointing.md, The section")
-def settings_have_a_tier(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def settings_have_a_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A setting of a tier that is not there would silently do nothing."""
-    section = draft.recipe.checkpointing
+    section = checked.recipe.checkpointing
     if not section:
         return
     is_s3 = bool(section.persistent and section.persistent.path.startswith(S3))
@@ -122,6 +122,6 @@ def settings_have_a_tier(draft: Draft, problem: Callable[..., Problem]) -> Itera
             yield problem(f"{_KEY}.{key}", f"does nothing without {_KEY}.{what}", value=value)
 
 
-def _persistent_path(draft: Draft) -> str | None:
-    section = draft.recipe.checkpointing
+def _persistent_path(checked: CheckedRecipe) -> str | None:
+    section = checked.recipe.checkpointing
     return section.persistent.path if section and section.persistent else None

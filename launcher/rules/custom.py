@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from launcher.check import Draft
+from launcher.common.problems import Problem
+from launcher.config.provenance import is_stand_in
 from launcher.families import BUNDLE_CONFIGS
-from launcher.problems import Problem
-from launcher.provenance import is_stand_in
+from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import SIZES, rule
 
 FAMILY = "custom"
@@ -26,74 +26,76 @@ _UNREAD = {
 """Keys that the image of other recipes reads, and no script of one's own."""
 
 
-def is_script(draft: Draft) -> bool:
+def is_script(checked: CheckedRecipe) -> bool:
     """Tell whether the job runs a script of the user's own."""
-    return draft.recipe.run.model_type == FAMILY
+    return checked.recipe.run.model_type == FAMILY
 
 
-def _image_starts(draft: Draft) -> bool:
+def _image_starts(checked: CheckedRecipe) -> bool:
     """Return whether a training job of SageMaker runs a program of its image in place of a script."""
-    if draft.backend not in ("sm_jobs", "contract"):
+    if checked.backend not in ("sm_jobs", "contract"):
         return False
-    from launcher.backends.sagemaker import parts
+    from launcher.backends.sagemaker import default_values
 
-    return not parts.has_toolkit(parts.of_draft(draft))
+    return not default_values.has_toolkit(default_values.of_draft(checked))
 
 
-def is_serverless(draft: Draft) -> bool:
+def is_serverless(checked: CheckedRecipe) -> bool:
     """Return whether AWS chooses the instances of a training job."""
-    if draft.backend != "sm_jobs":
+    if checked.backend != "sm_jobs":
         return False
-    from launcher.backends.sagemaker import keys, parts
+    from launcher.backends.sagemaker import default_values, keys
 
-    return parts.is_serverless(keys.jobs_of(draft))
+    return default_values.is_serverless(keys.jobs_of(checked))
 
 
-def is_unstated(draft: Draft, path: str) -> bool:
+def is_unstated(checked: CheckedRecipe, path: str) -> bool:
     """Tell whether nobody has stated a value, so that the part's own stands in."""
-    return is_stand_in(draft.composition.origin(path))
+    return is_stand_in(checked.composition.origin(path))
 
 
 @rule("E105", _SCRIPT, "recipes.run.model_type", source=_KEYS)
-def only_scripts_have_training_cfg(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def only_scripts_have_training_cfg(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A recipe with a trainer of its own would not start the script."""
-    if draft.recipe.training_cfg is not None and not is_script(draft):
+    if checked.recipe.training_cfg is not None and not is_script(checked):
         yield problem(
             _SCRIPT,
-            f"this recipe trains with {draft.recipe.run.model_type}, which runs no script of yours",
+            f"this recipe trains with {checked.recipe.run.model_type}, which runs no script of yours",
             remedy="recipes=training/custom/script, or leave out training_cfg",
         )
 
 
 @rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", *_IMAGE_STARTS, source=_KEYS)
-def one_entry(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def one_entry(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Every rank starts one program: a script or a module, unless a training job's image has a program of its own."""
-    if not is_script(draft):
+    if not is_script(checked):
         return
     given = [
-        value for value in (draft.recipe.training_cfg.entry_script, draft.recipe.training_cfg.entry_module) if value
+        value
+        for value in (checked.recipe.training_cfg.entry_script, checked.recipe.training_cfg.entry_module)
+        if value
     ]
-    if len(given) != 1 and (given or not _image_starts(draft)):
+    if len(given) != 1 and (given or not _image_starts(checked)):
         yield problem(
             f"{_SCRIPT}.entry_script",
             "both a script and a module are given" if given else "there is no script to run",
             value=" and ".join(given) or None,
             allowed="one of entry_script and entry_module",
-            remedy=f"{_SCRIPT}.entry_module=null" if given else _missing_entry(draft),
+            remedy=f"{_SCRIPT}.entry_module=null" if given else _missing_entry(checked),
         )
 
 
-def _missing_entry(draft: Draft) -> str:
+def _missing_entry(checked: CheckedRecipe) -> str:
     """Return what to type where nothing starts; an image of SageMaker may have a program of its own."""
     remedy = "training_cfg.entry_script=train.py"
     own = f"; or {_IMAGE_STARTS[0]}=false for an image with a program of its own"
-    return f"{remedy}{own}" if draft.backend in ("sm_jobs", "contract") else remedy
+    return f"{remedy}{own}" if checked.backend in ("sm_jobs", "contract") else remedy
 
 
 @rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
-def arguments_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def arguments_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An argument is a name and a value, in the order they are given."""
-    arguments = draft.recipe.training_cfg.script_args if is_script(draft) else None
+    arguments = checked.recipe.training_cfg.script_args if is_script(checked) else None
     for i, argument in enumerate(arguments or ()):
         path = f"{_SCRIPT}.script_args.{i}"
         if len(argument) != 1:
@@ -101,7 +103,7 @@ def arguments_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterat
         for name, value in argument.items():
             if not _is_value(value):
                 yield problem(f"{path}.{name}", "is no value of an argument", value=value, allowed=_VALUES)
-            elif draft.backend == "k8s" and str(value).startswith("bundle:") and value != BUNDLE_CONFIGS:
+            elif checked.backend == "k8s" and str(value).startswith("bundle:") and value != BUNDLE_CONFIGS:
                 message = "a pod has the bundle's configurations only"
                 yield problem(f"{path}.{name}", message, value=value, allowed=BUNDLE_CONFIGS)
 
@@ -115,12 +117,12 @@ def _is_value(value: Any) -> bool:
 
 
 @rule("E108", "git", "recipes.pre_script", "recipes.post_script", source=_KEYS)
-def nothing_is_unread(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def nothing_is_unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What the launcher's own images read would do nothing for a script of yours."""
-    for section, names in _UNREAD.items() if is_script(draft) else ():
-        if section == "recipes" and getattr(draft.settings, "runtime", None) == "launcher":
+    for section, names in _UNREAD.items() if is_script(checked) else ():
+        if section == "recipes" and getattr(checked.settings, "runtime", None) == "launcher":
             continue  # the entrypoint of an image of one's own runs them
-        holder = draft.launch.git if section == "git" else draft.recipe
+        holder = checked.launch.git if section == "git" else checked.recipe
         for name in names:
             if (value := getattr(holder, name)) is not None:
                 yield problem(
@@ -131,30 +133,36 @@ def nothing_is_unread(draft: Draft, problem: Callable[..., Problem]) -> Iterator
                 )
 
 
-def states_no_processes(draft: Draft) -> bool:
+def states_no_processes(checked: CheckedRecipe) -> bool:
     """Tell whether devices would idle because nobody has said how many processes a node runs."""
-    if not is_script(draft) or draft.instance is None or draft.recipe.trainer.devices >= draft.instance.processes:
+    if (
+        not is_script(checked)
+        or checked.instance is None
+        or checked.recipe.trainer.devices >= checked.instance.processes
+    ):
         return False
-    return all(is_unstated(draft, path) for path in _PROCESSES) and not is_serverless(draft)
+    return all(is_unstated(checked, path) for path in _PROCESSES) and not is_serverless(checked)
 
 
-@rule("E109", *_PROCESSES, "instance_type", "cluster.sm_jobs_config.serverless", source="launcher/instances.csv")
-def processes_are_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+@rule(
+    "E109", *_PROCESSES, "instance_type", "cluster.sm_jobs_config.serverless", source="launcher/model/instances.csv"
+)
+def processes_are_stated(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One process a node leaves all devices but one idle, and they are paid for. A serverless job plans none."""
-    if states_no_processes(draft):
-        most = draft.instance.processes
+    if states_no_processes(checked):
+        most = checked.instance.processes
         yield problem(
             _PROCESSES[0],
-            f"say how many processes a node runs: {draft.instance.name} has devices for {most}",
-            value=draft.recipe.trainer.devices,
+            f"say how many processes a node runs: {checked.instance.name} has devices for {most}",
+            value=checked.recipe.trainer.devices,
             remedy=f"training_cfg.run.ntasks_per_node={most}",
         )
 
 
 @rule("E110", *SIZES, _BATCH, source="docs/concepts.md, Sizes and precedence")
-def elastic_batch_is_stated(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def elastic_batch_is_stated(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The samples of a step stay the same at every size; what is not stated cannot be kept."""
-    if is_script(draft) and draft.is_elastic and is_unstated(draft, _BATCH):
+    if is_script(checked) and checked.is_elastic and is_unstated(checked, _BATCH):
         yield problem(
             _BATCH,
             "an elastic script states how many samples it takes per optimizer step, over all ranks",
@@ -163,13 +171,13 @@ def elastic_batch_is_stated(draft: Draft, problem: Callable[..., Problem]) -> It
 
 
 @rule("E111", "recipes.trainer", f"{_SCRIPT}.run", source=_KEYS)
-def sizes_agree(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def sizes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """`training_cfg.run` and `trainer` name the same numbers; where both are given, they agree."""
-    if not is_script(draft) or (run := draft.recipe.training_cfg.run) is None:
+    if not is_script(checked) or (run := checked.recipe.training_cfg.run) is None:
         return
     for path, value, name, other in (
-        ("recipes.trainer.num_nodes", draft.recipe.trainer.num_nodes, "nodes", run.nodes),
-        ("recipes.trainer.devices", draft.recipe.trainer.devices, "ntasks_per_node", run.ntasks_per_node),
+        ("recipes.trainer.num_nodes", checked.recipe.trainer.num_nodes, "nodes", run.nodes),
+        ("recipes.trainer.devices", checked.recipe.trainer.devices, "ntasks_per_node", run.ntasks_per_node),
     ):
-        if value != other and draft.is_explicit(path) and draft.is_explicit(f"{_SCRIPT}.run.{name}"):
+        if value != other and checked.is_explicit(path) and checked.is_explicit(f"{_SCRIPT}.run.{name}"):
             yield problem(path, f"training_cfg.run.{name} says {other}", value=value, remedy=f"leave out {path}")

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from launcher.check import Draft
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import rule
 
 if TYPE_CHECKING:
-    from launcher.distribution import Distribution
+    from launcher.model.parallelism.distribution import Distribution
 
 _D = "recipes.distribution"
 _DATA = f"{_D}.smdistributed.dataparallel"
@@ -18,14 +18,14 @@ _SMDDP = frozenset(f"ml.{name}" for name in ("p3.16xlarge", "p3dn.24xlarge", "p4
 """Instance types of the data parallel library. Source: SDK 2.257.6, SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES."""
 
 
-def _distribution(draft: Draft) -> "Distribution | None":
-    return getattr(draft.recipe, "distribution", None)
+def _distribution(checked: CheckedRecipe) -> "Distribution | None":
+    return getattr(checked.recipe, "distribution", None)
 
 
 @rule("E256", _D, source=f"{_SDK}, validate_distribution; sagemaker-training toolkit 5.1.4, runner.py")
-def one_launcher(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def one_launcher(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """mpirun, torchrun and the data parallel library's launcher each start all processes; the toolkit takes one."""
-    distribution = _distribution(draft)
+    distribution = _distribution(checked)
     if distribution is None:
         return
     first, *others = distribution.starts or ("",)
@@ -44,28 +44,28 @@ def one_launcher(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Prob
 
 
 @rule("E257", _DATA, "instance_type", source=f"{_SDK}, validate_smdistributed")
-def data_parallel_runs_here(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def data_parallel_runs_here(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The data parallel library runs on four instance types, with a process on each of their GPUs."""
-    distribution = _distribution(draft)
+    distribution = _distribution(checked)
     if distribution is None or not distribution.is_data_parallel:
         return
     remedy = f"++{_TORCH}.enabled=true in place of it"
-    if draft.backend != "sm_jobs":
+    if checked.backend != "sm_jobs":
         message = "the data parallel library is in AWS's training images only"
         yield problem(f"{_DATA}.enabled", message, value=True, allowed="cluster=sm_jobs", remedy=remedy)
-    elif draft.instance and draft.instance.name not in _SMDDP:
+    elif checked.instance and checked.instance.name not in _SMDDP:
         allowed = ", ".join(sorted(_SMDDP))
         message = "is not supported by the data parallel library"
-        yield problem("instance_type", message, value=draft.instance.name, allowed=allowed, remedy=remedy)
+        yield problem("instance_type", message, value=checked.instance.name, allowed=allowed, remedy=remedy)
 
 
 @rule("E258", _TORCH, "recipes.trainer", "recipes.training_cfg.run", source="sagemaker-training toolkit 5.1.4")
-def processes_have_a_launcher(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def processes_have_a_launcher(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Without a launcher the toolkit starts one process a host, which knows of no other."""
-    distribution = _distribution(draft)
+    distribution = _distribution(checked)
     if distribution is None or distribution.torch_distributed is None or distribution.starts:
         return
-    ranks = draft.devices * draft.recipe.trainer.num_nodes
-    if ranks > 1 and draft.backend in ("sm_jobs", "contract"):
+    ranks = checked.devices * checked.recipe.trainer.num_nodes
+    if ranks > 1 and checked.backend in ("sm_jobs", "contract"):
         message = f"nothing else starts the {ranks} processes together"
         yield problem(f"{_TORCH}.enabled", message, value=False, remedy=f"~{_TORCH}")

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from launcher.check import Draft
-from launcher.planner import spans
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import AUTO, get, leaves, size_of
+from launcher.model.size_plan import spans
 from launcher.rules import SIZES, rule
-from launcher.scales import AUTO, get, leaves, size_of
 
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
@@ -17,10 +17,10 @@ _PARTS = ("base", "elastic")
 
 
 def refuses_elastic(
-    draft: Draft, problem: Callable[..., Problem], path: str, what: str, **details
+    checked: CheckedRecipe, problem: Callable[..., Problem], path: str, what: str, **details
 ) -> Iterator[Problem]:
     """Yield the Problem of an elastic job that also has `what`."""
-    if draft.is_elastic:
+    if checked.is_elastic:
         yield problem(
             path,
             f"elastic training does not work with {what} ({LIMITS})",
@@ -30,9 +30,9 @@ def refuses_elastic(
 
 
 @rule("E201", f"{_POLICY}.min_nodes", f"{_POLICY}.max_nodes", source=f"{_PAGE}, Elastic Policy")
-def bounds_in_order(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def bounds_in_order(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job cannot have fewer nodes at most than at least."""
-    policy = draft.recipe.elastic_policy
+    policy = checked.recipe.elastic_policy
     if policy and policy.min_nodes > policy.max_nodes:
         yield problem(
             f"{_POLICY}.min_nodes",
@@ -43,11 +43,11 @@ def bounds_in_order(draft: Draft, problem: Callable[..., Problem]) -> Iterator[P
 
 
 @rule("E202", *SIZES, source=f"{_PAGE}, Elastic Policy: replica_increment_step")
-def step_or_scales(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def step_or_scales(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Sizes come from a step or from a list; the operator takes exactly one."""
-    if not draft.is_elastic:
+    if not checked.is_elastic:
         return
-    step, scales = draft.recipe.elastic_policy.replica_increment_step, draft.recipe.scale_config
+    step, scales = checked.recipe.elastic_policy.replica_increment_step, checked.recipe.scale_config
     if step and scales and scales != AUTO:
         yield problem(
             f"{_POLICY}.replica_increment_step",
@@ -65,19 +65,19 @@ def step_or_scales(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
 
 
 @rule("E203", source=f"{_PAGE}, Scale Config")
-def scale_keys_are_sizes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scale_keys_are_sizes(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key of scale_config is a number of nodes, its value what changes there."""
-    for key, own in draft.entries.items():
-        if not isinstance(own, Mapping) and not (own is None and draft.size_plan):
+    for key, own in checked.entries.items():
+        if not isinstance(own, Mapping) and not (own is None and checked.size_plan):
             yield problem(f"recipes.scale_config.{key}", "is no mapping of keys", value=own)
         if not size_of(key):
             yield problem(f"recipes.scale_config.{key}", "is no number of nodes", value=key, allowed="1, 2, 3, …")
 
 
 @rule("E214", source=f"{_PAGE}, Scale Config")
-def scales_change_training_only(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scales_change_training_only(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What a size may change is how it trains; the job's name, devices and bounds are the same at every size."""
-    for key, own in draft.entries.items():
+    for key, own in checked.entries.items():
         for path, value in leaves(own if isinstance(own, Mapping) else {}):
             if path and path != "trainer.num_nodes" and not path.startswith("training_config."):
                 yield problem(
@@ -89,9 +89,9 @@ def scales_change_training_only(draft: Draft, problem: Callable[..., Problem]) -
 
 
 @rule("E204", source=f"{_PAGE}, Scale Config")
-def scale_key_is_num_nodes(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scale_key_is_num_nodes(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The entry for N nodes describes N nodes."""
-    for key, own in draft.entries.items():
+    for key, own in checked.entries.items():
         nodes = get(own, "trainer.num_nodes")
         if nodes is not None and size_of(key) and str(nodes) != key:
             yield problem(
@@ -103,37 +103,37 @@ def scale_key_is_num_nodes(draft: Draft, problem: Callable[..., Problem]) -> Ite
 
 
 @rule("E205", *SIZES, source=f"{_PAGE}, Scale Config")
-def scales_within_bounds(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def scales_within_bounds(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A size outside [min_nodes, max_nodes] would never be used; where the user moved a bound it is dropped."""
-    if not draft.is_elastic or not isinstance(draft.recipe.scale_config, Mapping):
+    if not checked.is_elastic or not isinstance(checked.recipe.scale_config, Mapping):
         return
-    policy = draft.recipe.elastic_policy
-    outside = [s for s in draft.scales if s.nodes and not policy.min_nodes <= s.nodes <= policy.max_nodes]
+    policy = checked.recipe.elastic_policy
+    outside = [s for s in checked.scales if s.nodes and not policy.min_nodes <= s.nodes <= policy.max_nodes]
     allowed = f"{policy.min_nodes} to {policy.max_nodes} nodes"
-    if policy.min_nodes <= policy.max_nodes and len(outside) == len(draft.scales):
+    if policy.min_nodes <= policy.max_nodes and len(outside) == len(checked.scales):
         sizes = ", ".join(str(s.nodes) for s in outside)
         yield problem(
             "recipes.scale_config",
             f"no size is left within the bounds; the recipe has {sizes}",
             allowed=allowed,
         )
-    elif not bounds_moved(draft):
+    elif not bounds_moved(checked):
         for scale in outside:
             yield problem(
                 scale.path, f"{scale.nodes} nodes is outside the bounds", value=scale.nodes, allowed=allowed
             )
 
 
-def bounds_moved(draft: Draft) -> bool:
+def bounds_moved(checked: CheckedRecipe) -> bool:
     """Tell whether the user set a bound, so that sizes outside are dropped with a notice."""
-    return any(draft.is_explicit(f"{_POLICY}.{bound}") for bound in ("min_nodes", "max_nodes"))
+    return any(checked.is_explicit(f"{_POLICY}.{bound}") for bound in ("min_nodes", "max_nodes"))
 
 
 @rule("E206", *SIZES, "recipes.trainer.num_nodes", source=f"{_PAGE}, Elastic Policy")
-def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def starts_at_a_size(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job starts at one of its sizes."""
-    start, sizes = draft.recipe.trainer.num_nodes, [scale.nodes for scale in draft.sizes]
-    if not draft.is_elastic or not draft.is_explicit("recipes.trainer.num_nodes"):
+    start, sizes = checked.recipe.trainer.num_nodes, [scale.nodes for scale in checked.sizes]
+    if not checked.is_elastic or not checked.is_explicit("recipes.trainer.num_nodes"):
         return
     if sizes and start not in sizes:
         yield problem(
@@ -145,29 +145,29 @@ def starts_at_a_size(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
 
 
 @rule("E207", *SIZES, "recipes.checkpointless", source=LIMITS)
-def not_checkpointless(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_checkpointless(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A scale event restarts from a checkpoint, which checkpointless training does not write."""
-    if draft.recipe.checkpointless:
-        yield from refuses_elastic(draft, problem, "recipes.checkpointless", "checkpointless training", value=True)
+    if checked.recipe.checkpointless:
+        yield from refuses_elastic(checked, problem, "recipes.checkpointless", "checkpointless training", value=True)
 
 
 @rule("E209", *SIZES, "cluster", source=LIMITS)
-def not_spot(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_spot(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Spot capacity leaves without the operator's knowledge."""
-    for path, value in _spot(draft):
-        yield from refuses_elastic(draft, problem, path, "Spot capacity", value=value)
+    for path, value in _spot(checked):
+        yield from refuses_elastic(checked, problem, path, "Spot capacity", value=value)
 
 
-def _spot(draft: Draft) -> Iterator[tuple[str, object]]:
-    selector = getattr(draft.settings, "label_selector", None)
+def _spot(checked: CheckedRecipe) -> Iterator[tuple[str, object]]:
+    selector = getattr(checked.settings, "label_selector", None)
     for kind in ("required", "preferred"):
         for label, values in (getattr(selector, kind, None) or {}).items():
             if "capacity" in label.lower() and any("spot" in value.lower() for value in values):
                 yield f"cluster.label_selector.{kind}.{label}", values
-    for label, value in (getattr(draft.settings, "node_selector", None) or {}).items():
+    for label, value in (getattr(checked.settings, "node_selector", None) or {}).items():
         if "capacity" in label.lower() and "spot" in value.lower():
             yield f"cluster.node_selector.{label}", value
-    jobs = getattr(draft.settings, "sm_jobs_config", None)
+    jobs = getattr(checked.settings, "sm_jobs_config", None)
     if getattr(jobs, "spot", None) is True:
         yield "cluster.sm_jobs_config.spot", True
     if getattr(getattr(jobs, "additional_estimator_kwargs", None), "use_spot_instances", None) is True:
@@ -175,11 +175,11 @@ def _spot(draft: Draft) -> Iterator[tuple[str, object]]:
 
 
 @rule("E210", *SIZES, "cluster.use_hyperpod_pytorch_job", source=_PAGE, backend="k8s")
-def not_kubeflow(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def not_kubeflow(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """elasticPolicy is a field of HyperPodPyTorchJob; Kubeflow's PyTorchJob has another, unlike one."""
-    if draft.settings.use_hyperpod_pytorch_job is False:
+    if checked.settings.use_hyperpod_pytorch_job is False:
         yield from refuses_elastic(
-            draft,
+            checked,
             problem,
             "cluster.use_hyperpod_pytorch_job",
             "a Kubeflow PyTorchJob",
@@ -189,17 +189,17 @@ def not_kubeflow(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Prob
 
 
 @rule("E211", *SIZES, source=f"{_PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
-def needs_the_operator(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Scale events come from the HyperPod training operator, which runs on Kubernetes only."""
+def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """SizedRecipe events come from the HyperPod training operator, which runs on Kubernetes only."""
     training_job = "SageMaker training jobs"
     names = {"slurm": "Slurm", "sm_jobs": training_job, "contract": training_job}
-    if draft.backend in names:
+    if checked.backend in names:
         yield from refuses_elastic(
-            draft,
+            checked,
             problem,
             "cluster",
-            names[draft.backend],
-            value=draft.backend,
+            names[checked.backend],
+            value=checked.backend,
             remedy=f"cluster=k8s, or {_POLICY}.is_elastic=false",
         )
 
@@ -210,9 +210,9 @@ def needs_the_operator(draft: Draft, problem: Callable[..., Problem]) -> Iterato
     "recipes.training_config.training_args.override_training_dir",
     source=f"{_PAGE}, Monitor training on MLFlow (note on the training directory)",
 )
-def keeps_its_training_dir(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def keeps_its_training_dir(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A restart that makes a new directory does not find the checkpoint."""
-    if draft.is_elastic and not draft.recipe.training_config.training_args.override_training_dir:
+    if checked.is_elastic and not checked.recipe.training_config.training_args.override_training_dir:
         path = "recipes.training_config.training_args.override_training_dir"
         yield problem(
             path,
@@ -224,17 +224,17 @@ def keeps_its_training_dir(draft: Draft, problem: Callable[..., Problem]) -> Ite
 
 
 @rule("E215", *SIZES, f"{_POLICY}.preemption", source=f"{_PAGE}, Preemption by high priority job: replicaSpecs")
-def tiers_need_two_parts(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def tiers_need_two_parts(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Two priorities are for two parts: a base that can train by itself, and nodes beyond it."""
-    policy = draft.recipe.elastic_policy
+    policy = checked.recipe.elastic_policy
     if policy is None or policy.preemption is None:
         return
-    sizes = [scale.nodes for scale in draft.sizes]
+    sizes = [scale.nodes for scale in checked.sizes]
     details = {"remedy": f"~{_POLICY}.preemption gives the job one priority"}
-    is_asked_for = any(draft.is_explicit(f"{_POLICY}.preemption.{part}_priority_class") for part in _PARTS)
-    if policy.min_nodes == policy.max_nodes or (is_asked_for and not draft.is_elastic):
+    is_asked_for = any(checked.is_explicit(f"{_POLICY}.preemption.{part}_priority_class") for part in _PARTS)
+    if policy.min_nodes == policy.max_nodes or (is_asked_for and not checked.is_elastic):
         yield problem(f"{_POLICY}.preemption", "the job has no elastic part: its size is fixed", **details)
-    elif draft.is_elastic and sizes and policy.min_nodes not in sizes:
+    elif checked.is_elastic and sizes and policy.min_nodes not in sizes:
         yield problem(
             f"{_POLICY}.preemption",
             f"the base part is min_nodes={policy.min_nodes} nodes, which is not one of the job's sizes",
@@ -244,9 +244,9 @@ def tiers_need_two_parts(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E216", f"{_POLICY}.preemption", source=f"{_PAGE}, Preemption by high priority job: replicaSpecs")
-def tiers_differ(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def tiers_differ(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Two parts of one priority would be preempted alike."""
-    preemption = draft.recipe.elastic_policy and draft.recipe.elastic_policy.preemption
+    preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
     if preemption and preemption.base_priority_class == preemption.elastic_priority_class:
         yield problem(
             f"{_POLICY}.preemption.elastic_priority_class",
@@ -263,26 +263,26 @@ def tiers_differ(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Prob
     source=f"{_PAGE}, Preemption by high priority job: priorityClassName",
     backend="k8s",
 )
-def tiers_name_the_pods_class(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def tiers_name_the_pods_class(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Each part's pods have the part's own class."""
-    preemption = draft.recipe.elastic_policy and draft.recipe.elastic_policy.preemption
-    if preemption and draft.settings.priority_class_name:
+    preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
+    if preemption and checked.settings.priority_class_name:
         yield problem(
             "cluster.priority_class_name",
             f"is given together with {_POLICY}.preemption, which names the class of each part",
-            value=draft.settings.priority_class_name,
+            value=checked.settings.priority_class_name,
             remedy="cluster.priority_class_name=null",
         )
 
 
 @rule("E213", "cluster_type", source="the published launcher's own convention")
-def cluster_type_agrees(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def cluster_type_agrees(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """`cluster` and `cluster_type` name the same thing."""
-    cluster = "local" if draft.backend == "contract" else draft.backend
-    if draft.launch.cluster_type not in (None, cluster):
+    cluster = "local" if checked.backend == "contract" else checked.backend
+    if checked.launch.cluster_type not in (None, cluster):
         yield problem(
             "cluster_type",
             f"does not agree with cluster={cluster}",
-            value=draft.launch.cluster_type,
+            value=checked.launch.cluster_type,
             remedy=f"cluster_type={cluster}, or leave it out",
         )

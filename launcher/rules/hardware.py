@@ -4,70 +4,74 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from launcher import instance_specs, instances
-from launcher.check import Draft
+from launcher.common.problems import Problem
+from launcher.common.suggestions import did_you_mean
 from launcher.families import interface
-from launcher.nearest import did_you_mean
-from launcher.problems import Problem
+from launcher.model import instance_specs, instances
+from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import rule
 
-_TABLE = "launcher/instances.csv"
+_TABLE = "launcher/model/instances.csv"
 _SPECS = instance_specs.KEY
 _UNKNOWN = "is not an instance type of the table"
 _NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 
 @rule("E230", "instance_type", "recipes.instance_types", _SPECS, source=_TABLE)
-def instance_is_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instance_is_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The devices of a type decide the batch; one that the table lacks is described by the recipe."""
-    if draft.backend == "local" or draft.instance is not None or _is_described(draft, draft.launch.instance_type):
+    if (
+        checked.backend == "local"
+        or checked.instance is not None
+        or _is_described(checked, checked.launch.instance_type)
+    ):
         return
-    name = instances.canonical(draft.launch.instance_type)
+    name = instances.canonical(checked.launch.instance_type)
     yield problem(
         "instance_type",
         _UNKNOWN,
-        value=draft.launch.instance_type,
-        allowed=f"{_allowed_words(draft)}; or describe it: '++{_SPECS}=[{_example(name)}]'",
-        remedy=did_you_mean(name, _allowed(draft) or list(instances.table())),
+        value=checked.launch.instance_type,
+        allowed=f"{_allowed_words(checked)}; or describe it: '++{_SPECS}=[{_example(name)}]'",
+        remedy=did_you_mean(name, _allowed(checked) or list(instances.table())),
     )
 
 
 @rule("E231", "instance_type", "recipes.instance_types", _SPECS, source="the recipe's own instance_types")
-def instance_is_listed(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instance_is_listed(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A recipe lists what it was tried on; its batch fits in those devices' memory."""
-    allowed, lack = _allowed(draft), _lack(draft)
-    if draft.instance and allowed and draft.instance.name not in allowed:
-        remedy = f'"recipes.instance_types=[{draft.instance.name}]" if you know that it fits'
+    allowed, lack = _allowed(checked), _lack(checked)
+    if checked.instance and allowed and checked.instance.name not in allowed:
+        remedy = f'"recipes.instance_types=[{checked.instance.name}]" if you know that it fits'
         yield problem(
             "instance_type",
             "is not among the recipe's instance_types" + (f", and {lack}" if lack else ""),
-            value=draft.instance.name,
+            value=checked.instance.name,
             allowed=", ".join(allowed),
             remedy=None if lack else remedy,
         )
 
 
 @rule("E235", "instance_type", "recipes.instance_types", "recipes.run.model_type", _SPECS, source=_TABLE)
-def program_finds_its_accelerators(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def program_finds_its_accelerators(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A program for GPUs fails on an instance without any, after the instance was waited and paid for."""
-    allowed, lack = _allowed(draft), _lack(draft)
-    if lack and (not allowed or draft.instance.name in allowed):
-        needed = instances.RESOURCES[interface(draft.recipe.run.model_type).accelerator]
-        fitting = [name for name in allowed if _resource(draft, name) == needed]
+    allowed, lack = _allowed(checked), _lack(checked)
+    if lack and (not allowed or checked.instance.name in allowed):
+        needed = instances.RESOURCES[interface(checked.recipe.run.model_type).accelerator]
+        fitting = [name for name in allowed if _resource(checked, name) == needed]
         yield problem(
             "instance_type",
-            f"{lack}, which {draft.recipe.run.model_type} trains on",
-            value=draft.instance.name,
+            f"{lack}, which {checked.recipe.run.model_type} trains on",
+            value=checked.instance.name,
             allowed=", ".join(fitting) or "recipes instances --accelerator NVIDIA lists the types",
         )
 
 
 @rule("E233", "recipes.instance_types", _SPECS, source=_TABLE)
-def listed_instances_are_known(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def listed_instances_are_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A misspelt type in a recipe's list would refuse the one that was meant."""
     known = list(instances.table())
-    for i, name in enumerate(draft.recipe.instance_types):
-        if instances.canonical(name) not in known and not _is_described(draft, name):
+    for i, name in enumerate(checked.recipe.instance_types):
+        if instances.canonical(name) not in known and not _is_described(checked, name):
             yield problem(
                 f"recipes.instance_types.{i}",
                 _UNKNOWN,
@@ -78,9 +82,9 @@ def listed_instances_are_known(draft: Draft, problem: Callable[..., Problem]) ->
 
 
 @rule("E234", _SPECS, source=_TABLE)
-def descriptions_are_complete(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def descriptions_are_complete(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job depends on these values, so the description of a type gives what the table lacks."""
-    specs = draft.recipe.instance_specs or ()
+    specs = checked.recipe.instance_specs or ()
     keys = ", ".join(instance_specs.InstanceSpec.model_fields)
     for i, spec in enumerate(specs):
         if lacking := instance_specs.missing(spec):
@@ -96,34 +100,34 @@ def descriptions_are_complete(draft: Draft, problem: Callable[..., Problem]) -> 
 
 
 @rule("E232", "instance_type", "recipes.trainer.devices", _SPECS, source=_TABLE)
-def devices_exist(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def devices_exist(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A node cannot run more processes than it has devices for."""
-    if draft.instance and draft.instance.processes and draft.devices > draft.instance.processes:
+    if checked.instance and checked.instance.processes and checked.devices > checked.instance.processes:
         yield problem(
             "recipes.trainer.devices",
-            f"{draft.instance.name} has {draft.instance.accelerators} accelerators",
-            value=draft.devices,
-            allowed=f"1 to {draft.instance.processes}",
-            remedy=f"recipes.trainer.devices={draft.instance.processes}",
+            f"{checked.instance.name} has {checked.instance.accelerators} accelerators",
+            value=checked.devices,
+            allowed=f"1 to {checked.instance.processes}",
+            remedy=f"recipes.trainer.devices={checked.instance.processes}",
         )
 
 
-def _lack(draft: Draft) -> str:
+def _lack(checked: CheckedRecipe) -> str:
     """Return in words which accelerators the recipe's program needs and the instance does not have; "" for none."""
-    kind = interface(draft.recipe.run.model_type).accelerator
-    if draft.instance is None or kind is None or draft.instance.accelerator_resource == instances.RESOURCES[kind]:
+    kind = interface(checked.recipe.run.model_type).accelerator
+    if checked.instance is None or kind is None or checked.instance.accelerator_resource == instances.RESOURCES[kind]:
         return ""
-    has = f"{draft.instance.name} has {draft.instance.accelerator or 'no accelerators'}"
+    has = f"{checked.instance.name} has {checked.instance.accelerator or 'no accelerators'}"
     return f"{has}, not {'NVIDIA GPUs' if kind == 'gpu' else 'Trainium chips'}"
 
 
-def _resource(draft: Draft, name: str) -> str | None:
-    instance = draft.instance_of(name)
+def _resource(checked: CheckedRecipe, name: str) -> str | None:
+    instance = checked.instance_of(name)
     return instance and instance.accelerator_resource
 
 
-def _is_described(draft: Draft, name: str) -> bool:
-    specs = draft.recipe.instance_specs or ()
+def _is_described(checked: CheckedRecipe, name: str) -> bool:
+    specs = checked.recipe.instance_specs or ()
     return any(instances.canonical(spec.name) == instances.canonical(name) for spec in specs)
 
 
@@ -132,12 +136,12 @@ def _example(name: str) -> str:
     return instance_specs.EXAMPLE % (name if _NAME.fullmatch(instances.canonical(name)) else "p9.48xlarge")
 
 
-def _allowed(draft: Draft) -> list[str]:
+def _allowed(checked: CheckedRecipe) -> list[str]:
     """Return the instance types a recipe may run on: those it lists or describes; none if it may run on any."""
-    listed = [instances.canonical(name) for name in draft.recipe.instance_types]
-    described = [instances.canonical(spec.name) for spec in draft.recipe.instance_specs or ()]
+    listed = [instances.canonical(name) for name in checked.recipe.instance_types]
+    described = [instances.canonical(spec.name) for spec in checked.recipe.instance_specs or ()]
     return list(dict.fromkeys([*listed, *described])) if listed else []
 
 
-def _allowed_words(draft: Draft) -> str:
-    return ", ".join(_allowed(draft)) or f"one of the {len(instances.table())} types that recipes instances lists"
+def _allowed_words(checked: CheckedRecipe) -> str:
+    return ", ".join(_allowed(checked)) or f"one of the {len(instances.table())} types that recipes instances lists"

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterator
 
-from launcher.check import Draft
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import get
 from launcher.rules import rule
-from launcher.scales import get
 
 MODEL = "recipes.training_config.model_config.model_name_or_path"
 
 
 @rule("E112", MODEL, source="transformers, from_pretrained")
-def model_is_named(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def model_is_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A model that a recipe names cannot be loaded once its name is taken away."""
-    if get(draft.composition.tree, MODEL) != "":
+    if get(checked.composition.tree, MODEL) != "":
         return
-    if named := [setting.value for setting in draft.composition.settings(MODEL) if setting.value]:
+    if named := [setting.value for setting in checked.composition.sources.settings(MODEL) if setting.value]:
         yield problem(MODEL, "is empty: there is no model to load", value="", remedy=f"{MODEL}={named[-1]}")

@@ -2,28 +2,29 @@
 
 from collections.abc import Callable, Iterator
 
-from launcher.check import Draft, backend_module
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model.backend_registry import backend_module
+from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import rule
 
 _ROADMAP = "docs/decisions.md, What is not there yet"
 
 
 @rule("E901", source=_ROADMAP)
-def backend_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def backend_exists(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A cluster whose keys are known but which cannot be compiled for yet."""
-    if backend_module(draft.backend, "backend") is None:
+    if backend_module(checked.backend, "backend") is None:
         yield problem(
             "cluster",
             "is not yet supported: its keys are checked, but no bundle is rendered",
-            value=draft.backend,
+            value=checked.backend,
             allowed="local, k8s, sm_jobs",
         )
 
 
 @rule("E902", "recipes.checkpointless", source=_ROADMAP)
-def feature_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def feature_exists(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key that asks for something still to come."""
-    if draft.recipe.checkpointless and not draft.is_elastic:
+    if checked.recipe.checkpointless and not checked.is_elastic:
         remedy = "recipes.checkpointless=false"
         yield problem("recipes.checkpointless", "is not yet supported", value=True, remedy=remedy)

@@ -4,13 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.check import Draft
-from launcher.environment import secret_references
-from launcher.problems import Problem
-from launcher.recipe import SecretRef
-from launcher.rules import rule
-from launcher.scales import leaves
-from launcher.secret_forms import (
+from launcher.common.problems import Problem
+from launcher.common.secret_forms import (
     holds_credentials,
     holds_secret,
     holds_token,
@@ -19,7 +14,12 @@ from launcher.secret_forms import (
     is_reference,
     is_written,
 )
-from launcher.secret_names import is_secret, names_secret
+from launcher.common.secret_names import is_secret, names_secret
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import leaves
+from launcher.model.environment import secret_references
+from launcher.model.recipe import SecretRef
+from launcher.rules import rule
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
@@ -34,9 +34,9 @@ _DECISION = "docs/decisions.md, Secrets are references"
 
 
 @rule("E602", "env_vars", source=_DECISION)
-def env_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def env_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A variable that is named like a secret names where the secret is."""
-    for name, value in (draft.launch.env_vars or {}).items():
+    for name, value in (checked.launch.env_vars or {}).items():
         if not isinstance(value, SecretRef) and is_clear(name, value):
             yield problem(
                 f"env_vars.{name}",
@@ -47,11 +47,11 @@ def env_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterat
 
 
 @rule("E603", "recipes.training_config.mlflow", "git", source=_DECISION)
-def urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def urls_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A URL with a user name and password in it carries them into every file."""
     urls = {
-        "recipes.training_config.mlflow.tracking_uri": draft.recipe.training_config.mlflow.tracking_uri,
-        "git.repo_url_or_path": draft.launch.git.repo_url_or_path,
+        "recipes.training_config.mlflow.tracking_uri": checked.recipe.training_config.mlflow.tracking_uri,
+        "git.repo_url_or_path": checked.launch.git.repo_url_or_path,
     }
     remedies = {
         "recipes.training_config.mlflow.tracking_uri": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
@@ -60,23 +60,23 @@ def urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterat
     }
     for path, url in urls.items():
         if url and holds_credentials(url):
-            where = (draft.composition.origin(path) or "").partition("=")[0]
+            where = (checked.composition.origin(path) or "").partition("=")[0]
             yield problem(path, "holds credentials", remedy=remedies[path], where=where)
 
 
 @rule("E606", "env_vars", source=_DECISION)
-def env_urls_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def env_urls_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A proxy's or a database's password in a variable is a secret too."""
-    for name, value in (draft.launch.env_vars or {}).items():
+    for name, value in (checked.launch.env_vars or {}).items():
         if isinstance(value, str) and not names_secret(name) and holds_secret(value):
             allowed = "{secretKeyRef: {name: …, key: …}} or {env: NAME}"
             yield problem(f"env_vars.{name}", "holds credentials", allowed=allowed, where=f"env_vars.{name}")
 
 
 @rule("E607", "recipes", source=_DECISION)
-def recipe_holds_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def recipe_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key that is named like a secret, declared in extra_keys, would be written into the configuration."""
-    for path in _named_secrets(draft.composition.tree["recipes"], "recipes"):
+    for path in _named_secrets(checked.composition.tree["recipes"], "recipes"):
         if path.startswith("recipes.training_cfg.script_args."):
             continue  # E608 is about these
         yield problem(path, "looks like a secret written in clear", where=path)
@@ -108,12 +108,12 @@ def _named_secrets(tree: Mapping[str, Any], path: str) -> Iterator[str]:
     "cluster.sm_jobs_config",
     source=_DECISION,
 )
-def words_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def words_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Arguments, commands and labels are written as they are; use_wandb takes no API key."""
     remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}, and read $NAME"
-    for path in dict.fromkeys((*_argument_secrets(draft), *_command_secrets(draft), *_labelled_secrets(draft))):
+    for path in dict.fromkeys((*_argument_secrets(checked), *_command_secrets(checked), *_labelled_secrets(checked))):
         yield problem(path, "looks like a secret written in clear", remedy=remedy, where=path)
-    for path, value in leaves(draft.composition.tree["recipes"]):
+    for path, value in leaves(checked.composition.tree["recipes"]):
         if path.rpartition(".")[2] == "use_wandb" and isinstance(value, str) and is_written(value):
             path = f"recipes.{path}"
             message = "a text here may be an API key, which would be written into the bundle"
@@ -121,8 +121,8 @@ def words_hold_no_secret(draft: Draft, problem: Callable[..., Problem]) -> Itera
             yield problem(path, message, remedy=remedy, where=path)
 
 
-def _argument_secrets(draft: Draft) -> Iterator[str]:
-    script = draft.recipe.training_cfg
+def _argument_secrets(checked: CheckedRecipe) -> Iterator[str]:
+    script = checked.recipe.training_cfg
     for i, argument in enumerate((script and script.script_args) or ()):
         for name, value in argument.items():
             texts = value if isinstance(value, list) else [value]
@@ -130,13 +130,13 @@ def _argument_secrets(draft: Draft) -> Iterator[str]:
                 yield f"recipes.training_cfg.script_args.{i}.{name}"
 
 
-def _command_secrets(draft: Draft) -> Iterator[str]:
-    command = getattr(draft.settings, "command", None)
+def _command_secrets(checked: CheckedRecipe) -> Iterator[str]:
+    command = getattr(checked.settings, "command", None)
     given: tuple[tuple[str, Sequence[str]], ...] = (
-        ("recipes.pre_script", draft.recipe.pre_script or ()),
-        ("recipes.post_script", draft.recipe.post_script or ()),
+        ("recipes.pre_script", checked.recipe.pre_script or ()),
+        ("recipes.post_script", checked.recipe.post_script or ()),
         ("cluster.command", (" ".join(command),) if command else ()),
-        *((path, (" ".join(words),)) for path, words in _of_training_job(draft, *_WORDS)),
+        *((path, (" ".join(words),)) for path, words in _of_training_job(checked, *_WORDS)),
     )
     for path, texts in given:
         for i, text in enumerate(texts):
@@ -144,18 +144,18 @@ def _command_secrets(draft: Draft) -> Iterator[str]:
                 yield path if path.startswith("cluster.") else f"{path}.{i}"
 
 
-def _labelled_secrets(draft: Draft) -> Iterator[str]:
-    labels = ((f"cluster.{name}", getattr(draft.settings, name, None)) for name in ("annotations", "custom_labels"))
-    for section, given in (*labels, *_of_training_job(draft, *_NAMED), *_of_watchers(draft)):
+def _labelled_secrets(checked: CheckedRecipe) -> Iterator[str]:
+    labels = ((f"cluster.{name}", getattr(checked.settings, name, None)) for name in ("annotations", "custom_labels"))
+    for section, given in (*labels, *_of_training_job(checked, *_NAMED), *_of_watchers(checked)):
         for name, value in (given or {}).items():
             if is_clear(name.rpartition("/")[2], value) or (isinstance(value, str) and holds_secret(value)):
                 yield f"{section}.{name}"
 
 
-def _of_watchers(draft: Draft) -> Iterator[tuple[str, Any]]:
+def _of_watchers(checked: CheckedRecipe) -> Iterator[tuple[str, Any]]:
     """Yield paths and values of the parameters that a training job hands to Debugger and its rules."""
     path = "cluster.sm_jobs_config"
-    if jobs := getattr(draft.settings, "sm_jobs_config", None):
+    if jobs := getattr(checked.settings, "sm_jobs_config", None):
         yield f"{path}.debugger.hook_parameters", jobs.debugger.hook_parameters
         yield f"{path}.profiler.parameters", jobs.profiler.parameters
         for name in ("debugger", "profiler"):
@@ -163,25 +163,25 @@ def _of_watchers(draft: Draft) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}.rules.{i}.parameters", each.parameters
 
 
-def _of_training_job(draft: Draft, *keys: str) -> Iterator[tuple[str, Any]]:
+def _of_training_job(checked: CheckedRecipe, *keys: str) -> Iterator[tuple[str, Any]]:
     """Yield paths and values of keys of a training job's request that are given."""
-    if hasattr(draft.settings, "sm_jobs_config"):
+    if hasattr(checked.settings, "sm_jobs_config"):
         from launcher.backends.sagemaker.keys import jobs_of, path_of  # other clusters do without
 
-        jobs = jobs_of(draft)
-        yield from ((path_of(draft, key), value) for key in keys if (value := getattr(jobs, key)))
+        jobs = jobs_of(checked)
+        yield from ((path_of(checked, key), value) for key in keys if (value := getattr(jobs, key)))
 
 
 @rule("E609", source=_DECISION)
-def values_hold_no_token(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def values_hold_no_token(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Tokens and URLs with credentials show by their form, whatever the key is called that holds one."""
     remedy = "name it in env_vars: NAME={secretKeyRef: {name: …, key: …}}"
     texts = [
         (path, f"{path} {value}")
-        for path, value in leaves(draft.composition.tree)
+        for path, value in leaves(checked.composition.tree)
         if isinstance(value, str | list) and value and not is_secret(path)
     ]
-    checked = (*_CHECKED_FOR_URLS, "container") if draft.backend == "k8s" else _CHECKED_FOR_URLS
+    checked = (*_CHECKED_FOR_URLS, "container") if checked.backend == "k8s" else _CHECKED_FOR_URLS
     has_tokens = holds_token("\n".join(text for _, text in texts))  # one search instead of hundreds
     for path, text in texts:
         if has_tokens and holds_token(text):
@@ -191,9 +191,9 @@ def values_hold_no_token(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")
-def env_names_are_names(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def env_names_are_names(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A shell cannot export another kind of name."""
-    for name in draft.launch.env_vars or {}:
+    for name in checked.launch.env_vars or {}:
         if not _ENV_NAME.fullmatch(name):
             yield problem(
                 f"env_vars.{name}",
@@ -204,11 +204,11 @@ def env_names_are_names(draft: Draft, problem: Callable[..., Problem]) -> Iterat
 
 
 @rule("E605", "recipes.run.hf_access_token", "git.token", "env_vars", source=_DECISION)
-def secrets_are_reachable(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def secrets_are_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A pod reads a Kubernetes Secret; a process on this machine reads the environment."""
-    for _, path, ref in secret_references(draft.composition.tree):
-        if draft.backend == "k8s" and ref.get("env"):
+    for _, path, ref in secret_references(checked.composition.tree):
+        if checked.backend == "k8s" and ref.get("env"):
             message = "a pod cannot read this shell's environment"
             yield problem(path, message, allowed="{secretKeyRef: {name: …, key: …}}")
-        if draft.backend == "local" and ref.get("secretKeyRef"):
+        if checked.backend == "local" and ref.get("secretKeyRef"):
             yield problem(path, "there is no Kubernetes Secret on this machine", allowed="{env: NAME}")

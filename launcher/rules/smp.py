@@ -4,16 +4,16 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from launcher.check import Draft
-from launcher.fields import Model
-from launcher.problems import Problem
+from launcher.common.problems import Problem
+from launcher.model.base_model import Model
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.parallelism.smp import PARAMETERS, TENSORFLOW, TORCH, effective
 from launcher.rules import SIZES, rule
 from launcher.rules.batches import is_uneven, planned
 from launcher.rules.custom import is_unstated, states_no_processes
-from launcher.smp import PARAMETERS, TENSORFLOW, TORCH, effective
 
 if TYPE_CHECKING:
-    from launcher.distribution import Distribution, SmpParameters
+    from launcher.model.parallelism.distribution import Distribution, SmpParameters
 
 _D = "recipes.distribution"
 _MPI = f"{_D}.mpi"
@@ -33,17 +33,17 @@ _NO_SMP, _NO_SMP_IMAGE = "p5.48xlarge", "2.0.1-gpu-py310-cu121"
 """What SMP 1 does not run on, beside anything without GPUs; and tag of an image that has none for MPI."""
 
 
-def _distribution(draft: Draft) -> "Distribution | None":
-    return getattr(draft.recipe, "distribution", None)
+def _distribution(checked: CheckedRecipe) -> "Distribution | None":
+    return getattr(checked.recipe, "distribution", None)
 
 
-def _parameters(draft: Draft) -> "SmpParameters | None":
-    distribution = _distribution(draft)
+def _parameters(checked: CheckedRecipe) -> "SmpParameters | None":
+    distribution = _distribution(checked)
     return distribution.parameters if distribution else None
 
 
-def _framework(draft: Draft) -> str:
-    return _distribution(draft).library.framework or TORCH
+def _framework(checked: CheckedRecipe) -> str:
+    return _distribution(checked).library.framework or TORCH
 
 
 def _given(parameters: Model) -> dict[str, object]:
@@ -56,24 +56,24 @@ def _is_split(given: "SmpParameters") -> bool:
 
 
 @rule("E240", _D, "cluster", source=_DECISIONS)
-def a_cluster_reads_it(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def a_cluster_reads_it(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """On other clusters an agent starts the script, so mpirun and the library would silently not be there."""
-    distribution = _distribution(draft)
+    distribution = _distribution(checked)
     if distribution is None or not (distribution.is_mpi or distribution.library):
         return
-    if draft.backend not in ("sm_jobs", "contract"):
+    if checked.backend not in ("sm_jobs", "contract"):
         yield problem(
             _D,
-            f"cluster={draft.backend} starts no script by MPI",
+            f"cluster={checked.backend} starts no script by MPI",
             allowed="cluster=sm_jobs, or cluster=local cluster.contract=sagemaker",
             remedy=f"~{_D}",
         )
 
 
 @rule("E241", _D, source=_PAGE)
-def mpi_is_enabled(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def mpi_is_enabled(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The library uses MPI internally. Without it each host would start one process, and train another model."""
-    distribution = _distribution(draft)
+    distribution = _distribution(checked)
     if distribution and distribution.library and not distribution.is_mpi:
         yield problem(
             f"{_MPI}.enabled" if distribution.mpi else _MPI,
@@ -84,9 +84,9 @@ def mpi_is_enabled(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Pr
 
 
 @rule("E242", _D, source=f"{_PAGE}, smdistributed Parameters (partitions)")
-def partitions_are_given(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def partitions_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """How many parts a model is split into has no default; it has two names, of which one is given."""
-    if (given := _parameters(draft)) is None:
+    if (given := _parameters(checked)) is None:
         return
     names = [name for name in ("partitions", "pipeline_parallel_degree") if getattr(given, name) is not None]
     if len(names) == 1:
@@ -101,36 +101,36 @@ def partitions_are_given(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E243", *_WORLD, source=f"{_PAGE}, Ranking Basics: mp_groups are disjoint and of one size")
-def ranks_are_whole_replicas(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def ranks_are_whole_replicas(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Each rank is part of one replica, and a replica is partitions × tensor parallel degree ranks."""
-    if _parameters(draft) is None:
+    if _parameters(checked) is None:
         return
-    split, tensor = _distribution(draft).degrees
-    for scale in planned(draft):
-        ranks = scale.nodes * draft.devices
+    split, tensor = _distribution(checked).degrees
+    for scale in planned(checked):
+        ranks = scale.nodes * checked.devices
         if ranks % (split * tensor):
             sliced = f" × tensor parallel degree {tensor}" if tensor > 1 else ""
             yield problem(
-                f"{_P}.{_split_name(draft)}",
-                f"{ranks} ranks ({scale.nodes} × {draft.devices}) are no multiple of {split} partitions{sliced}",
+                f"{_P}.{_split_name(checked)}",
+                f"{ranks} ranks ({scale.nodes} × {checked.devices}) are no multiple of {split} partitions{sliced}",
                 value=split,
                 allowed=f"a divisor of {ranks // tensor}" if ranks % tensor == 0 else f"a multiple of {tensor} ranks",
             )
             return
 
 
-def _split_name(draft: Draft) -> str:
-    return "pipeline_parallel_degree" if _parameters(draft).partitions is None else "partitions"
+def _split_name(checked: CheckedRecipe) -> str:
+    return "pipeline_parallel_degree" if _parameters(checked).partitions is None else "partitions"
 
 
 @rule("E244", *_WORLD, *_BATCH, source=f"{_PAGE}, smdistributed Parameters (microbatches)")
-def batches_are_whole_microbatches(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def batches_are_whole_microbatches(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The batch that a script hands to a step is cut into microbatches of one size."""
-    parameters = _parameters(draft)
-    if parameters is None or is_unstated(draft, f"recipes.{_ARGS}.micro_train_batch_size"):
+    parameters = _parameters(checked)
+    if parameters is None or is_unstated(checked, f"recipes.{_ARGS}.micro_train_batch_size"):
         return
     microbatches = parameters.microbatches or 1
-    for scale in planned(draft):
+    for scale in planned(checked):
         args = scale.args
         batches = (
             (args.uneven_batch.small_local_batch_size, args.uneven_batch.large_local_batch_size)
@@ -150,20 +150,20 @@ def batches_are_whole_microbatches(draft: Draft, problem: Callable[..., Problem]
 
 
 @rule("E245", _D, source=f"{_SDK}, validate_mp_config")
-def one_kind_of_data_parallelism(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def one_kind_of_data_parallelism(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Replicas train together by DistributedDataParallel or by Horovod, not by both."""
-    given = _parameters(draft)
+    given = _parameters(checked)
     if given and given.ddp and given.horovod:
-        other = "ddp" if _framework(draft) == TENSORFLOW else "horovod"
+        other = "ddp" if _framework(checked) == TENSORFLOW else "horovod"
         yield problem(f"{_P}.{other}", "ddp and horovod are both true", value=True, remedy=f"++{_P}.{other}=false")
 
 
 @rule("E246", _D, source=f"{_PAGE}, TensorFlow-specific parameters, PyTorch-specific parameters")
-def framework_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def framework_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Some parameters exist for one framework only; the SDK passes them on to the other, where they do nothing."""
-    if (given := _parameters(draft)) is None:
+    if (given := _parameters(checked)) is None:
         return
-    framework = _framework(draft)
+    framework = _framework(checked)
     for name, value in _given(given).items():
         owner = PARAMETERS[name].framework
         if owner in (None, framework) or (name in ("ddp", "horovod") and given.ddp and given.horovod):
@@ -184,15 +184,15 @@ def framework_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -
 
 
 @rule("E247", *_WORLD, source=f"{_PAGE}, ddp, horovod and tensor_parallel_degree")
-def replicas_train_together(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def replicas_train_together(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Several replicas that do not average their gradients are several trainings; tensor slices need the same."""
-    if (given := _parameters(draft)) is None or not _is_split(given):
+    if (given := _parameters(checked)) is None or not _is_split(given):
         return
-    split, tensor = _distribution(draft).degrees
-    name = "horovod" if _framework(draft) == TENSORFLOW else "ddp"
+    split, tensor = _distribution(checked).degrees
+    name = "horovod" if _framework(checked) == TENSORFLOW else "ddp"
     if getattr(given, name) or (given.ddp and given.horovod):
         return
-    counts = [scale.nodes * draft.devices // (split * tensor) for scale in planned(draft)]
+    counts = [scale.nodes * checked.devices // (split * tensor) for scale in planned(checked)]
     if tensor > 1:
         reason = f"a tensor parallel degree of {tensor} needs {name}"
     elif any(count > 1 for count in counts):
@@ -203,11 +203,11 @@ def replicas_train_together(draft: Draft, problem: Callable[..., Problem]) -> It
 
 
 @rule("E248", _D, source=f"{_PAGE}, smdistributed Parameters (auto_partition, default_partition)")
-def default_partition_exists(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def default_partition_exists(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Without automatic splitting, what the script places nowhere goes to a partition that is named and exists."""
-    if (given := _parameters(draft)) is None:
+    if (given := _parameters(checked)) is None:
         return
-    split, value = _distribution(draft).degrees[0], given.default_partition
+    split, value = _distribution(checked).degrees[0], given.default_partition
     if value is None and given.auto_partition is False:
         yield problem(
             f"{_P}.default_partition", "auto_partition=false needs it", remedy=f"++{_P}.default_partition=0"
@@ -222,10 +222,10 @@ def default_partition_exists(draft: Draft, problem: Callable[..., Problem]) -> I
 
 
 @rule("E249", _D, source=f"{_PAGE}, the version beside each parameter")
-def version_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def version_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An older library does not know a newer parameter."""
-    given = _parameters(draft)
-    version = _distribution(draft).library.version if given else None
+    given = _parameters(checked)
+    version = _distribution(checked).library.version if given else None
     if version is None:
         return
     major, minor = (int(number) for number in version.split(".")[:2])
@@ -248,14 +248,14 @@ def version_has_the_parameter(draft: Draft, problem: Callable[..., Problem]) -> 
     *(_D, "instance_type", "container"),
     source=f"{_SDK}, validate_distribution and Framework._distribution_configuration",
 )
-def instance_runs_it(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def instance_runs_it(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The library puts each process on a GPU of its own; Trainium has its own launcher, and P5 its own library."""
-    distribution, instance = _distribution(draft), draft.instance
+    distribution, instance = _distribution(checked), checked.instance
     if distribution is None or instance is None or not (distribution.is_mpi or distribution.library):
         return
-    if distribution.library and _NO_SMP_IMAGE in (draft.launch.container or ""):
+    if distribution.library and _NO_SMP_IMAGE in (checked.launch.container or ""):
         message = "that image has no model parallel library that MPI starts"
-        yield problem("container", message, value=draft.launch.container, remedy="an image of SMP 1")
+        yield problem("container", message, value=checked.launch.container, remedy="an image of SMP 1")
     if distribution.library and instance.accelerator_resource != _GPU:
         reason = "has no GPUs, and the model parallel library needs one a process"
     elif distribution.library and _NO_SMP in instance.name:
@@ -270,49 +270,49 @@ def instance_runs_it(draft: Draft, problem: Callable[..., Problem]) -> Iterator[
 
 
 @rule("E251", _MPI, "instance_type", source=f"{_PAGE}, mpi Parameters (processes_per_host)")
-def processes_have_gpus(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def processes_have_gpus(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A process and a GPU belong to each other."""
-    processes = _processes(draft)
-    if processes and _exceeds(draft, processes):
-        gpus = draft.instance.accelerators
+    processes = _processes(checked)
+    if processes and _exceeds(checked, processes):
+        gpus = checked.instance.accelerators
         yield problem(
             f"{_MPI}.processes_per_host",
-            f"{draft.instance.name} has {gpus} GPU{'s' if gpus > 1 else ''}",
+            f"{checked.instance.name} has {gpus} GPU{'s' if gpus > 1 else ''}",
             value=processes,
             allowed=f"1 to {gpus}",
             remedy=f"++{_MPI}.processes_per_host={gpus}",
         )
 
 
-def _processes(draft: Draft) -> int | None:
+def _processes(checked: CheckedRecipe) -> int | None:
     """Return `processes_per_host` where MPI is enabled and it is given."""
-    distribution = _distribution(draft)
+    distribution = _distribution(checked)
     return distribution.mpi.processes_per_host if distribution and distribution.is_mpi else None
 
 
-def _exceeds(draft: Draft, processes: int) -> bool:
-    instance = draft.instance
+def _exceeds(checked: CheckedRecipe, processes: int) -> bool:
+    instance = checked.instance
     return bool(instance and instance.accelerator_resource == _GPU and processes > instance.accelerators)
 
 
 @rule("E252", _MPI, "recipes.trainer", "recipes.training_cfg.run", "instance_type", source=_DECISIONS)
-def processes_agree(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def processes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The batch is dealt to trainer.devices processes a node; MPI must start as many."""
-    processes = _processes(draft)
-    if not processes or processes == draft.devices or _exceeds(draft, processes) or states_no_processes(draft):
+    processes = _processes(checked)
+    if not processes or processes == checked.devices or _exceeds(checked, processes) or states_no_processes(checked):
         return
     yield problem(
         f"{_MPI}.processes_per_host",
-        f"the recipe plans {draft.devices} processes a node",
+        f"the recipe plans {checked.devices} processes a node",
         value=processes,
         remedy=f"training_cfg.run.ntasks_per_node={processes}, or leave processes_per_host out",
     )
 
 
 @rule("E253", _MPI, _DATA, source="sagemaker-training toolkit 5.1.4, mpi.py and smdataparallel.py; mpirun(1)")
-def options_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def options_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Custom options are split at blanks, and must leave the number of ranks and their places as they are planned."""
-    distribution = _distribution(draft)
+    distribution = _distribution(checked)
     if distribution and distribution.is_mpi and (options := distribution.mpi.custom_mpi_options):
         yield from _option_faults(f"{_MPI}.custom_mpi_options", options, problem)
     data = distribution.smdistributed.dataparallel if distribution and distribution.is_data_parallel else None
@@ -322,7 +322,7 @@ def options_are_words(draft: Draft, problem: Callable[..., Problem]) -> Iterator
 
 def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Yield what mpirun would not take as it is meant of the options at `path`."""
-    from launcher import mpi  # few recipes need it, and its import costs every launch milliseconds
+    from launcher.model.parallelism import mpi  # few recipes need it, and its import costs every launch milliseconds
 
     words = options.split()
     if re.search("[\"'\\\\]", options):
@@ -337,9 +337,9 @@ def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> 
 
 
 @rule("E254", _D, source=f"{_SDK}, validate_mp_config")
-def ddp_options_have_ddp(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def ddp_options_have_ddp(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What configures DistributedDataParallel needs it; whether it is used is said, not guessed."""
-    if (given := _parameters(draft)) is None or given.ddp is not None or _framework(draft) != TORCH:
+    if (given := _parameters(checked)) is None or given.ddp is not None or _framework(checked) != TORCH:
         return
     for name in ("ddp_port", "ddp_dist_backend"):
         if (value := getattr(given, name)) is not None:
@@ -347,12 +347,12 @@ def ddp_options_have_ddp(draft: Draft, problem: Callable[..., Problem]) -> Itera
 
 
 @rule("E255", _D, source=f"{_PAGE}, PyTorch-specific parameters (offload_activations)")
-def offloading_has_microbatches(draft: Draft, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def offloading_has_microbatches(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Activations are offloaded while other microbatches run; with one there is no such time."""
-    given = _parameters(draft)
+    given = _parameters(checked)
     if given is None or not given.offload_activations or not _is_split(given):
         return
-    working = effective(given, _framework(draft))
+    working = effective(given, _framework(checked))
     for name in ("microbatches", "active_microbatches"):
         if working.get(name) == 1:
             yield problem(

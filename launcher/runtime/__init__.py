@@ -1,1 +1,1 @@
-"""What runs inside the training container: torch, yaml, the standard library, `launcher.contract`."""
+"""What runs inside the training container: torch, yaml, the standard library, `launcher.common.names`."""

@@ -37,7 +37,7 @@ from launcher.runtime.durable import sync, write_text
 from launcher.runtime.newest import Candidate, CheckpointBroken, Damaged, Search, Source, Unavailable, together
 from launcher.runtime.process_group import barrier, rank
 from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
-from launcher.runtime.tiers.journal import Journal, Record
+from launcher.runtime.tiers.checkpoint_log import Journal, Record
 
 PATIENCE_S = 60.0
 """Seconds for which a file system that fails is tried again before loading fails."""

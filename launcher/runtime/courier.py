@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime import store_errors
 from launcher.runtime.durable import write_text
 
@@ -39,14 +39,14 @@ class TrackingUnavailable(RuntimeError):
 
 def acknowledged(run_dir: Path) -> tuple[int, int]:
     """Return how many bytes of the metrics file are settled, and which curve goes on there, from 1."""
-    path = run_dir / contract.SHIPPED_FILE
+    path = run_dir / names.SHIPPED_FILE
     offset, _, curve = (path.read_text(encoding="utf-8") if path.exists() else "0").partition(" ")
     return int(offset), int(curve or 1)
 
 
 def acknowledge(run_dir: Path, offset: int, curve: int) -> None:
     """Write down that `offset` bytes of the metrics file are settled, and which curve goes on there."""
-    write_text(run_dir / contract.SHIPPED_FILE, f"{offset} {curve}")
+    write_text(run_dir / names.SHIPPED_FILE, f"{offset} {curve}")
 
 
 def prefix(run_dir: Path) -> str:
@@ -156,9 +156,9 @@ class _Courier:
 
     def _deliver_checkpoints(self) -> None:
         """Send what was done to checkpoints; the server takes a point that it has already for the same."""
-        told = self._run_dir / contract.CHECKPOINTS_SHIPPED_FILE
+        told = self._run_dir / names.CHECKPOINTS_SHIPPED_FILE
         offset = int(told.read_text(encoding="utf-8")) if told.exists() else 0
-        lines, end = _lines_after(self._run_dir / contract.CHECKPOINTS_FILE, offset)
+        lines, end = _lines_after(self._run_dir / names.CHECKPOINTS_FILE, offset)
         points = [point for line in lines for point in _checkpoint_points(line)]
         if points and self._client is None:
             self._connect()
@@ -214,7 +214,7 @@ class _Courier:
 
         A malformed line, of a script's own or of a disk that was full, is passed over.
         """
-        lines, end = _lines_after(self._run_dir / contract.METRICS_FILE, acknowledged(self._run_dir)[0])
+        lines, end = _lines_after(self._run_dir / names.METRICS_FILE, acknowledged(self._run_dir)[0])
         return [parsed for line in lines if (parsed := _parsed(line))], end
 
     def _connect(self) -> None:
@@ -301,7 +301,7 @@ class Shipper:
                 self._tell(f"the tracking server takes no metrics, training goes on: {error}")
                 wait_s = min(wait_s * 2, MAX_BACKOFF_S)
             except ModuleNotFoundError as error:
-                self._tell(f"metrics stay in {contract.METRICS_FILE}: {error}")
+                self._tell(f"metrics stay in {names.METRICS_FILE}: {error}")
                 return
 
     def _tell(self, message: str) -> None:

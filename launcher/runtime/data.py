@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from launcher import contract
+from launcher.common import names
 
 
 class NotEnoughText(ValueError):
@@ -13,8 +13,8 @@ class NotEnoughText(ValueError):
 
 def data_file(path: str) -> Path:
     """Return the file that a recipe's `file_path` names; `builtin:NAME` ships with this package."""
-    if path.startswith(contract.BUILTIN_DATA):
-        return Path(__file__).parent / "data" / path.removeprefix(contract.BUILTIN_DATA)
+    if path.startswith(names.BUILTIN_DATA):
+        return Path(__file__).parent / "data" / path.removeprefix(names.BUILTIN_DATA)
     return Path(path)
 
 

@@ -6,7 +6,7 @@ DIR holds one configuration per cluster size; the size that started picks its ow
 import argparse
 from pathlib import Path
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime import agent
 from launcher.runtime.warm import run_warm
 
@@ -37,13 +37,13 @@ def _train(config_dir: Path) -> None:
     import yaml
 
     from launcher.runtime.process_group import join, place_from_env
-    from launcher.runtime.settings import settings_of
     from launcher.runtime.trainer import Trainer
+    from launcher.runtime.training_config import settings_of
 
     place = place_from_env()
-    path = contract.config_path(config_dir, place.nodes)
+    path = names.config_path(config_dir, place.nodes)
     settings = settings_of(yaml.safe_load(path.read_text(encoding="utf-8")), place.world_size)
-    Trainer(settings, join(place), contract.run_dir()).run()
+    Trainer(settings, join(place), names.run_dir()).run()
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from launcher import contract
-from launcher.runtime import agent, process_group, starts
-from launcher.runtime.agreement import any_rank
+from launcher.common import names
+from launcher.runtime import agent, process_group, startup_timing
 from launcher.runtime.checkpoint import Checkpoints, Progress
 from launcher.runtime.content import Content, Stateful
 from launcher.runtime.feed import begun, matched
@@ -21,8 +20,9 @@ from launcher.runtime.gradients import gradient_exchange
 from launcher.runtime.hooks import EXPORTED, HOOKED, Hooks, Marks, epochs_ended, untouched_randomness
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Draw, SamplerMismatch, StepSampler
-from launcher.runtime.tiers.journal import Journal
-from launcher.runtime.tiers.settings import TierSettings, tier_settings_from_env
+from launcher.runtime.stop_consensus import any_rank
+from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings_from_env
 from launcher.runtime.waits import Fed
 from launcher.runtime.weighing import Weighing
 
@@ -96,17 +96,17 @@ class Job(Weighing):
         self._is_left = False
         self._start_told = False
         optimizer.register_step_pre_hook(self._note_rate)
-        starts.reached("imported")  # in case the script joined the group in its own way
-        starts.reached("joined")
+        startup_timing.reached("imported")  # in case the script joined the group in its own way
+        startup_timing.reached("joined")
 
     def _choose_checkpoints(self, settings: TierSettings | None, folder: Path | str | None, keep: int) -> Path:
         """Set where checkpoints go; return the folder for the marks of hooks."""
         self._tiers = _tiers(settings)
         if settings:
             self.checkpoints = self._tiers
-            return contract.run_dir() / f"{settings.namespace}-hooks"
+            return names.run_dir() / f"{settings.namespace}-hooks"
         journal = Journal("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
-        own = Path(folder or contract.run_dir() / contract.CHECKPOINT_DIR)
+        own = Path(folder or names.run_dir() / names.CHECKPOINT_DIR)
         self.checkpoints = Checkpoints(own, keep, journal)
         return own
 
@@ -174,7 +174,7 @@ class Job(Weighing):
         if not self.step:
             return
         progress = Progress(self.step, world_size=process_group.world_size(), **self.sampler.state_dict())
-        with self._busy(contract.CHECKPOINT):
+        with self._busy(names.CHECKPOINT):
             self.checkpoints.save(self._content, progress, is_last=is_last)
 
     def _busy(self, what: str) -> AbstractContextManager[None]:
@@ -209,7 +209,7 @@ class Job(Weighing):
         self.restore()
         self._scale, self._saw_stop = None, False
         if self._reporter:
-            self._reporter.announce(contract.STEPS)
+            self._reporter.announce(names.STEPS)
         try:
             if self.finished or not self._call_hooks(is_repeat=True):
                 yield from self._batches(loader)
@@ -268,7 +268,7 @@ class Job(Weighing):
 
     def _report_further(self) -> None:
         if self._reporter and (further := self._further.take()):
-            self._reporter.report_further(self.step, starts.attempt(), further)
+            self._reporter.report_further(self.step, startup_timing.attempt(), further)
         self._further.forget()
 
     def _check_ranks(self) -> None:
@@ -326,7 +326,7 @@ class Job(Weighing):
             samples_per_s=self.batch.step_samples / elapsed_s,
             samples=self.batch.step_samples,
             time=time.time(),
-            attempt=starts.attempt(),
+            attempt=startup_timing.attempt(),
             cursor=self.sampler.cursor,
             data_s=self._fed.take_waited_s() if self._fed else 0.0,
             further=self._further.take(),
@@ -343,13 +343,13 @@ class Job(Weighing):
         self._start_told = True
         resumed = self._resumed or Progress()
         self._reporter.started(
-            starts.Start(
-                attempt=starts.attempt(),
+            startup_timing.Start(
+                attempt=startup_timing.attempt(),
                 world_size=process_group.world_size(),
                 nodes=process_group.num_nodes(),
-                spawned=starts.spawned(),
-                imported=starts.time_of("imported"),
-                joined=starts.time_of("joined"),
+                spawned=startup_timing.spawned(),
+                imported=startup_timing.time_of("imported"),
+                joined=startup_timing.time_of("joined"),
                 restored=self._restored_at,
                 first_step=first_step,
                 step=resumed.step,
@@ -375,8 +375,8 @@ def _tiers(settings: TierSettings | None) -> Any:
         return None
     from launcher.runtime.tiers.training import TieredCheckpoints
 
-    return TieredCheckpoints(settings, contract.run_dir())
+    return TieredCheckpoints(settings, names.run_dir())
 
 
 def _default_reporter() -> Reporter | None:
-    return Reporter(contract.run_dir()) if contract.ENV_RUN_DIR in os.environ else None
+    return Reporter(names.run_dir()) if names.ENV_RUN_DIR in os.environ else None

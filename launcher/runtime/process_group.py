@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from launcher import contract
-from launcher.runtime import starts
+from launcher.common import names
+from launcher.runtime import startup_timing
 
 JOIN_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other to join."""
@@ -68,7 +68,7 @@ def join(place: Place | None = None) -> Place:
     Args:
         place: Where this process stands; None for what its environment says.
     """
-    starts.reached("imported")
+    startup_timing.reached("imported")
     place = place or place_from_env()
     # Small agreements between the ranks go over gloo also there: they must not wait for the accelerator.
     backend, device_id = "gloo", None
@@ -88,7 +88,7 @@ def join(place: Place | None = None) -> Place:
     )
     # Not before: torch installs a hook of its own, which would swallow what this one prints.
     sys.excepthook = _leave_on_error
-    starts.reached("joined")
+    startup_timing.reached("joined")
     return place
 
 
@@ -98,13 +98,13 @@ def collective_timeout() -> timedelta:
     Raises:
         BadTimeout: The environment variable is not a positive number.
     """
-    text = os.environ.get(contract.ENV_COLLECTIVE_TIMEOUT) or str(COLLECTIVE_TIMEOUT_S)
+    text = os.environ.get(names.ENV_COLLECTIVE_TIMEOUT) or str(COLLECTIVE_TIMEOUT_S)
     try:
         timeout = timedelta(seconds=float(text))
     except (ValueError, OverflowError):
         timeout = timedelta(0)
     if timeout <= timedelta(0):
-        raise BadTimeout(f"{contract.ENV_COLLECTIVE_TIMEOUT}={text!r} must be a positive number of seconds")
+        raise BadTimeout(f"{names.ENV_COLLECTIVE_TIMEOUT}={text!r} must be a positive number of seconds")
     return timeout
 
 

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from launcher import contract
-from launcher.runtime import starts
+from launcher.common import names
+from launcher.runtime import startup_timing
 from launcher.runtime.courier import Shipper, acknowledge, acknowledged
-from launcher.runtime.starts import Start
+from launcher.runtime.startup_timing import Start
 
 TAIL_BYTES = 4096
 
@@ -64,7 +64,7 @@ class MetricsFile:
 
     def __init__(self, run_dir: Path):
         run_dir.mkdir(parents=True, exist_ok=True)
-        self._file = (run_dir / contract.METRICS_FILE).open("a+b")
+        self._file = (run_dir / names.METRICS_FILE).open("a+b")
         self._file.truncate(_whole_lines(self._file))
 
     @property
@@ -155,15 +155,15 @@ class Reporter:
         try:
             yield
         finally:
-            self.announce(contract.STEPS)
+            self.announce(names.STEPS)
 
     def announce(self, what: str) -> None:
         """Publish what this rank does from now on; a watch allows anything but steps more time."""
-        text = json.dumps({"time": time.time(), "attempt": starts.attempt(), "what": what})
-        partial = self._run_dir / f".{contract.ACTIVITY_FILE}.partial"
+        text = json.dumps({"time": time.time(), "attempt": startup_timing.attempt(), "what": what})
+        partial = self._run_dir / f".{names.ACTIVITY_FILE}.partial"
         with suppress(OSError):  # a full disk must not end training; the watch then waits as for the last activity
             partial.write_text(text, encoding="utf-8")
-            partial.replace(self._run_dir / contract.ACTIVITY_FILE)
+            partial.replace(self._run_dir / names.ACTIVITY_FILE)
 
     def close(self, timeout_s: float) -> None:
         """Stop, giving the shipper at most `timeout_s` seconds for what it has not sent."""

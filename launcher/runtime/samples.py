@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import contract
-from launcher.runtime import process_group, starts
+from launcher.common import names
+from launcher.runtime import process_group, startup_timing
 from launcher.runtime.sampler import Draw
 
 
@@ -23,9 +23,9 @@ class SampleLog:
 
     def note(self, step: int, draw: Draw) -> None:
         """Write down the samples that the loader drew for a forward pass of optimizer step `step`."""
-        folder = self.run_dir / contract.SAMPLES_DIR
+        folder = self.run_dir / names.SAMPLES_DIR
         folder.mkdir(parents=True, exist_ok=True)
-        record = {"time": time.time(), "attempt": starts.attempt(), "step": step}
+        record = {"time": time.time(), "attempt": startup_timing.attempt(), "step": step}
         record |= {"position": draw.batch.positions.start, "samples": draw.samples}
         with (folder / f"rank-{process_group.rank()}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")

@@ -2,7 +2,7 @@
 
 import math
 
-from launcher.runtime.settings import Schedule
+from launcher.runtime.training_config import Schedule
 
 
 class UnknownSchedule(ValueError):

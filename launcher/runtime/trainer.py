@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from launcher import contract
-from launcher.runtime import agent, starts
+from launcher.common import names
+from launcher.runtime import agent, startup_timing
 from launcher.runtime.data import data_file, load_tokens
 from launcher.runtime.job import Job
 from launcher.runtime.model import build_model, next_token_loss
@@ -18,7 +18,7 @@ from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import StepSampler
 from launcher.runtime.samples import SampleLog
 from launcher.runtime.schedule import learning_rate
-from launcher.runtime.settings import Settings
+from launcher.runtime.training_config import Settings
 
 
 class TrainingDirInUse(RuntimeError):
@@ -91,7 +91,7 @@ class Trainer:
                 micro_batch_size=shares.micro,
                 per_rank=shares.per_rank,
             ),
-            folder=Path(settings.training_dir) if settings.training_dir else run_dir / contract.CHECKPOINT_DIR,
+            folder=Path(settings.training_dir) if settings.training_dir else run_dir / names.CHECKPOINT_DIR,
             save_every=settings.save_steps,
             keep=settings.max_checkpoints,
             tiers=settings.tiers,
@@ -128,10 +128,10 @@ class Trainer:
     def _resume(self) -> None:
         # Until a checkpoint says otherwise, dropout differs by rank; the weights are made already.
         torch.manual_seed(self.settings.seed + 1 + self.place.rank)
-        checkpoints, launch = self.job.checkpoints, os.environ.get(contract.ENV_LAUNCH_ID)
+        checkpoints, launch = self.job.checkpoints, os.environ.get(names.ENV_LAUNCH_ID)
         # A restart inside a launch goes on with the launch's own checkpoints, whatever it began from. Which start is
         # the first to come this far, only a mark in the folder can tell: a fault may end earlier ones on the way.
-        if not checkpoints.is_taken_by(launch) if launch else starts.attempt() == 0:
+        if not checkpoints.is_taken_by(launch) if launch else startup_timing.attempt() == 0:
             if not self.settings.override_training_dir and checkpoints.latest():
                 raise TrainingDirInUse(f"{checkpoints.folder} holds a checkpoint; override_training_dir is false")
             if not self.settings.load_checkpoint:

@@ -22,8 +22,8 @@ import sys
 from dataclasses import asdict, dataclass
 from types import FrameType
 
-from launcher import prctl
-from launcher.contract import ENV_WARM_SOCKET
+from launcher.common import prctl
+from launcher.common.names import ENV_WARM_SOCKET
 
 FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 """Signals that a worker's process hands on. Source: the agent stops workers with the first two."""

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from launcher.runtime import process_group
-from launcher.runtime.agreement import StepAgreement
 from launcher.runtime.gradients import gradient_scale
 from launcher.runtime.sampler import Batch, Draw, StepSampler
+from launcher.runtime.stop_consensus import StepAgreement
 
 
 class OutsideOfSteps(RuntimeError):

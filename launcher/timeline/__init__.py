@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from launcher.backends.local.state import is_alive
-from launcher.contract import EVENTS_FILE, TIMELINE
+from launcher.common.names import EVENTS_FILE, TIMELINE
 from launcher.timeline.build import build
 from launcher.timeline.records import read_launch
 from launcher.timeline.report import text, to_json

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.specs import JobState
+from launcher.model.job_spec import JobState
 from launcher.timeline.causes import ROOTS, Causes, running_faults
 from launcher.timeline.preserved import preserved
 from launcher.timeline.records import LAUNCHED, Launch, OperatorEvent, StartRecord, StepRecord

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from launcher.backends.local.terms import Cause
+from launcher.backends.local.operator_types import Cause
 from launcher.timeline.records import LAUNCHED, Launch, OperatorEvent
 
 ROOTS = ("scenario", "request")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from launcher.contract import CHECKPOINTS_FILE, EVENTS_FILE, METRICS_FILE, STARTS_FILE
+from launcher.common.names import CHECKPOINTS_FILE, EVENTS_FILE, METRICS_FILE, STARTS_FILE
 
 LAUNCHED = "launched"
 """The kind of a launch's first event."""

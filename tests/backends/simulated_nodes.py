@@ -9,10 +9,10 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from launcher.backends.local.course import progress_step
 from launcher.backends.local.fleet import NodeAddress
-from launcher.backends.local.terms import AgentState, AgentStatus, Cause, Fault, Report
-from launcher.contract import METRICS_FILE
+from launcher.backends.local.operator_types import AgentState, AgentStatus, Cause, Fault, Report
+from launcher.backends.local.state_machine import progress_step
+from launcher.common.names import METRICS_FILE
 from launcher.runtime.shares import nearest_even, rank_positions, step_shares
 
 LAUNCHED = 1e9

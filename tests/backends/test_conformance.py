@@ -20,16 +20,18 @@ from job_suite import (
     write_bundle,
 )
 
-from launcher import pipeline, yamlio
-from launcher.backends.base import Backend
+from launcher import pipeline
 from launcher.backends.local.backend import LocalBackend
-from launcher.catalogue import entries
-from launcher.check import backend_module, check
-from launcher.chosen import clusters
-from launcher.compose import compose
-from launcher.contract import RUN_DIR
-from launcher.plan import plan
-from launcher.specs import JobState
+from launcher.common import yaml_io
+from launcher.common.names import RUN_DIR
+from launcher.config.catalogue import entries
+from launcher.config.compose import compose
+from launcher.config.hydra_compose import clusters
+from launcher.model.backend import Backend
+from launcher.model.backend_registry import backend_module
+from launcher.model.job_spec import JobState
+from launcher.planning.check import check
+from launcher.planning.job_planner import plan
 
 __all__ = [  # the suite's, which run here with this module's stage
     "submitted",
@@ -94,7 +96,7 @@ def test_has_the_protocol_s_parts(cluster):
 
 @pytest.mark.parametrize("cluster", clusters())
 def test_settings_accept_the_cluster_s_own_defaults(cluster):
-    defaults = yamlio.load((ROOT / "recipes_collection" / "cluster" / f"{cluster}.yaml").read_text())
+    defaults = yaml_io.load((ROOT / "recipes_collection" / "cluster" / f"{cluster}.yaml").read_text())
     backend_module(cluster, "settings").Settings.model_validate(defaults)
 
 

@@ -4,8 +4,8 @@ import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from manifest_schemas import EVERYTHING, TIERS
 
-from launcher import yamlio
-from launcher.problems import ProblemsFound
+from launcher.common import yaml_io
+from launcher.common.problems import ProblemsFound
 
 IMAGE = "327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-recipes:llmft-v1.0.0"
 
@@ -16,7 +16,7 @@ def manifests(render):
 
     def parsed(*overrides, base=LLAMA_K8S):
         files = render(*base, *overrides).files
-        return tuple(yamlio.load(files[f"manifests/{name}.yaml"]) for name in ("configmap", "job"))
+        return tuple(yaml_io.load(files[f"manifests/{name}.yaml"]) for name in ("configmap", "job"))
 
     return parsed
 
@@ -216,13 +216,13 @@ def test_secrets_are_references(render):
         "git.repo_url_or_path=https://github.com/me/code.git",
         "+env_vars.WANDB_API_KEY={secretKeyRef:{name:wandb,key:k}}",
     )
-    job = yamlio.load(bundle.files["manifests/job.yaml"])
+    job = yaml_io.load(bundle.files["manifests/job.yaml"])
     assert env(job)["HF_TOKEN"] == {"secretKeyRef": {"name": "hf", "key": "token"}}
     assert env(job)["WANDB_API_KEY"] == {"secretKeyRef": {"name": "wandb", "key": "k"}}
     assert env(job)["GIT_REPO_URL"] == "https://oauth2:$(GIT_TOKEN)@github.com/me/code.git"
     names = [entry["name"] for entry in container(job)["env"]]
     assert names.index("GIT_TOKEN") < names.index("GIT_REPO_URL")  # expanded from earlier entries only
-    assert yamlio.load(bundle.files["configs/config.yaml"])["run"]["hf_access_token"] is None
+    assert yaml_io.load(bundle.files["configs/config.yaml"])["run"]["hf_access_token"] is None
 
 
 def test_least_privilege_by_default(manifests):
@@ -288,13 +288,13 @@ def test_odd_but_legal_names_stay_text(manifests):
 
 def test_config_map_holds_every_size_as_it_is_in_the_bundle(render):
     files = render(*LLAMA_K8S, ELASTIC).files
-    data = yamlio.load(files["manifests/configmap.yaml"])["data"]
+    data = yaml_io.load(files["manifests/configmap.yaml"])["data"]
     sizes = (1, 2, 3, 4, 6, 8, 16)
     del data["start.sh"]
     assert list(data) == ["config.yaml", *(f"config-n{n}.yaml" for n in sizes)]
     for name, text in data.items():
         assert text == files[f"configs/{name}"]
-    assert [yamlio.load(data[f"config-n{n}.yaml"])["trainer"]["num_nodes"] for n in sizes] == list(sizes)
+    assert [yaml_io.load(data[f"config-n{n}.yaml"])["trainer"]["num_nodes"] for n in sizes] == list(sizes)
 
 
 def test_a_config_map_over_its_limit_is_refused(render):

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.local.backend import LocalBackend, _python_path
+from launcher.backends.local.job_request import read_orders
 from launcher.backends.local.limits import HangLimits
-from launcher.backends.local.orders import read_orders
-from launcher.backends.local.settings import Hang, Settings
+from launcher.backends.local.simulation import Hang, Settings
 from launcher.backends.local.state import Snapshot, lock, publish
-from launcher.problems import ProblemsFound
-from launcher.specs import ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
 
 ELASTIC = ElasticPolicy(1, 4, None, (1, 2, 3, 4), True, None, 20, None, None)
 WEIRD_NAME = 'it\'s a "bundle" with $HOME and ; `true`'
@@ -66,7 +66,7 @@ def test_run_sh_passes_the_agents_options_from_any_folder(tmp_path):
         f"RUN={bundle}/run",
         "A=it's $A",
         "-m",
-        "launcher.backends.local.hyperpodrun",
+        "launcher.runtime.hyperpodrun",
         "--nnodes=1",
         "--nproc-per-node=2",
         "--rdzv-backend=hyperpod",

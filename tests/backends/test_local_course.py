@@ -2,16 +2,7 @@ import dataclasses
 
 import pytest
 
-from launcher.backends.local.course import (
-    MAX_BARREN_FAULTS,
-    READY_TIMEOUT_S,
-    SETTLE_S,
-    SILENCE_TIMEOUT_S,
-    STOP_MARGIN_S,
-    advance,
-    begin,
-)
-from launcher.backends.local.terms import (
+from launcher.backends.local.operator_types import (
     GONE,
     AgentState,
     AgentStatus,
@@ -29,7 +20,16 @@ from launcher.backends.local.terms import (
     StartWorkers,
     StopWorkers,
 )
-from launcher.specs import JobState
+from launcher.backends.local.state_machine import (
+    MAX_BARREN_FAULTS,
+    READY_TIMEOUT_S,
+    SETTLE_S,
+    SILENCE_TIMEOUT_S,
+    STOP_MARGIN_S,
+    advance,
+    begin,
+)
+from launcher.model.job_spec import JobState
 
 READY, RUNNING, COMPLETED = AgentState.READY, AgentState.RUNNING, AgentState.COMPLETED
 STOPPING, FAULTED = AgentState.STOPPING, AgentState.FAULTED

@@ -3,8 +3,8 @@
 import pytest
 from test_local_course import COMPLETED, FAULTED, NOW, READY, RUNNING, STOPPING, course, report, sight
 
-from launcher.backends.local.course import READY_TIMEOUT_S, SETTLE_S, advance
-from launcher.backends.local.terms import GONE, Cause, DropNodes, Note, Phase, Policy, Report
+from launcher.backends.local.operator_types import GONE, Cause, DropNodes, Note, Phase, Policy, Report
+from launcher.backends.local.state_machine import READY_TIMEOUT_S, SETTLE_S, advance
 
 POLICY = Policy((1, 2, 3, 4), graceful_timeout_s=30, faulty_timeout_s=20)
 KILLED = "Local Rank 0 exited with code -9"

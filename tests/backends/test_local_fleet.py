@@ -20,7 +20,7 @@ FLEET = """
 import sys
 from pathlib import Path
 from launcher.backends.local.fleet import Fleet
-from launcher.backends.local.terms import StartWorkers
+from launcher.backends.local.operator_types import StartWorkers
 bundle = Path(sys.argv[1])
 run_dir = bundle / "run"
 run_dir.mkdir()

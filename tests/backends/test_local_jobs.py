@@ -19,11 +19,11 @@ import pytest
 
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.node_folders import node_folder
-from launcher.backends.local.settings import Settings
+from launcher.backends.local.simulation import Settings
 from launcher.backends.local.state import Snapshot, is_alive, read_snapshot
-from launcher.contract import ENV_RUN_DIR, SHARED_MEMORY
-from launcher.problems import ProblemsFound
-from launcher.specs import Bundle, ElasticPolicy, JobHandle, JobSpec, JobState, Resources
+from launcher.common.names import ENV_RUN_DIR, SHARED_MEMORY
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import Bundle, ElasticPolicy, JobHandle, JobSpec, JobState, Resources
 
 pytest.importorskip("hyperpod_elastic_agent")
 
@@ -96,7 +96,7 @@ class Running:
         """Note the ports and the agents' pids."""
         for process in self.processes():
             words = process.cmdline()
-            if "launcher.backends.local.hyperpodrun" in words:
+            if "launcher.runtime.hyperpodrun" in words:
                 self.agents.append(process.pid)
                 self.folders.append(node_folder(process.ppid()))
                 assert self.folders[-1].is_dir()
@@ -156,7 +156,7 @@ def submit_from_another_process(directory):
     write_bundle(directory, SLEEPER)
     code = (
         "import sys, time; from pathlib import Path;"
-        "from launcher.backends.local.backend import LocalBackend; from launcher.specs import Bundle;"
+        "from launcher.backends.local.backend import LocalBackend; from launcher.model.job_spec import Bundle;"
         "LocalBackend().submit(Bundle('job', Path(sys.argv[1]), {}, '')); time.sleep(600)"
     )
     command = [sys.executable, "-c", code, str(directory)]

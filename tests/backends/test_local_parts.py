@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.backends.local.course import Cause, Fault
 from launcher.backends.local.exits import FailedWorker, failed_workers
 from launcher.backends.local.explain import explain
+from launcher.backends.local.job_request import read_orders
 from launcher.backends.local.logs import (
     STDERR,
     Selection,
@@ -22,11 +22,11 @@ from launcher.backends.local.logs import (
     read_logs,
     tail,
 )
-from launcher.backends.local.orders import read_orders
 from launcher.backends.local.ports import LOOPBACK, port_of, reserve_port
 from launcher.backends.local.state import Attempt, JobAlreadyRunning, Snapshot, is_alive, lock, publish, read_snapshot
-from launcher.problems import ProblemsFound
-from launcher.specs import JobState
+from launcher.backends.local.state_machine import Cause, Fault
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import JobState
 
 ROOT = Path(__file__).parents[2]
 NODE = [sys.executable, "-m", "launcher.backends.local.node"]

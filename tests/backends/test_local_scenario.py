@@ -5,11 +5,11 @@ import json
 import pytest
 from conftest import LLAMA_K8S, ROOT
 
-from launcher import yamlio
 from launcher.backends.local.rehearsal import Progress, advance, begin
 from launcher.backends.local.scenario import ACTIONS, PRIORITY_CLASSES, ScenarioFile, read_scenario
 from launcher.backends.local.scenario_files import SHIPPED, shipped_names
-from launcher.contract import SCENARIO_FILE
+from launcher.common import yaml_io
+from launcher.common.names import SCENARIO_FILE
 
 TIERS = "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"
 GUIDE = ROOT / "docs" / "rehearsal.md"
@@ -106,7 +106,7 @@ def test_a_bundle_without_a_scenario_has_no_file_of_it(render, overrides):
 
 def test_rendering_reports_a_file_that_was_spoiled_since_the_check(context, prepare, written):
     from launcher import pipeline
-    from launcher.problems import ProblemsFound
+    from launcher.common.problems import ProblemsFound
 
     job = prepare(written("events: []\n"))
     written("events: [")
@@ -298,7 +298,7 @@ def test_a_shipped_scenario_takes_the_tiny_job_through_its_sizes(scenario, name)
 def test_the_shipped_scenarios_show_every_kind_of_event():
     shown = set()
     for name in shipped_names():
-        tree = yamlio.load((SHIPPED / f"{name}.yaml").read_text())
+        tree = yaml_io.load((SHIPPED / f"{name}.yaml").read_text())
         shown |= {event.action[0] for event in ScenarioFile.model_validate(tree).events}
     assert shown == set(ACTIONS)
 

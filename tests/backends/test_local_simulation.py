@@ -16,13 +16,21 @@ from simulated_nodes import Job, Luck, World
 from launcher import timeline
 from launcher.backends.local import control, memory, rehearsal
 from launcher.backends.local import events as events_file
+from launcher.backends.local.cluster_sim import Stage
 from launcher.backends.local.control import Away, Interrupts, Operator
-from launcher.backends.local.course import MAX_BARREN_FAULTS, READY_TIMEOUT_S, advance
-from launcher.backends.local.orders import Orders
+from launcher.backends.local.job_request import Orders
+from launcher.backends.local.operator_types import (
+    AgentState,
+    Cause,
+    Note,
+    Phase,
+    Policy,
+    SpawnNodes,
+    StartWorkers,
+)
 from launcher.backends.local.scenario import PRIORITY_CLASSES, Scenario
-from launcher.backends.local.stage import Stage
-from launcher.backends.local.terms import AgentState, Cause, Note, Phase, Policy, SpawnNodes, StartWorkers
-from launcher.specs import JobState
+from launcher.backends.local.state_machine import MAX_BARREN_FAULTS, READY_TIMEOUT_S, advance
+from launcher.model.job_spec import JobState
 
 
 class Watch:

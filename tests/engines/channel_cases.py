@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.backends.contract.channels import Place
-from launcher.backends.contract.objects import Stores
+from launcher.backends.sagemaker_local.channels import Place
+from launcher.backends.sagemaker_local.objects import Stores
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import kubelet as kubelets
 import pytest
 from background import await_true
 
-from launcher import bundle as bundles
 from launcher import pipeline
 from launcher.backends.kubernetes.client import ApiError, Connection, connect
 from launcher.backends.kubernetes.objects import path, pod_templates
-from launcher.context import LaunchContext
-from launcher.specs import Bundle
+from launcher.bundle import store as bundles
+from launcher.model.context import LaunchContext
+from launcher.model.job_spec import Bundle
 
 PATIENCE_S = 3.0
 RECIPE = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"

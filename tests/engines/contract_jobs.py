@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import pipeline
-from launcher.backends.contract import record
-from launcher.backends.contract.backend import ContractBackend
-from launcher.context import LaunchContext
-from launcher.contract import RUN_DIR
-from launcher.specs import JobHandle
+from launcher.backends.sagemaker_local import record
+from launcher.backends.sagemaker_local.backend import ContractBackend
+from launcher.common.names import RUN_DIR
+from launcher.model.context import LaunchContext
+from launcher.model.job_spec import JobHandle
 
 J = "cluster.sm_jobs_config"
 TIMEOUT_S = 30.0
@@ -120,6 +120,6 @@ def operator_of(folder: Path) -> int | None:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"launcher.backends.contract.operator" in words[:4] and bytes(folder) in words:
+            if b"launcher.backends.sagemaker_local.operator" in words[:4] and bytes(folder) in words:
                 return int(entry.name)
     return None

@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from launcher import yamlio
+from launcher.common import yaml_io
 
 HOME = Path(__file__).resolve().parent.parent / "kubernetes"
 KUEUE_VERSION = "v1beta1"
@@ -31,7 +31,7 @@ def training_job(definitions: dict[str, Any]) -> dict[str, Any]:
 
     template = {"type": "object", "properties": {"metadata": _OBJECT_META, "spec": inlined("PodSpec")}}
     parts = {"podTemplate": template, "objectReference": inlined("ObjectReference")}
-    crd = _filled(yamlio.load((HOME / "crd.yaml").read_text()), parts)
+    crd = _filled(yaml_io.load((HOME / "crd.yaml").read_text()), parts)
     _allow_zeros(schema(crd))
     return crd
 
@@ -68,7 +68,7 @@ def schema(crd: dict[str, Any]) -> dict[str, Any]:
 
 def kueue() -> list[dict[str, Any]]:
     """Return the CRDs of Kueue that tests need."""
-    return [_open_definition(**names) for names in yamlio.load((HOME / "kueue.yaml").read_text())]
+    return [_open_definition(**names) for names in yaml_io.load((HOME / "kueue.yaml").read_text())]
 
 
 def _open_definition(kind: str, plural: str, scope: str) -> dict[str, Any]:

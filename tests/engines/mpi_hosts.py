@@ -9,8 +9,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from launcher import mpi
-from launcher.mpi import MpiRun
+from launcher.model.parallelism import mpi
+from launcher.model.parallelism.mpi import MpiRun
 
 _INTERFACE = "lo"
 _NAMED = 'hostname "$0" && exec sh -c "$1"'

@@ -16,15 +16,15 @@ from manifest_schemas import templates
 from pydantic import TypeAdapter, ValidationError
 from test_manifest_bounds import FINE
 
-from launcher import yamlio
 from launcher.backends.kubernetes import bounds
 from launcher.backends.kubernetes.client import ApiError
+from launcher.backends.kubernetes.job_options import AnyUserId, SecurityContext, Toleration
 from launcher.backends.kubernetes.objects import path
-from launcher.backends.kubernetes.settings import AnyUserId, SecurityContext, Toleration
-from launcher.check import examine
-from launcher.compose import compose
-from launcher.recipe import SecretKeyRef
-from launcher.syntax import is_image
+from launcher.common import yaml_io
+from launcher.common.syntax import is_image
+from launcher.config.compose import compose
+from launcher.model.recipe import SecretKeyRef
+from launcher.planning.check import examine
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -256,7 +256,7 @@ BOUNDS = {
 @pytest.fixture
 def pod(bundle):
     """Return the pod template of a job."""
-    return templates(yamlio.load(bundle(is_elastic=False).files["manifests/job.yaml"]))[0]
+    return templates(yaml_io.load(bundle(is_elastic=False).files["manifests/job.yaml"]))[0]
 
 
 def refusal(connection, space, template):
@@ -272,7 +272,7 @@ def refusal(connection, space, template):
 
 @pytest.mark.parametrize("override", FINE, ids=lambda value: value[:60])
 def test_the_server_accepts_values_at_the_bounds(space, bundle, override):
-    job = yamlio.load(bundle(override).files["manifests/job.yaml"])
+    job = yaml_io.load(bundle(override).files["manifests/job.yaml"])
     connection = space.connection()
     assert [refusal(connection, space, template) for template in templates(job)] == [None]
     connection.apply(path(job["kind"], space.name, job["metadata"]["name"]), job, "test")

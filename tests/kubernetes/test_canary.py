@@ -12,8 +12,10 @@ from background import Collected, await_true
 from conftest import LLAMA_K8S, frozen_context
 from kube_api import CANARY, free_ports
 
-from launcher import cli, pipeline, run
-from launcher.problems import ProblemsFound
+from launcher import pipeline
+from launcher.cli import launch
+from launcher.cli import main as cli
+from launcher.common.problems import ProblemsFound
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -117,7 +119,7 @@ def test_no_output_of_a_followed_and_tracked_job_holds_a_secret(space, mlflow, m
         *(f"{key}={reference}" for key in ("recipes.run.hf_access_token", "git.token", "+env_vars.WANDB_API_KEY")),
     ]
     place = (f"cluster.namespace={space.name}", "git.repo_url_or_path=https://host/me/repo.git")
-    codes = Collected(run.main([*LLAMA_K8S, *place, *words]) for _ in range(1))
+    codes = Collected(launch.main([*LLAMA_K8S, *place, *words]) for _ in range(1))
     await_true(lambda: space.names(JOB) or codes.got)
     assert not codes.got, capfd.readouterr()
     (name,) = space.names(JOB)

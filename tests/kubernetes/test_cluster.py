@@ -8,9 +8,10 @@ import kube_api
 import pytest
 from test_pods import READS, ROLE, allow
 
-from launcher import bundle as bundles
-from launcher import cli, pipeline
+from launcher import pipeline
 from launcher.backends.kubernetes.objects import list_path, path
+from launcher.bundle import store as bundles
+from launcher.cli import main as cli
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -284,7 +285,7 @@ def test_a_job_that_is_not_there_is_not_adopted(space, capsys, monkeypatch):
 
 
 def test_completion_knows_adopted_jobs(space, capsys, monkeypatch):
-    from launcher.commands.names import complete_job
+    from launcher.cli.commands.arguments import complete_job
 
     elsewhere(space, monkeypatch)
     stranger(space)

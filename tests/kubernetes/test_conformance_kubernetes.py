@@ -20,7 +20,7 @@ from job_suite import (
 
 from launcher.backends.kubernetes.backend import KubernetesBackend
 from launcher.backends.kubernetes.objects import path
-from launcher.specs import JobState
+from launcher.model.job_spec import JobState
 
 pytest_plugins = ("cluster_fixtures",)
 

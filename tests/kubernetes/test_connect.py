@@ -12,7 +12,7 @@ from kubernetes.config import incluster_config
 
 from launcher.backends.kubernetes.client import ApiError, connect
 from launcher.backends.kubernetes.objects import path
-from launcher.problems import ProblemsFound
+from launcher.common.problems import ProblemsFound
 
 pytest_plugins = ("cluster_fixtures",)
 

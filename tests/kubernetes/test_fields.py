@@ -3,8 +3,8 @@
 import pytest
 from manifest_schemas import EVERYTHING, templates
 
-from launcher import yamlio
 from launcher.backends.kubernetes.objects import path
+from launcher.common import yaml_io
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -12,7 +12,7 @@ pytest_plugins = ("cluster_fixtures",)
 def test_a_job_with_every_field_is_kept_as_it_was_sent(space, bundle):
     files = bundle(*EVERYTHING).files
     for kind, name in ("ConfigMap", "configmap"), ("HyperPodPyTorchJob", "job"):
-        sent = yamlio.load(files[f"manifests/{name}.yaml"])
+        sent = yaml_io.load(files[f"manifests/{name}.yaml"])
         kept = space.connection().apply(path(kind, space.name, sent["metadata"]["name"]), sent, "test")
         for section in ("spec", "data"):
             assert kept.get(section) == sent.get(section)
@@ -39,7 +39,7 @@ def test_a_job_with_every_field_is_kept_as_it_was_sent(space, bundle):
     ids=["everything", "kubeflow", "privileged"],
 )
 def test_pods_are_what_kubernetes_itself_accepts(space, bundle, overrides, is_elastic):
-    job = yamlio.load(bundle(*overrides, is_elastic=is_elastic).files["manifests/job.yaml"])
+    job = yaml_io.load(bundle(*overrides, is_elastic=is_elastic).files["manifests/job.yaml"])
     for i, template in enumerate(templates(job)):
         body = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"x{i}"}, "template": template}
         kept = space.connection().ask(f"/api/v1/namespaces/{space.name}/podtemplates", body)

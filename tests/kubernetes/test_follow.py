@@ -15,9 +15,9 @@ from background import Collected, await_true
 from launcher import pipeline
 from launcher.backends.kubernetes.follow import lines as read_lines
 from launcher.backends.kubernetes.objects import path
-from launcher.problems import ProblemsFound
-from launcher.render import MANIFEST, bundle_digest
-from launcher.specs import JobState, LogSelection
+from launcher.bundle.render import MANIFEST, bundle_digest
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
 

@@ -12,13 +12,16 @@ import pytest
 from background import Collected, await_true
 from conftest import ROOT
 
-from launcher import cli, jobs, pipeline, run
+from launcher import pipeline
 from launcher.backends.kubernetes.client import connect
 from launcher.backends.kubernetes.objects import path
 from launcher.backends.kubernetes.server import Server
-from launcher.context import current_user
-from launcher.contract import JOB_FILE
-from launcher.specs import JobState
+from launcher.cli import launch
+from launcher.cli import main as cli
+from launcher.common.names import JOB_FILE
+from launcher.jobs import registry
+from launcher.model.context import current_user
+from launcher.model.job_spec import JobState
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -35,7 +38,7 @@ WORDS = (
 def launched(space, monkeypatch, capsys):
     """Launch a job from the test's folder; return its name."""
     monkeypatch.chdir(space.folder)
-    assert run.main([*WORDS, f"cluster.namespace={space.name}"]) == 0
+    assert launch.main([*WORDS, f"cluster.namespace={space.name}"]) == 0
     capsys.readouterr()
     (name,) = space.names(JOB)
     return name
@@ -59,12 +62,12 @@ def test_one_wrong_404_does_not_make_a_running_job_gone(space, launched, capsys)
 def test_a_job_that_was_gone_is_found_again_by_every_command(space, launched, capsys):
     space.cluster.proxy.fail(path=f"hyperpodpytorchjobs/{launched}$", status=404, times=10**6)
     assert state_of(launched, capsys) == "gone"
-    assert jobs.read(folder_of(launched)).ended is None
+    assert registry.read(folder_of(launched)).ended is None
     space.cluster.proxy.faults.clear()
     assert state_of(launched, capsys) == "pending"
     assert cli.run(["launch", launched]) == 0
     assert cli.run(["cancel", launched]) == 0
-    assert space.names(JOB) == [] and jobs.read(folder_of(launched)).ended.state is JobState.CANCELLED
+    assert space.names(JOB) == [] and registry.read(folder_of(launched)).ended.state is JobState.CANCELLED
 
 
 def test_a_launch_that_fails_after_a_wrong_404_leaves_the_running_job_alone(space, launched, monkeypatch):
@@ -90,7 +93,7 @@ def test_a_relaunch_clears_an_end_that_an_earlier_version_believed(space, launch
     place.write_text(json.dumps({**earlier, "native": native, "ended": gone}))
     assert state_of(launched, capsys) == "pending"
     assert cli.run(["launch", launched]) == 0
-    kept = jobs.read(folder_of(launched))
+    kept = registry.read(folder_of(launched))
     assert kept.handle.server and kept.ended is None and kept.submitted == record["submitted"]
 
 
@@ -126,7 +129,7 @@ def test_the_same_cluster_at_another_url_is_the_same(space, launched, capsys):
 
 
 def test_the_record_names_the_cluster_by_its_uid(space, launched):
-    server = Server.parse(jobs.read(folder_of(launched)).handle.server)
+    server = Server.parse(registry.read(folder_of(launched)).handle.server)
     assert server.uid == space.admin.get(path("Namespace", "", "kube-system"))["metadata"]["uid"]
     assert (server.url, len(server.authority)) == (space.cluster.proxy.url, 16)
 
@@ -154,19 +157,19 @@ def test_a_cluster_is_known_by_its_uid_then_its_authority_then_its_url(other, is
     ("end", "state"), [("Completed", JobState.SUCCEEDED), ("Failed", JobState.FAILED), ("Running", JobState.GONE)]
 )
 def test_a_job_that_is_removed_at_once_ended_as_its_last_conditions_say(space, launched, end, state):
-    record = jobs.read(folder_of(launched))
-    seen = Collected(jobs.changes(record, BACKEND))
+    record = registry.read(folder_of(launched))
+    seen = Collected(registry.changes(record, BACKEND))
     await_true(lambda: seen.got)
     space.conditions(launched, "Created", end)
     space.admin.delete(path(JOB, space.name, launched), record.handle.uid)
     assert seen.result()[-1].state is state
-    ended = jobs.read(folder_of(launched)).ended
+    ended = registry.read(folder_of(launched)).ended
     assert (ended and ended.state) == (None if state is JobState.GONE else state)
 
 
 @pytest.mark.parametrize(("reason", "state"), [("Succeeded", "succeeded"), ("Failed", "failed"), ("Odd", "gone")])
 def test_a_job_that_was_removed_unseen_ended_as_kueue_saw_it(space, launched, capsys, reason, state):
-    uid = jobs.read(folder_of(launched)).handle.uid
+    uid = registry.read(folder_of(launched)).handle.uid
     finished = {"type": "Finished", "status": "True", "reason": reason, "message": "Job finished"}
     labels = {"kueue.x-k8s.io/job-uid": uid}
     conditions = {"conditions": [finished]}
@@ -237,7 +240,7 @@ def test_a_launch_that_was_killed_is_found_and_finished(space, launching, monkey
     assert cli.run(["launch", folder.name]) == 0
     assert space.names(JOB) == [folder.name]
     uid = space.get(JOB, folder.name)["metadata"]["uid"]
-    assert jobs.read(folder).handle.uid == uid and jobs.read(folder).is_submitted
+    assert registry.read(folder).handle.uid == uid and registry.read(folder).is_submitted
     assert cli.run(["cancel", folder.name]) == 0
 
 

@@ -4,13 +4,13 @@ import definitions
 import pytest
 from background import await_true
 
-from launcher import bundle as bundles
 from launcher import pipeline
 from launcher.backends.kubernetes.client import ApiError
 from launcher.backends.kubernetes.objects import path, pod_templates
 from launcher.backends.kubernetes.submit import validate
-from launcher.problems import ProblemsFound
-from launcher.specs import JobState, LogSelection
+from launcher.bundle import store as bundles
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
 

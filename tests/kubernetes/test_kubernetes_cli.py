@@ -5,7 +5,8 @@ import json
 import pytest
 from background import Collected, await_true
 
-from launcher import cli, run
+from launcher.cli import launch as launching
+from launcher.cli import main as cli
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -19,7 +20,7 @@ def launch(space, monkeypatch):
     """Return a function from overrides to the exit code of `python main.py`, in the test's folder and namespace."""
     monkeypatch.chdir(space.folder)
     words = (f"recipes={RECIPE}", "cluster=k8s", f"cluster.namespace={space.name}", ELASTIC)
-    return lambda *overrides: run.main([*words, *overrides])
+    return lambda *overrides: launching.main([*words, *overrides])
 
 
 def test_a_server_dry_run_tells_everything_and_creates_nothing(space, launch, capsys):

@@ -18,8 +18,8 @@ from launcher.backends.kubernetes.client import connect
 from launcher.backends.kubernetes.errors import ApiError, problem, retry_after_s
 from launcher.backends.kubernetes.objects import path
 from launcher.backends.kubernetes.submit import submit
-from launcher.problems import ProblemsFound
-from launcher.specs import JobState, LogSelection
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
 

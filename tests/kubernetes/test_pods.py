@@ -18,9 +18,11 @@ import pytest
 from background import await_true
 from job_suite import write_bundle
 
-from launcher import cli, jobs, pipeline
+from launcher import pipeline
 from launcher.backends.kubernetes.objects import path
-from launcher.specs import JobHandle
+from launcher.cli import main as cli
+from launcher.jobs import registry
+from launcher.model.job_spec import JobHandle
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -104,7 +106,7 @@ def test_a_job_without_pods_has_an_empty_list(job, capsys):
 def test_a_job_of_a_cluster_without_pods_is_refused(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     made = write_bundle(tmp_path, "here", "local")
-    jobs.record(made, JobHandle("local", made.job_name, made.directory), "ada")
+    registry.record(made, JobHandle("local", made.job_name, made.directory), "ada")
     assert cli.run([*words, made.job_name, *(["8080"] if words == ["port-forward"] else [])]) == 2
     assert "E380" in capsys.readouterr().err
 

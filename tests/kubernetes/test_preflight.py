@@ -9,7 +9,7 @@ from certificates import Authority
 from launcher import pipeline
 from launcher.backends.kubernetes.client import connect
 from launcher.backends.kubernetes.submit import validate
-from launcher.problems import ProblemsFound
+from launcher.common.problems import ProblemsFound
 
 pytest_plugins = ("cluster_fixtures",)
 

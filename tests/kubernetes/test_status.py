@@ -15,7 +15,7 @@ from launcher.backends.kubernetes.pods import reason
 from launcher.backends.kubernetes.ranks import Filter, Places
 from launcher.backends.kubernetes.status import View, read
 from launcher.backends.kubernetes.target import Target, is_event_of, own_pods
-from launcher.specs import JobState, LogSelection
+from launcher.model.job_spec import JobState, LogSelection
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "q"}
 

@@ -10,8 +10,8 @@ from launcher.backends.kubernetes.backend import KubernetesBackend
 from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.objects import DIGEST, path
 from launcher.backends.kubernetes.submit import submit, validate
-from launcher.problems import ProblemsFound
-from launcher.specs import JobState
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import JobState
 
 pytest_plugins = ("cluster_fixtures",)
 

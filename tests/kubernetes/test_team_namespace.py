@@ -4,9 +4,11 @@ import definitions
 import kube_api
 import pytest
 
-from launcher import cli, teams, yamlio
 from launcher.backends.kubernetes.client import ApiError
 from launcher.backends.kubernetes.submit import validate
+from launcher.cli import main as cli
+from launcher.common import yaml_io
+from launcher.governance import team_manifests
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -31,9 +33,9 @@ def place(kind, namespace, name):
 @pytest.fixture
 def team(space):
     """Return a team whose objects are applied, two nodes large; its person is ada."""
-    made = teams.read([f"team={space.name}", "instance_type=p5.48xlarge", "nodes=2"])
-    for text in teams.files(made).values():
-        for each in yamlio.load_documents(text):
+    made = team_manifests.read([f"team={space.name}", "instance_type=p5.48xlarge", "nodes=2"])
+    for text in team_manifests.files(made).values():
+        for each in yaml_io.load_documents(text):
             if each["kind"] in KUEUE | POLICIES:
                 continue  # this API server is too old for their schemas, and for policies
             if each["kind"] == "PodDisruptionBudget":
@@ -169,7 +171,7 @@ def shared(space):
 def test_the_clusters_version_of_kueue_is_written(governance):
     code, out, err = governance(*NO_EFA, "cohort=c", "priorities={own: 7}")
     assert code == 0, err
-    made = [each for each in yamlio.load_documents(out) if "kueue" in each["apiVersion"]]
+    made = [each for each in yaml_io.load_documents(out) if "kueue" in each["apiVersion"]]
     assert {each["apiVersion"] for each in made} == {f"kueue.x-k8s.io/{definitions.KUEUE_VERSION}"}
     (queue,) = [each for each in made if each["kind"] == "ClusterQueue"]
     assert queue["spec"]["cohort"] == "c" and "cohortName" not in queue["spec"]

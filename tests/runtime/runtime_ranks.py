@@ -18,8 +18,8 @@ import torch.distributed.checkpoint.state_dict
 
 from launcher.runtime import process_group
 from launcher.runtime.process_group import Place
-from launcher.runtime.settings import settings_of
 from launcher.runtime.trainer import Trainer
+from launcher.runtime.training_config import settings_of
 
 RANDOM_KILLS = int(os.environ.get("RECIPES_RANDOM_KILLS", "25"))
 """How often a test kills ranks during a save."""

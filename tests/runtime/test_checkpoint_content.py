@@ -15,15 +15,15 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher import contract
 from launcher.checkpointing import sizes
+from launcher.common import names
 from launcher.runtime.checkpoint import Checkpoints, latest_progress
 from launcher.runtime.content import Content
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.newest import StateMismatch
 from launcher.runtime.process_group import Place
 from launcher.runtime.progress import Progress
-from launcher.runtime.tiers.settings import Cadence, TierSettings
+from launcher.runtime.tiers.tier_settings import Cadence, TierSettings
 from launcher.runtime.tiers.training import TieredCheckpoints
 
 WIDTH, WORDS, RANK_OF_ADAPTER = 12, 20, 2
@@ -348,7 +348,7 @@ def test_user_content_that_cannot_be_saved_is_refused_at_once(tmp_path, user_con
 
 
 def test_a_job_restores_its_user_content(tmp_path, monkeypatch):
-    monkeypatch.setenv(contract.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
 
     def run(stop_at: int) -> dict[str, Any]:
         torch.manual_seed(1)

@@ -12,7 +12,7 @@ from runtime_ranks import run_ranks
 from test_runtime_checkpoint import load, new_model, save
 from torch.distributed.fsdp import fully_shard
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime import pieces
 from launcher.runtime.checkpoint import Checkpoints
 from launcher.runtime.checkpoint_folder import LATEST
@@ -20,7 +20,7 @@ from launcher.runtime.content import Content
 from launcher.runtime.newest import CheckpointBroken, CheckpointUnavailable, StateMismatch
 from launcher.runtime.process_group import Place
 from launcher.runtime.progress import PROGRESS, Progress
-from launcher.runtime.tiers.journal import Journal
+from launcher.runtime.tiers.checkpoint_log import Journal
 
 
 def flip(path: Path, num_bytes: int = 64) -> None:
@@ -77,7 +77,7 @@ def test_a_piece_that_only_one_rank_reads_sends_all_ranks_to_the_older_checkpoin
         return progress, model.weight.full_tensor().mean().item()
 
     assert run_ranks(2, work, tmp_path) == [(Progress(1, 10, 2), 1.0)] * 2
-    (record,) = [json.loads(line) for line in (tmp_path / contract.CHECKPOINTS_FILE).read_text().splitlines()]
+    (record,) = [json.loads(line) for line in (tmp_path / names.CHECKPOINTS_FILE).read_text().splitlines()]
     assert (record["event"], record["step"]) == ("loaded", 1)
     assert "step 2" in record["detail"] and "__1_0.distcp is changed" in record["detail"]
 

@@ -15,7 +15,7 @@ from test_runtime_checkpoint import load, new_model, save
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime import checkpoint, checkpoint_folder
 from launcher.runtime.checkpoint import Checkpoints, CheckpointUnsaved, FolderInUse, latest_progress
 from launcher.runtime.content import Content
@@ -158,7 +158,7 @@ def test_training_continues_over_failed_saves_and_counts_them(tmp_path, capfd):
     run_dir, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     losses = run_ranks(2, lambda place: train(place, run_dir, {2, 4}), tmp_path)[0]
     assert losses == run_ranks(2, lambda place: train(place, undisturbed, set()), tmp_path)[0]
-    lines = (run_dir / contract.CHECKPOINTS_FILE).read_bytes().splitlines(keepends=True)
+    lines = (run_dir / names.CHECKPOINTS_FILE).read_bytes().splitlines(keepends=True)
     records = [json.loads(line) for line in lines]
     assert [(each["event"], each["step"], each["tier"]) for each in records] == [
         ("failed", 2, "folder"),

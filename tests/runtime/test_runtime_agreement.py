@@ -6,8 +6,8 @@ from functools import partial
 import torch
 from runtime_ranks import run_ranks
 
-from launcher.runtime.agreement import StepAgreement
 from launcher.runtime.process_group import Place
+from launcher.runtime.stop_consensus import StepAgreement
 
 
 def looks_in(place: Place, seconds_of_step: list[float]) -> list[int]:

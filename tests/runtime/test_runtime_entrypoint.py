@@ -8,7 +8,7 @@ import pytest
 import yaml
 from runtime_ranks import metrics, tiny_config, uneven, unused_port
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime import agent
 from launcher.runtime.checkpoint import latest_progress
 
@@ -20,7 +20,7 @@ def write_configs(folder: Path, **tracking) -> None:
     for nodes, changes in ((1, {}), (3, {"uneven_batch": uneven(2, 3, 6)})):
         config = tiny_config(nodes, max_epochs=1, **changes)
         config["training_config"]["mlflow"] = tracking or {"enabled": False}
-        (folder / contract.config_name(nodes)).write_text(yaml.safe_dump(config))
+        (folder / names.config_name(nodes)).write_text(yaml.safe_dump(config))
 
 
 def start(folder: Path, processes: int, local_processes: int, **env: str) -> list[subprocess.Popen]:
@@ -30,7 +30,7 @@ def start(folder: Path, processes: int, local_processes: int, **env: str) -> lis
         | env
         | {
             "PYTHONPATH": os.pathsep.join(filter(None, (env.get("PYTHONPATH"), str(ROOT)))),
-            contract.ENV_RUN_DIR: str(folder / "run"),
+            names.ENV_RUN_DIR: str(folder / "run"),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "WORLD_SIZE": str(processes),
@@ -83,7 +83,7 @@ def test_the_first_step_does_not_wait_for_mlflow(tmp_path):
 
 def test_a_fault_prints_its_traceback_and_exits_nonzero(tmp_path):
     write_configs(tmp_path / "configs")
-    path = tmp_path / "configs" / contract.config_name(1)
+    path = tmp_path / "configs" / names.config_name(1)
     path.write_text(path.read_text().replace("tiny_lm", "huge_lm"))
     (rank,) = start(tmp_path, 1, 1)
     _, errors = rank.communicate(timeout=200)
@@ -136,7 +136,7 @@ def test_without_the_agent_there_are_no_events(monkeypatch):
 def test_an_event_on_one_rank_stops_all_with_a_checkpoint(tmp_path):
     pytest.importorskip(agent.PACKAGE)
     write_configs(tmp_path / "configs")
-    path = tmp_path / "configs" / contract.config_name(1)
+    path = tmp_path / "configs" / names.config_name(1)
     path.write_text(path.read_text().replace("max_epochs: 1", "max_epochs: 5000"))
     ranks = start(tmp_path, 2, 2, HYPERPOD_SIGNAL_COORDINATION="distributed")
     assert "step 1/" in ranks[0].stdout.readline()
@@ -145,4 +145,4 @@ def test_an_event_on_one_rank_stops_all_with_a_checkpoint(tmp_path):
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     done = metrics(tmp_path / "run")[-1]["step"]
     assert f"stopped at step {done} for a scale event" in outputs[0][0]
-    assert latest_progress(tmp_path / "run" / contract.CHECKPOINT_DIR)[1].step == done
+    assert latest_progress(tmp_path / "run" / names.CHECKPOINT_DIR)[1].step == done

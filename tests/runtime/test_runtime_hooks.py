@@ -15,12 +15,12 @@ import torch
 from runtime_ranks import fork_ranks, metrics, run_ranks
 from torch import nn
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime.elastic import Hooks, Job, StepSampler
 from launcher.runtime.further import MetricInvalid
 from launcher.runtime.process_group import Place
 from launcher.runtime.reporting import Reporter
-from launcher.runtime.tiers.settings import Cadence, TierSettings
+from launcher.runtime.tiers.tier_settings import Cadence, TierSettings
 from launcher.runtime.trainer import distribute
 from launcher.runtime.weighing import OutsideOfSteps
 
@@ -300,7 +300,7 @@ def test_a_script_that_leaves_its_loop_has_its_hooks_called_when_it_comes_back(t
 
 
 def test_with_tiers_the_marks_are_in_the_run_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(contract.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
     tiers = TierSettings(
         namespace="ns", memory=None, persistent=Cadence(frequency=3, retention=2), path=str(tmp_path / "store")
     )

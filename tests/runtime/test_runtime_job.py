@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from launcher.runtime import agreement
+from launcher.runtime import stop_consensus
 from launcher.runtime.checkpoint import latest_progress
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.process_group import Place
@@ -160,7 +160,7 @@ def test_the_reference_is_not_met_by_chance(tmp_path, monkeypatch, reference):
 
 
 def test_a_script_that_tells_no_loss_stops_and_counts_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(agreement, "SIGNAL_PERIOD_S", 0.0)
+    monkeypatch.setattr(stop_consensus, "SIGNAL_PERIOD_S", 0.0)
     taken = attempts(monkeypatch, tmp_path, [("ddp", 2, 3), ("ddp", 3, 0)], tells_loss=False)
     assert Counter(taken) == dict.fromkeys(range(NUM_SAMPLES), EPOCHS)
     assert {line["loss"] for line in metrics(tmp_path)} == {None}

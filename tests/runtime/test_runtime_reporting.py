@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime.courier import METRIC_NAMES, TrackingUnavailable, _Courier, prefix, ship
 from launcher.runtime.reporting import MetricsFile, Reporter, StepMetrics
 
@@ -23,7 +23,7 @@ def write_steps(run_dir, *steps: int, attempt: int = 0) -> None:
 
 
 def steps_in(run_dir) -> list[int]:
-    return [json.loads(line)["step"] for line in (run_dir / contract.METRICS_FILE).read_text().splitlines()]
+    return [json.loads(line)["step"] for line in (run_dir / names.METRICS_FILE).read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def losses(client, run_id: str) -> dict[int, float]:
 def test_redone_steps_are_written_again(tmp_path):
     write_steps(tmp_path, 1, 2, 3)
     write_steps(tmp_path, 2, 3, 4, attempt=1)
-    lines = [json.loads(line) for line in (tmp_path / contract.METRICS_FILE).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / names.METRICS_FILE).read_text().splitlines()]
     assert [(line["step"], line["attempt"]) for line in lines] == [(1, 0), (2, 0), (3, 0), (2, 1), (3, 1), (4, 1)]
 
 
@@ -62,7 +62,7 @@ def test_redone_steps_are_written_again(tmp_path):
 @pytest.mark.parametrize("torn", [1, 10_000], ids=["short", "long"])
 def test_a_torn_last_line_is_dropped(tmp_path, whole, torn):
     write_steps(tmp_path, *range(1, whole + 1))
-    with (tmp_path / contract.METRICS_FILE).open("a") as file:
+    with (tmp_path / names.METRICS_FILE).open("a") as file:
         file.write('{"step": 7, "lo' + "s" * torn)
     write_steps(tmp_path, whole + 1)
     assert steps_in(tmp_path) == list(range(1, whole + 2))
@@ -125,7 +125,7 @@ def test_a_step_without_a_loss_is_sent_without_one(tmp_path, mlflow_run):
     file.append(asdict(replace(FIRST, loss=None, learning_rate=None)))
     file.close()
     assert ship(tmp_path, uri, run_id) == 1
-    (tmp_path / contract.SHIPPED_FILE).unlink()
+    (tmp_path / names.SHIPPED_FILE).unlink()
     assert ship(tmp_path, uri, run_id) == 0
     assert (logged(client, run_id), logged(client, run_id, "samples_per_s")) == ([], [1])
 
@@ -134,7 +134,7 @@ def test_steps_are_not_sent_twice_when_the_acknowledgement_was_lost(tmp_path, ml
     client, uri, run_id = mlflow_run
     write_steps(tmp_path, 1, 2, 3)
     ship(tmp_path, uri, run_id)
-    (tmp_path / contract.SHIPPED_FILE).unlink()
+    (tmp_path / names.SHIPPED_FILE).unlink()
     write_steps(tmp_path, 4)
     assert ship(tmp_path, uri, run_id) == 1
     assert logged(client, run_id) == [1, 2, 3, 4]
@@ -146,12 +146,12 @@ def test_only_whole_lines_are_sent_and_acknowledged(tmp_path, monkeypatch):
     monkeypatch.setattr(_Courier, "_last_step_of_server", lambda self, name: 0)
     monkeypatch.setattr(_Courier, "_log", lambda self, records: sent.extend(r.step for r in records))
     write_steps(tmp_path, *range(1, 300))
-    size = (tmp_path / contract.METRICS_FILE).stat().st_size
-    with (tmp_path / contract.METRICS_FILE).open("a") as file:
+    size = (tmp_path / names.METRICS_FILE).stat().st_size
+    with (tmp_path / names.METRICS_FILE).open("a") as file:
         file.write('{"step": 300')
     assert ship(tmp_path, None, "id") == 299
     assert sent == list(range(1, 300))
-    assert (tmp_path / contract.SHIPPED_FILE).read_text() == f"{size} 1"
+    assert (tmp_path / names.SHIPPED_FILE).read_text() == f"{size} 1"
 
 
 MALFORMED = {
@@ -171,7 +171,7 @@ MALFORMED = {
 def test_a_malformed_line_is_passed_over(tmp_path, mlflow_run, line):
     client, uri, run_id = mlflow_run
     write_steps(tmp_path, 1)
-    with (tmp_path / contract.METRICS_FILE).open("ab") as file:
+    with (tmp_path / names.METRICS_FILE).open("ab") as file:
         file.write(line + b"\n")
     write_steps(tmp_path, 3)
     assert ship(tmp_path, uri, run_id) == 2
@@ -188,7 +188,7 @@ def test_steps_after_a_start_anew_are_a_curve_of_their_own(tmp_path, mlflow_run)
     assert prefix(tmp_path) == ""  # nothing to set apart from
     write_steps(tmp_path, 1, 2, 3)
     ship(tmp_path, uri, run_id)
-    with (tmp_path / contract.METRICS_FILE).open("a") as file:
+    with (tmp_path / names.METRICS_FILE).open("a") as file:
         file.write('{"step": 4')  # torn by the end of the old launch
     Reporter(tmp_path, uri, run_id).begin_anew()
     assert ship(tmp_path, uri, run_id) == 0
@@ -208,7 +208,7 @@ def test_an_offset_written_without_its_curve_is_of_the_first(tmp_path, mlflow_ru
     _, uri, run_id = mlflow_run
     write_steps(tmp_path, 1, 2)
     ship(tmp_path, uri, run_id)
-    path = tmp_path / contract.SHIPPED_FILE
+    path = tmp_path / names.SHIPPED_FILE
     path.write_text(path.read_text().split()[0])
     write_steps(tmp_path, 3)
     assert ship(tmp_path, uri, run_id) == 1
@@ -229,7 +229,7 @@ def test_the_reporter_sends_while_training_goes_on(tmp_path, mlflow_run):
     for step in range(1, 6):
         reporter.report(replace(FIRST, step=step))
     deadline = time.monotonic() + 200
-    while not (tmp_path / contract.SHIPPED_FILE).exists() and time.monotonic() < deadline:
+    while not (tmp_path / names.SHIPPED_FILE).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert logged(client, run_id) == [1, 2, 3, 4, 5]
     reporter.report(replace(FIRST, step=6))
@@ -263,7 +263,7 @@ def test_further_metrics_reach_a_real_store_once(tmp_path, mlflow_run):
         if (step, attempt) == (4, 0):
             assert ship(tmp_path, uri, run_id) == 4
         if (step, attempt) == (5, 1):
-            (tmp_path / contract.SHIPPED_FILE).unlink()
+            (tmp_path / names.SHIPPED_FILE).unlink()
     assert ship(tmp_path, uri, run_id) == 2
     found = {
         name: {point.step: point.value for point in client.get_metric_history(run_id, name)}
@@ -291,7 +291,7 @@ def test_many_further_metrics_are_sent_in_several_calls(tmp_path, mlflow_run):
 def test_a_step_without_further_metrics_has_no_field_for_them(tmp_path):
     reporter = Reporter(tmp_path)
     reporter.report(FIRST)
-    assert "further" not in json.loads((tmp_path / contract.METRICS_FILE).read_text())
+    assert "further" not in json.loads((tmp_path / names.METRICS_FILE).read_text())
 
 
 def test_without_a_run_there_is_no_shipper(tmp_path):
@@ -299,7 +299,7 @@ def test_without_a_run_there_is_no_shipper(tmp_path):
     reporter.report(FIRST)
     reporter.close(timeout_s=1)
     assert steps_in(tmp_path) == [1]
-    assert not (tmp_path / contract.SHIPPED_FILE).exists()
+    assert not (tmp_path / names.SHIPPED_FILE).exists()
 
 
 def test_the_module_needs_neither_torch_nor_mlflow():

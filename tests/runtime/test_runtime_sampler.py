@@ -8,8 +8,8 @@ from torch.utils.data import DistributedSampler
 
 from launcher.runtime.sampler import SamplerMismatch, SampleStream, StepSampler
 from launcher.runtime.schedule import UnknownSchedule, learning_rate
-from launcher.runtime.settings import Schedule
 from launcher.runtime.shares import SharesMismatch, micro_batches, nearest_even, step_shares
+from launcher.runtime.training_config import Schedule
 
 shares_lists = st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any)
 

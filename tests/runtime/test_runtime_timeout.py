@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from runtime_ranks import run_ranks
 
-from launcher.contract import ENV_COLLECTIVE_TIMEOUT
+from launcher.common.names import ENV_COLLECTIVE_TIMEOUT
 from launcher.runtime.process_group import BadTimeout, Place, collective_timeout
 from launcher.runtime.tiers.ranks import LEAST_TIMEOUT, Ranks
 

@@ -7,9 +7,9 @@ import pytest
 from runtime_ranks import metrics, starts, tiny_config, train, uneven
 
 from launcher.runtime.courier import ship
-from launcher.runtime.settings import shares_of
 from launcher.runtime.shares import SharesMismatch
 from launcher.runtime.trainer import UnknownStrategy, distribute
+from launcher.runtime.training_config import shares_of
 
 
 @pytest.fixture(scope="module")

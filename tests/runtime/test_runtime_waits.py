@@ -9,7 +9,7 @@ from runtime_ranks import metrics
 from torch import nn
 from torch.nn import functional as F
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.reporting import Reporter
 from launcher.runtime.waits import Fed
@@ -49,5 +49,5 @@ def test_each_step_records_the_waits_of_all_its_micro_batches_and_each_save_is_r
     assert len(steps) == 3
     for step in steps:
         assert 2 * WAIT_S <= step["data_s"] <= step["samples"] / step["samples_per_s"]
-    saves = [json.loads(line) for line in (tmp_path / contract.CHECKPOINTS_FILE).read_text().splitlines()]
+    saves = [json.loads(line) for line in (tmp_path / names.CHECKPOINTS_FILE).read_text().splitlines()]
     assert [(save["event"], save["step"]) for save in saves] == [("saved", 2), ("saved", 3)]

@@ -12,22 +12,22 @@ from runtime_ranks import metrics, run_ranks, tiny_config, train
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.api import CheckpointException
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime import courier as couriers
 from launcher.runtime.checkpoint import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
+from launcher.runtime.tiers.buffers import Slot
+from launcher.runtime.tiers.checkpoint_log import Journal
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory, NotOurs
 from launcher.runtime.tiers.restore import CheckpointUnavailable
 from launcher.runtime.tiers.s3 import Bucket
 from launcher.runtime.tiers.service import MemoryService
-from launcher.runtime.tiers.settings import tier_settings
 from launcher.runtime.tiers.shards import Key
-from launcher.runtime.tiers.slots import Slot
 from launcher.runtime.tiers.staging import StateUnfit
 from launcher.runtime.tiers.stores import Folder
+from launcher.runtime.tiers.tier_settings import tier_settings
 from launcher.runtime.tiers.training import TieredCheckpoints, manager_of
 
 pytest_plugins = ("s3_server",)
@@ -44,8 +44,8 @@ SECTION = {
 @pytest.fixture(autouse=True)
 def own_memory(tmp_path, monkeypatch):
     """Give the test a node's memory and a run folder of its own."""
-    monkeypatch.setenv(contract.ENV_NODE_MEMORY, str(tmp_path / "memory"))
-    monkeypatch.setenv(contract.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
+    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
 
@@ -149,7 +149,7 @@ def test_what_a_failing_tier_raises_leaves_training_and_the_other_tier_alone(mon
         save_steps(manager, 2)
     assert steps_in(store) == [] and load(alone())[0].step == 2
     assert "[Rank 0] Step 2: persistent failed: rank 0: CheckpointException" in capsys.readouterr().out
-    events = [json.loads(line)["event"] for line in Path(contract.CHECKPOINTS_FILE).read_text().splitlines()]
+    events = [json.loads(line)["event"] for line in Path(names.CHECKPOINTS_FILE).read_text().splitlines()]
     assert events == ["saved", "failed"]
 
 
@@ -222,13 +222,13 @@ def test_an_interrupted_training_goes_on_from_memory_as_if_nothing_had_been(tmp_
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     config = tiny_config(2) | {"checkpointing": SECTION | {"persistent": None}}
     train(tiny_config(2), 2, whole)
-    os.environ[contract.ENV_RUN_DIR] = str(parts)
+    os.environ[names.ENV_RUN_DIR] = str(parts)
     train(config, 2, parts, stop_after_step=4)
     train(config, 2, parts)
     losses = {line["step"]: line["loss"] for line in metrics(parts)}
     assert losses == {line["step"]: line["loss"] for line in metrics(whole)}
-    assert not (parts / contract.CHECKPOINT_DIR).exists()
-    records = [json.loads(line) for line in (parts / contract.CHECKPOINTS_FILE).read_text().splitlines()]
+    assert not (parts / names.CHECKPOINT_DIR).exists()
+    records = [json.loads(line) for line in (parts / names.CHECKPOINTS_FILE).read_text().splitlines()]
     assert [record["step"] for record in records if record["event"] == "loaded"] == [4]
 
 
@@ -259,8 +259,8 @@ def test_saves_and_loads_reach_mlflow_once(tmp_path):
 
 
 def test_the_log_of_a_pod_is_where_the_document_has_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(contract, "CHECKPOINT_LOG", tmp_path / "log")
-    contract.CHECKPOINT_LOG.mkdir()
+    monkeypatch.setattr(names, "CHECKPOINT_LOG", tmp_path / "log")
+    names.CHECKPOINT_LOG.mkdir()
     save_steps(alone(folder=tmp_path), 1)
     told = [(tmp_path / place / "ns_checkpointing.log").read_text() for place in (".", "log")]
     assert told[0] == told[1] and "[Rank 0] Step 1: memory saved: 64 bytes in " in told[0] and " GB/s)" in told[0]
@@ -390,7 +390,7 @@ def test_what_the_service_has_removed_by_itself_is_no_failure(service, capsys):
 
 def test_settings_take_the_service_only_where_there_is_one(monkeypatch, service):
     assert manager_of(settings(), None)._memory is not None
-    monkeypatch.setenv(contract.ENV_MEMORY_SERVICE, service.address)
+    monkeypatch.setenv(names.ENV_MEMORY_SERVICE, service.address)
     assert manager_of(settings(), None)._memory is None
 
 

@@ -16,14 +16,14 @@ import torch
 from runtime_ranks import leave_locks_behind, run_ranks, unused_port
 from test_tiers import SECTION, alone, load, save_steps, settings, steps_in
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime.checkpoint import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers import checkpointing
+from launcher.runtime.tiers.checkpoint_log import Journal
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.reading import StateMismatch
 from launcher.runtime.tiers.restore import CheckpointUnavailable
@@ -40,8 +40,8 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path, monkeypatch):
     """Give the test a node's memory and a run folder of its own."""
-    monkeypatch.setenv(contract.ENV_NODE_MEMORY, str(tmp_path / "memory"))
-    monkeypatch.setenv(contract.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
+    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_a_rank_that_wants_another_state_keeps_no_rank_waiting(other, tmp_path):
 
 
 def test_records_that_cannot_be_written_end_no_save(capsys):
-    for name in (contract.CHECKPOINTS_FILE, "ns_checkpointing.log"):
+    for name in (names.CHECKPOINTS_FILE, "ns_checkpointing.log"):
         Path(name).mkdir()
     store = Folder(Path("store"))
     manager = alone(store, Path())
@@ -138,7 +138,7 @@ def test_a_manifest_that_does_not_fit_leaves_the_checkpoint_before_it(monkeypatc
         patched.setattr(NodeMemory, "publish", failing)
         save_steps(manager, 2, 3, 4)
     assert load(alone())[1] == 1.0
-    events = [json.loads(line) for line in Path(contract.CHECKPOINTS_FILE).read_text().splitlines()]
+    events = [json.loads(line) for line in Path(names.CHECKPOINTS_FILE).read_text().splitlines()]
     assert [(event["event"], event["step"]) for event in events] == [
         ("saved", 1),
         *(("failed", n) for n in (2, 3, 4)),
@@ -253,7 +253,7 @@ def test_an_object_that_is_not_what_was_saved_is_passed_over(bucket, change, say
 def test_a_tier_without_its_client_is_told_before_training_begins(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with monkeypatch.context() as patched, pytest.raises(ModuleNotFoundError, match="1 needs amzn_sagemaker_checkp"):
-        patched.setenv(contract.ENV_MEMORY_SERVICE, "http://127.0.0.1:1")
+        patched.setenv(names.ENV_MEMORY_SERVICE, "http://127.0.0.1:1")
         manager_of(settings(), None)
     with pytest.raises(ModuleNotFoundError, match="s3://bucket/a needs boto3"):
         manager_of(settings(memory=None, persistent=SECTION["persistent"] | {"path": "s3://bucket/a"}), None)
@@ -269,7 +269,7 @@ def test_objects_that_a_bucket_does_not_give_up_are_told(bucket, monkeypatch):
 
 
 def test_a_script_of_ones_own_goes_on_from_the_tiers_of_its_recipe(monkeypatch):
-    monkeypatch.setenv(contract.ENV_CHECKPOINTING, json.dumps(SECTION))
+    monkeypatch.setenv(names.ENV_CHECKPOINTING, json.dumps(SECTION))
 
     def train(*, leave_after: int | None) -> tuple[int | None, list[float]]:
         torch.manual_seed(3)
@@ -291,11 +291,11 @@ def test_a_script_of_ones_own_goes_on_from_the_tiers_of_its_recipe(monkeypatch):
     for folder in (Path("memory/ns"), Path("store/ns")):
         assert list(folder.iterdir())
         os.rename(folder, f"{folder}-of-the-first")
-    Path(contract.CHECKPOINTS_FILE).unlink()
+    Path(names.CHECKPOINTS_FILE).unlink()
     _, first = train(leave_after=4)
     step, rest = train(leave_after=None)
     assert step == 3 and first[:3] + rest == whole
-    assert not Path(contract.CHECKPOINT_DIR).exists()
+    assert not Path(names.CHECKPOINT_DIR).exists()
 
 
 def run_example(num_steps: int, folder: Path) -> list[tuple[str, str]]:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from test_tiers import alone, load, save_steps, steps_in
 
-from launcher import contract
+from launcher.common import names
+from launcher.runtime.tiers.checkpoint_log import Journal
 from launcher.runtime.tiers.checkpointing import CheckpointManager, StoreTier
-from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.restore import CheckpointUnavailable
 from launcher.runtime.tiers.s3 import Bucket
@@ -24,8 +24,8 @@ pytest_plugins = ("s3_server",)
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path, monkeypatch):
     """Give the test a node's memory and a run folder of its own."""
-    monkeypatch.setenv(contract.ENV_NODE_MEMORY, str(tmp_path / "memory"))
-    monkeypatch.setenv(contract.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
+    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
 

@@ -9,10 +9,10 @@ from memory_service import memory_service
 from test_tiers import alone, load, save_steps, steps_in
 from test_tiers_order import on
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime.tiers import owner
+from launcher.runtime.tiers.checkpoint_log import Journal
 from launcher.runtime.tiers.checkpointing import CheckpointManager, StoreTier
-from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.owner import Claim, FileMark, Mark, NamespaceTaken
 from launcher.runtime.tiers.s3 import Bucket
 from launcher.runtime.tiers.service import MemoryService
@@ -25,8 +25,8 @@ LEASE_S = 0.4
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path, monkeypatch):
     """Give the test a node's memory, a run folder and a short lease of its own."""
-    monkeypatch.setenv(contract.ENV_NODE_MEMORY, str(tmp_path / "memory"))
-    monkeypatch.setenv(contract.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
+    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
 
@@ -39,7 +39,7 @@ class OtherJob:
     def __enter__(self):
         self._patched = self._monkeypatch.context()
         patched = self._patched.__enter__()
-        patched.setenv(contract.ENV_CHECKPOINT_OWNER, self._name)
+        patched.setenv(names.ENV_CHECKPOINT_OWNER, self._name)
         patched.setattr(owner, "holder", lambda: f"elsewhere, {self._name}")
 
     def __exit__(self, *error):

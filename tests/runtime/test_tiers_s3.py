@@ -7,10 +7,10 @@ import torch
 from test_tiers import load, save_steps, settings, steps_in
 from test_tiers_order import on
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime.tiers import s3
 from launcher.runtime.tiers.s3 import Bucket
-from launcher.runtime.tiers.settings import tier_settings
+from launcher.runtime.tiers.tier_settings import tier_settings
 from launcher.runtime.tiers.training import _store
 
 pytest_plugins = ("s3_server",)
@@ -19,7 +19,7 @@ pytest_plugins = ("s3_server",)
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path, monkeypatch):
     """Give the test a run folder of its own."""
-    monkeypatch.setenv(contract.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
 
@@ -100,5 +100,5 @@ def test_a_recipes_settings_reach_the_store(monkeypatch):
     given = tier_settings(json.loads(json.dumps(section | {"patience_s": 30, "kms_key": "k", "s3_checksums": False})))
     store = _store(given)
     assert (store._patience_s, store._kms_key, store._has_checksums) == (30, "k", False)
-    monkeypatch.setenv(contract.ENV_CHECKPOINT_PATIENCE, "7")
+    monkeypatch.setenv(names.ENV_CHECKPOINT_PATIENCE, "7")
     assert tier_settings(section).patience_s == 7 and settings().patience_s == 7

@@ -19,9 +19,9 @@ from runtime_ranks import fork_ranks, run_ranks, unused_port
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.runtime.process_group import Place
-from launcher.runtime.tiers import checkpointing, ranks, slots, staging, stores
+from launcher.runtime.tiers import buffers, checkpointing, ranks, staging, stores
+from launcher.runtime.tiers.checkpoint_log import Journal
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.owner import FileMark, Mark, NamespaceTaken
 from launcher.runtime.tiers.restore import CheckpointUnavailable, Restored
@@ -153,7 +153,7 @@ def die_at(number: int) -> None:
         wrap(os, name, hook)
     wrap(staging.Stager, "_copy_tensor", hook)
     wrap(checkpointing, "pieces_of", hook)
-    wrap(slots.Slot, "name", hook)
+    wrap(buffers.Slot, "name", hook)
     for name in ("exchange", "gather", "share"):
         wrap(ranks.Ranks, name, hook)
 

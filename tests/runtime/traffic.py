@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from runtime_ranks import run_ranks
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
+from launcher.runtime.tiers.checkpoint_log import Journal
 from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.journal import Journal
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.stores import Store
@@ -118,7 +118,7 @@ def measure(
     root.mkdir(exist_ok=True)
     run_ranks(writers, save, root)
     sent = sum(run_ranks(readers, load, root))
-    records = [json.loads(line) for line in (root / contract.CHECKPOINTS_FILE).read_text().splitlines()]
+    records = [json.loads(line) for line in (root / names.CHECKPOINTS_FILE).read_text().splitlines()]
     (saved,) = [record for record in records if record["event"] == "saved"]
     (loaded,) = [record for record in records if record["event"] == "loaded"]
     return Traffic(saved["num_bytes"], sent, loaded)

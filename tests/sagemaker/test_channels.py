@@ -17,10 +17,10 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.backends.contract import channels, fastfile, manifests
-from launcher.backends.contract.channels import input_data_config, prepare
-from launcher.backends.contract.objects import Object, Stores
-from launcher.problems import ProblemsFound
+from launcher.backends.sagemaker_local import channels, fastfile, manifests
+from launcher.backends.sagemaker_local.channels import input_data_config, prepare
+from launcher.backends.sagemaker_local.objects import Object, Stores
+from launcher.common.problems import ProblemsFound
 
 pytest_plugins = ("s3_server",)
 
@@ -304,8 +304,8 @@ def test_a_view_ends_with_the_process_that_mounted_it(bucket, tmp_path):
     script = f"""
 import sys, time
 from channel_cases import channel, place
-from launcher.backends.contract.channels import prepare
-from launcher.backends.contract.objects import Stores
+from launcher.backends.sagemaker_local.channels import prepare
+from launcher.backends.sagemaker_local.objects import Stores
 from pathlib import Path
 wanted = [channel("{bucket.uri}/train/", "FastFile")]
 (feed,) = prepare(wanted, "File", place(Path("{tmp_path}")), Stores(endpoint="{bucket.endpoint}"))

@@ -7,8 +7,8 @@ import tarfile
 import pytest
 from contract_jobs import J, start
 
-from launcher.backends.contract import isolation
-from launcher.specs import JobState
+from launcher.backends.sagemaker_local import isolation
+from launcher.model.job_spec import JobState
 
 pytest_plugins = ("s3_server",)
 

@@ -13,8 +13,8 @@ import pytest
 from background import Collected, await_true
 from channel_cases import Data, channel, place
 
-from launcher.backends.contract.channels import prepare
-from launcher.backends.contract.objects import Stores
+from launcher.backends.sagemaker_local.channels import prepare
+from launcher.backends.sagemaker_local.objects import Stores
 
 pytest_plugins = ("s3_server",)
 

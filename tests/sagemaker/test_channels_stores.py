@@ -13,16 +13,16 @@ import pytest
 from channel_cases import Data
 from conftest import ROOT
 
-from launcher.backends.contract import files
-from launcher.backends.contract.objects import Object, Stores
-from launcher.problems import ProblemsFound
+from launcher.backends.sagemaker_local import files
+from launcher.backends.sagemaker_local.objects import Object, Stores
+from launcher.common.problems import ProblemsFound
 
 pytest_plugins = ("s3_server",)
 
 PUBLISH = """
 import sys
 from pathlib import Path
-from launcher.backends.contract.objects import Stores
+from launcher.backends.sagemaker_local.objects import Stores
 print("ready", flush=True)
 while True:
     Stores().put(Path(sys.argv[1]), sys.argv[2])

@@ -10,11 +10,11 @@ from conftest import frozen_context
 from contract_jobs import TINY, J, wait_for
 
 from launcher import pipeline
-from launcher.backends.contract import artefacts, isolation, optml, program, record, sync, variables
-from launcher.backends.contract.backend import MACHINE_FILE, ContractBackend
-from launcher.backends.contract.objects import Object, Stores
-from launcher.problems import ProblemsFound
-from launcher.ranks import host_names
+from launcher.backends.sagemaker_local import artefacts, isolation, optml, program, record, sync, variables
+from launcher.backends.sagemaker_local.backend import MACHINE_FILE, ContractBackend
+from launcher.backends.sagemaker_local.objects import Object, Stores
+from launcher.common.problems import ProblemsFound
+from launcher.model.parallelism.ranks import host_names
 
 OUT = f"{J}.output_path=s3://results/out"
 STARTS = f"{J}.container_entrypoint=[python3,/code/train.py]"

@@ -11,9 +11,9 @@ from conftest import frozen_context
 from contract_jobs import TIMEOUT_S, J, Started
 
 from launcher import pipeline
-from launcher.backends.contract import isolation, optml, variables
-from launcher.backends.contract.backend import ContractBackend
-from launcher.specs import JobState
+from launcher.backends.sagemaker_local import isolation, optml, variables
+from launcher.backends.sagemaker_local.backend import ContractBackend
+from launcher.model.job_spec import JobState
 
 TOOLKIT = (
     Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recipe-launcher/sagemaker-training-5.1.4/bin"

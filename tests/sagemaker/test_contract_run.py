@@ -17,13 +17,16 @@ import pytest
 from conftest import ROOT
 from contract_jobs import TIMEOUT_S, J, operator_of, processes_of, start, wait_for, write_bundle
 
-from launcher import cli, jobs, pipeline, run
-from launcher.backends.contract import isolation
-from launcher.backends.contract.backend import ContractBackend
-from launcher.backends.contract.record import OPERATOR_LOG
-from launcher.backends.contract.service import PID_FILE
-from launcher.contract import RUN_DIR
-from launcher.specs import JobState, LogSelection
+from launcher import pipeline
+from launcher.backends.sagemaker_local import isolation
+from launcher.backends.sagemaker_local.backend import ContractBackend
+from launcher.backends.sagemaker_local.record import OPERATOR_LOG
+from launcher.backends.sagemaker_local.service import PID_FILE
+from launcher.cli import launch
+from launcher.cli import main as cli
+from launcher.common.names import RUN_DIR
+from launcher.jobs import registry
+from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("s3_server",)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
@@ -196,7 +199,7 @@ def test_one_failing_host_fails_the_job_whose_output_is_kept(write, reason, tmp_
 def test_what_an_upload_leaves_out_is_printed_as_the_job_ends_and_by_every_command(tmp_path, capfd):
     program = "import pathlib, socket; pathlib.Path('/opt/ml/model/same').write_text(socket.gethostname())"
     bundle = write_bundle(tmp_path, program, nodes=2)
-    assert run.launch(bundle, "contract") == 0
+    assert launch.launch(bundle, "contract") == 0
     clash = "model/same is on algo-1 and on algo-2: the first is kept"
     lines = capfd.readouterr().out.splitlines()
     assert any(line.startswith("fault  Uploading: ") and line.endswith(clash) for line in lines)
@@ -215,7 +218,7 @@ signal.pause()
 """
     bundle = write_bundle(tmp_path, program)
     try:
-        assert run.launch(bundle, "contract") == run.JOB_FAILED
+        assert launch.launch(bundle, "contract") == launch.JOB_FAILED
     finally:
         os.killpg(int((bundle.directory / RUN_DIR / PID_FILE).read_text()), signal.SIGKILL)
     told = capfd.readouterr().err
@@ -410,7 +413,7 @@ def test_nothing_is_left_when_a_process_of_the_job_is_killed(victim, tmp_path):
     launch.wait(timeout=200)
     wait_for(lambda: not processes_of(tmp_path))
     assert not (bundle.directory / RUN_DIR / "hosts").exists()
-    record = jobs.submitted(bundle.directory)
+    record = registry.submitted(bundle.directory)
     status = ContractBackend().status(record.handle)
     assert status.state is (JobState.FAILED if victim == "operator" else JobState.CANCELLED)
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
@@ -449,7 +452,7 @@ def test_later_commands_find_the_job_from_its_record(recipes, tmp_path):
     bundle = write_bundle(tmp_path, LEAVES.format(folder=str(tmp_path)), nodes=2)
     record = pipeline.submit(bundle, ContractBackend(patience_s=0.2))
     folder = str(bundle.directory)
-    again = pipeline.load_backend(jobs.submitted(bundle.directory).handle.backend)
+    again = pipeline.load_backend(registry.submitted(bundle.directory).handle.backend)
     wait_for(lambda: "ready" in "".join(again.logs(record.handle, LogSelection((1,)), follow=False)))
     assert recipes("status", folder)[1].startswith("running")
     code, out, _ = recipes("jobs", str(bundle.directory.parent))

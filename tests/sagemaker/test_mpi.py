@@ -12,9 +12,9 @@ import mpi_hosts
 import pytest
 from conftest import ROOT
 
-from launcher import ranks
-from launcher.mpi import MpiRun
-from launcher.ranks import Placement
+from launcher.model.parallelism import ranks
+from launcher.model.parallelism.mpi import MpiRun
+from launcher.model.parallelism.ranks import Placement
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mpirun") is None, reason="needs OpenMPI: apt-get install --no-install-recommends openmpi-bin"

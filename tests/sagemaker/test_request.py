@@ -16,13 +16,14 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, HUB, PACKAGE, SERVERLESS, VPC, J
 
-from launcher import pipeline, yamlio
-from launcher.backends.sagemaker import constraints, parts, request, submit
+from launcher import pipeline
+from launcher.backends.sagemaker import constraints, default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.keys import SDK_NAMES
-from launcher.backends.sagemaker.settings import EstimatorArguments, Settings
-from launcher.instances import table
-from launcher.typed import type_problems
+from launcher.backends.sagemaker.training_options import EstimatorArguments, Settings
+from launcher.common import yaml_io
+from launcher.model.instances import table
+from launcher.model.validation import type_problems
 
 NEEDED = (
     "cluster=sm_jobs",
@@ -490,7 +491,7 @@ JOBS = {
 @pytest.fixture(scope="module")
 def defaults():
     text = (ROOT / "recipes_collection/cluster/sm_jobs.yaml").read_text(encoding="utf-8")
-    return yamlio.load(text)["sm_jobs_config"]
+    return yaml_io.load(text)["sm_jobs_config"]
 
 
 @given(data=st.data())
@@ -507,7 +508,7 @@ def test_a_request_that_is_accepted_is_one_that_the_model_takes(defaults, data):
     if faults:
         return
     jobs = typed.sm_jobs_config
-    plan = parts.Plan(jobs, {"env_vars": {}}, "llm_finetuning_aws", 1, 8, "ml.p3.16xlarge", "me/image:1")
+    plan = default_values.Plan(jobs, {"env_vars": {}}, "llm_finetuning_aws", 1, 8, "ml.p3.16xlarge", "me/image:1")
     built = request.build(plan, "job", {"config.yaml": "a: 1\n"})
     refused = list(submit.request_problems(built))
     assert bool(refused) == bool(list(violations(built, model())))

@@ -22,12 +22,14 @@ from job_suite import (
     test_waiting_ends_when_its_time_is_over,
 )
 
-from launcher import cli, pipeline, run
+from launcher import pipeline
 from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
-from launcher.commands.followed import log_json
-from launcher.problems import ProblemsFound
-from launcher.specs import JobState, JobStatus, LogSelection
+from launcher.cli import launch
+from launcher.cli import main as cli
+from launcher.cli.commands.followed import log_json
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import JobState, JobStatus, LogSelection
 
 pytest.importorskip("boto3", reason="pip install '.[sagemaker]'")
 
@@ -228,7 +230,7 @@ def test_words_of_an_error_do_not_make_a_job_gone(aws, one):
 
 def test_a_launch_never_claims_that_nothing_was_submitted_where_a_job_may_run(aws, one, impatient, capsys):
     aws.lost["CreateTrainingJob"] = 2  # boto3 asks once more in any case
-    assert cli.run(["launch", str(one.directory)]) == run.USER_ERROR
+    assert cli.run(["launch", str(one.directory)]) == launch.USER_ERROR
     told = capsys.readouterr().err
     assert one.job_name in aws.jobs
     assert f"the job {one.job_name} may have started" in told and "nothing was" not in told
@@ -239,7 +241,7 @@ def test_a_submitted_job_that_cannot_be_followed_was_submitted(aws, one, impatie
         AwsError("ValidationException", "none yet"),
         *[AwsError("AccessDeniedException", "not yours")] * 9,
     ]
-    assert cli.run(["launch", str(one.directory), "--wait"]) == run.USER_ERROR
+    assert cli.run(["launch", str(one.directory), "--wait"]) == launch.USER_ERROR
     told = capsys.readouterr().err
     assert f"the job was submitted as {one.job_name}" in told and "nothing was" not in told
 
@@ -487,7 +489,7 @@ def test_an_edited_request_is_not_sent(one):
 
 def test_a_launched_job_is_commanded_by_its_name(aws, recipes, tmp_path, monkeypatch):
     monkeypatch.setattr(BACKEND, "_poll_s", 0.05)
-    assert run.main([*BASE, "recipes.run.name=typed"]) == 0
+    assert launch.main([*BASE, "recipes.run.name=typed"]) == 0
     (name,) = (path.name for path in tmp_path.glob("results/typed-*"))
     HELD.add(name)
     code, out, _ = recipes("status", name)
@@ -497,7 +499,7 @@ def test_a_launched_job_is_commanded_by_its_name(aws, recipes, tmp_path, monkeyp
     assert code == 0 and "Training  in progress" in out
     code, out, err = recipes("cancel", name)
     assert code == 0 and "cancelled" in out + err
-    assert recipes("wait", name)[0] == run.INTERRUPTED
+    assert recipes("wait", name)[0] == launch.INTERRUPTED
     code, out, _ = recipes("jobs")
     assert code == 0 and "sm_jobs" in out and "cancelled" in out
 
@@ -505,7 +507,7 @@ def test_a_launched_job_is_commanded_by_its_name(aws, recipes, tmp_path, monkeyp
 def test_a_launch_that_waits_ends_as_its_job_does(aws, recipes, tmp_path, monkeypatch):
     monkeypatch.setattr(BACKEND, "_poll_s", 0.05)
     monkeypatch.setattr(aws, "on_DescribeTrainingJob", failing(aws))
-    assert run.main([*BASE, "recipes.run.name=waited", "cluster.sm_jobs_config.wait=true"]) == run.JOB_FAILED
+    assert launch.main([*BASE, "recipes.run.name=waited", "cluster.sm_jobs_config.wait=true"]) == launch.JOB_FAILED
 
 
 def failing(aws):

@@ -4,16 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher import adopted, console, container, yamlio
-from launcher import bundle as bundles
-from launcher.backends.base import RANK_0
 from launcher.backends.kubernetes import manifest, objects, stopping
 from launcher.backends.kubernetes.client import Connection, connect
 from launcher.backends.kubernetes.errors import told
+from launcher.bundle import container
+from launcher.bundle import store as bundles
+from launcher.common import console, yaml_io
+from launcher.common.problems import Problem, fail
+from launcher.common.templating import render_yaml
 from launcher.families import interface
-from launcher.problems import Problem, fail
-from launcher.render import render_yaml
-from launcher.specs import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
+from launcher.jobs import adopted
+from launcher.model.backend import RANK_0
+from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.interact import PodOfRank
@@ -235,7 +237,7 @@ def _telling(lines: Iterator[str]) -> Iterator[str]:
 
 def _connection(bundle: Bundle) -> Connection:
     """Return the connection that a bundle's configuration names."""
-    return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"].get("kube_context"))
+    return connect(yaml_io.load(bundle.files["recipe.yaml"])["cluster"].get("kube_context"))
 
 
 def _handle(bundle: Bundle, connection: Connection) -> JobHandle:

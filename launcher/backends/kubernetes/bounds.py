@@ -8,12 +8,9 @@ import re
 from fractions import Fraction
 from posixpath import isabs, normpath
 
-from launcher.governance import UnreadableQuantity, amount
+from launcher.common.syntax import is_dns_subdomain
+from launcher.governance.quotas import UnreadableQuantity, amount
 
-DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""Source: Kubernetes, Object Names and IDs: RFC 1123 label names."""
-DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-"""Source: Kubernetes, Object Names and IDs: DNS subdomain names."""
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """Source: Kubernetes, Labels and Selectors: Syntax and character set."""
 
@@ -38,16 +35,6 @@ _UNMOUNTABLE = ("/proc", "/config")
 
 Source: runc, checkProcMount.
 """
-
-
-def is_dns_label(text: str) -> bool:
-    """Return whether a text is an RFC 1123 label."""
-    return bool(DNS_LABEL.fullmatch(text))
-
-
-def is_dns_subdomain(text: str) -> bool:
-    """Return whether a text is a DNS subdomain name, as most objects have."""
-    return bool(DNS_SUBDOMAIN.fullmatch(text))
 
 
 def is_label_key(text: str) -> bool:

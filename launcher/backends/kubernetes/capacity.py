@@ -15,7 +15,7 @@ from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.errors import ApiError
 from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
 from launcher.backends.kubernetes.preflight import kueue_version
-from launcher.problems import Notice
+from launcher.common.problems import Notice
 
 _INSTANCE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _HEALTH = (

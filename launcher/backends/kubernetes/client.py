@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.backends.kubernetes.errors import ApiError, Unreachable, api_error, is_passing, reason
-from launcher.problems import ProblemsFound, fail
+from launcher.common.problems import ProblemsFound, fail
 
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 30.0
 PATIENCE_S = 60.0

@@ -9,7 +9,7 @@ from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.follow import current_status, read_objects, read_status
 from launcher.backends.kubernetes.preflight import digest_of
 from launcher.backends.kubernetes.target import Target
-from launcher.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail
 
 _ATTEMPTS = 8
 _MARGIN_S = 300.0

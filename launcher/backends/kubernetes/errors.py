@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
-from launcher.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound
 
 _PASSING = (429, 500, 502, 503, 504)
 """Statuses after which the same request may succeed. Source: Kubernetes API conventions, HTTP status codes."""

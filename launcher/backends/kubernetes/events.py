@@ -16,7 +16,7 @@ from launcher.backends.kubernetes.follow import (
     snapshots,
 )
 from launcher.backends.kubernetes.target import Object, Target, is_event_of
-from launcher.specs import JobEvent
+from launcher.model.job_spec import JobEvent
 
 
 def events(connection: Connection, target: Target, *, follow: bool) -> Iterator[JobEvent]:

@@ -13,8 +13,8 @@ from launcher.backends.kubernetes.client import Connection, chunks, pause_s
 from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.backends.kubernetes.target import Object, Target, own_pods, uid_of
-from launcher.problems import ProblemsFound
-from launcher.specs import JobState, JobStatus
+from launcher.common.problems import ProblemsFound
+from launcher.model.job_spec import JobState, JobStatus
 
 PATIENCE_S = 1800.0
 """How long a follower outlasts an API that does not answer."""

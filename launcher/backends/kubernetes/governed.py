@@ -5,8 +5,8 @@ from typing import Any
 
 from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
 from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
-from launcher.cluster_wide import Origin, shared
-from launcher.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound
+from launcher.governance.cluster_wide import Origin, shared
 
 _PLURALS = {
     "PriorityClass": "priorityclasses",

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from launcher import console
 from launcher.backends.kubernetes import channels, pods
 from launcher.backends.kubernetes.channels import Channels
 from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.ranks import Places
-from launcher.problems import Notice, Problem, ProblemsFound, fail
-from launcher.redaction import masked
+from launcher.common import console
+from launcher.common.problems import Notice, Problem, ProblemsFound, fail
+from launcher.common.redaction import masked
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
 """Channels of exec. Source: Kubernetes, pkg/kubelet/cri/streaming/remotecommand/websocket.go."""

@@ -11,10 +11,10 @@ from launcher.backends.kubernetes import follow, lenient, objects, status
 from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
 from launcher.backends.kubernetes.errors import ApiError, problem
 from launcher.backends.kubernetes.target import Target, own_pods
-from launcher.problems import ProblemsFound, fail
-from launcher.redaction import masked
-from launcher.rules.kubernetes import DNS_LABEL, DNS_SUBDOMAIN
-from launcher.specs import JobState
+from launcher.common.problems import ProblemsFound, fail
+from launcher.common.redaction import masked
+from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN
+from launcher.model.job_spec import JobState
 
 _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Source: Kubernetes, Accessing the API from within a pod."""

@@ -17,8 +17,8 @@ from launcher.backends.kubernetes.errors import ApiError, Unreachable, is_passin
 from launcher.backends.kubernetes.follow import Observer, follower, lines, read_objects
 from launcher.backends.kubernetes.ranks import Filter, Places
 from launcher.backends.kubernetes.target import Target
-from launcher.problems import fail
-from launcher.specs import JobStatus, LogSelection
+from launcher.common.problems import fail
+from launcher.model.job_spec import JobStatus, LogSelection
 
 _READ_TIMEOUT_S = 60.0
 """A followed log that is silent for so long is opened anew, should its connection have died."""

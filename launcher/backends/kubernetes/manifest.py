@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher import container
 from launcher.backends.kubernetes import stopping
+from launcher.backends.kubernetes.job_options import LabelSelector
 from launcher.backends.kubernetes.objects import JOB_LABEL
 from launcher.backends.kubernetes.security import container_context
-from launcher.backends.kubernetes.settings import LabelSelector
-from launcher.contract import CHECKPOINT_LOG
-from launcher.environment import plain_variables, secret_variables
+from launcher.bundle import container
+from launcher.common.names import CHECKPOINT_LOG
+from launcher.common.problems import Problem
 from launcher.families import BUNDLE_CONFIGS, interface
-from launcher.instances import requested
-from launcher.problems import Problem
-from launcher.scales import get
-from launcher.specs import JobSpec
+from launcher.model.config_tree import get
+from launcher.model.environment import plain_variables, secret_variables
+from launcher.model.instances import requested
+from launcher.model.job_spec import JobSpec
 
 CONFIG_MOUNT = "/config"
 AGENT = "hyperpodrun"

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from launcher import yamlio
-from launcher.problems import fail
-from launcher.render import MANIFEST
-from launcher.specs import Bundle
+from launcher.bundle.render import MANIFEST
+from launcher.common import yaml_io
+from launcher.common.problems import fail
+from launcher.model.job_spec import Bundle
 
 MANAGER = "recipe-launcher"
 """Our name as a field manager; that of an object's maker has the bundle's digest behind it."""
@@ -131,7 +131,7 @@ def manifests(bundle: Bundle) -> tuple[Manifest, ...]:
     for file, text in bundle.files.items():
         if not file.startswith("manifests/"):
             continue
-        body = yamlio.load(text)
+        body = yaml_io.load(text)
         if body.get("kind") not in ("ConfigMap", *JOB_KINDS):
             raise fail("E703", str(bundle.directory / file), f"a {body.get('kind')} is nothing that is submitted")
         annotations = {**(body["metadata"].get("annotations") or {}), DIGEST: bundle.digest, **_user(bundle)}

@@ -11,8 +11,8 @@ from launcher.backends.kubernetes.errors import ApiError
 from launcher.backends.kubernetes.logs import Reader
 from launcher.backends.kubernetes.ranks import Places
 from launcher.backends.kubernetes.target import Target
-from launcher.problems import fail
-from launcher.redaction import masked
+from launcher.common.problems import fail
+from launcher.common.redaction import masked
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.ranks import Places
-from launcher.redaction import masked
-from launcher.specs import JobPod
+from launcher.common.redaction import masked
+from launcher.model.job_spec import JobPod
 
 _STARTING = ("ContainerCreating", "PodInitializing")
 """Reasons of a container that starts as it should. Source: Kubernetes, container statuses."""

@@ -7,8 +7,8 @@ from typing import Any
 from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
 from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.objects import DIGEST, JOB_KINDS, Manifest, manager, path, pod_templates
-from launcher.governance import Quota, exceeds, limits_growth
-from launcher.problems import Notice, Problem
+from launcher.common.problems import Notice, Problem
+from launcher.governance.quotas import Quota, exceeds, limits_growth
 
 _QUEUE, _PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 _MOST_NAMES = 8

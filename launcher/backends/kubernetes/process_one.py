@@ -31,7 +31,7 @@ def main() -> None:
 def _run() -> None:
     from torch.distributed.elastic.multiprocessing import SignalException
 
-    from launcher.backends.local import hyperpodrun
+    from launcher.runtime import hyperpodrun
 
     try:
         hyperpodrun.main()

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.problems import fail
-from launcher.specs import LogSelection
+from launcher.common.problems import fail
+from launcher.model.job_spec import LogSelection
 
 _TEE = re.compile(r"\[[a-zA-Z_]+(\d+)\]:")
 """How torchrun marks a worker's line in a node's log. Source: torch.distributed.elastic, tail_log: `[default0]:`."""

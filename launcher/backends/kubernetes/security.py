@@ -6,10 +6,10 @@ Source: Kubernetes, Pod Security Standards, Restricted.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher import container
+from launcher.bundle import container
+from launcher.common.problems import Notice
 from launcher.families import interface
-from launcher.problems import Notice
-from launcher.specs import JobSpec
+from launcher.model.job_spec import JobSpec
 
 _OF_ROOT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 """Capabilities without which root in a container cannot write to mounted folders of other users."""

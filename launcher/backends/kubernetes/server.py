@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.backends.kubernetes import lenient, objects
 from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.errors import ApiError
-from launcher.problems import fail
+from launcher.common.problems import fail
 
 _DIGITS = 16
 

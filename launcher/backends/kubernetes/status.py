@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.pods import failures
-from launcher.specs import JobState, JobStatus
+from launcher.model.job_spec import JobState, JobStatus
 
 STATES = (
     ("Failed", JobState.FAILED),

@@ -6,12 +6,12 @@ Source: Kubernetes, Pod Lifecycle: Termination of Pods; kill(2), Notes.
 from collections.abc import Sequence
 from posixpath import dirname
 
-from launcher import container
 from launcher.backends.kubernetes.bounds import place
+from launcher.bundle import container
+from launcher.common.problems import Notice
+from launcher.common.templating import render_template
 from launcher.families import interface
-from launcher.problems import Notice
-from launcher.render import render_template
-from launcher.specs import JobSpec
+from launcher.model.job_spec import JobSpec
 
 SCRIPT = "start.sh"
 """Name of the start script in a job's ConfigMap."""

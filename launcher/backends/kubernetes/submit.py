@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher import console
 from launcher.backends.kubernetes.client import Connection
 from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
 from launcher.backends.kubernetes.objects import Manifest, manager, manifests
 from launcher.backends.kubernetes.preflight import Findings, digest_of, examine, find
 from launcher.backends.kubernetes.server import Server, identified
-from launcher.interrupts import Interrupted, deferred, signum
-from launcher.problems import Notice, Problem, ProblemsFound
-from launcher.specs import Bundle
+from launcher.common import console
+from launcher.common.interrupts import Interrupted, deferred, signum
+from launcher.common.problems import Notice, Problem, ProblemsFound
+from launcher.model.job_spec import Bundle
 
 _CONFLICT = 409
 _REMOVING = "still removing what was made; once more leaves the rest there"

@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
+from launcher.backends.local.operator_types import AgentState, AgentStatus
 from launcher.backends.local.ports import LOOPBACK
-from launcher.backends.local.terms import AgentState, AgentStatus
 
 REQUEST_TIMEOUT_S = 5.0
 """How long one answer may take on a machine that is busy importing torch."""

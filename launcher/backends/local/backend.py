@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import ClassVar
 
 import launcher
-from launcher.backends.base import RANK_0
 from launcher.backends.local import endings
 from launcher.backends.local.endings import STOP_MARGIN_S
+from launcher.backends.local.job_request import (
+    LOCAL_FILE,
+    REQUEST_FILE,
+    SCRIPT_FILE,
+    local_json,
+    read_orders,
+    request_size,
+)
 from launcher.backends.local.limits import START_CUT_OFF_S, HangLimits
 from launcher.backends.local.logs import (
     STDERR,
@@ -27,28 +34,28 @@ from launcher.backends.local.logs import (
     pause,
     read_logs,
 )
-from launcher.backends.local.orders import (
-    LOCAL_FILE,
-    REQUEST_FILE,
-    SCRIPT_FILE,
-    local_json,
-    read_orders,
-    request_size,
-)
 from launcher.backends.local.state import (
     OPERATOR_LOG,
     STATE_FILE,
     is_alive,
     read_snapshot,
 )
-from launcher.contract import CONFIG_DIR, ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR, SCENARIO_FILE, WARM_MODULE
-from launcher.environment import plain_variables, secret_variables
+from launcher.common.names import (
+    CONFIG_DIR,
+    ENTRYPOINT,
+    ENV_COLLECTIVE_TIMEOUT,
+    RUN_DIR,
+    SCENARIO_FILE,
+    WARM_MODULE,
+)
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.suggestions import did_you_mean
+from launcher.common.templating import render_template
 from launcher.families import interface
-from launcher.nearest import did_you_mean
-from launcher.problems import Problem, ProblemsFound, fail
-from launcher.render import render_template
-from launcher.scales import get
-from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
+from launcher.model.backend import RANK_0
+from launcher.model.config_tree import get
+from launcher.model.environment import plain_variables, secret_variables
+from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
 
 BUNDLE_PREFIX = "bundle:"
 """A word of `cluster.command` that begins so is a path inside the bundle."""
@@ -226,7 +233,7 @@ class LocalBackend:
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield what the operator saw and did in the job's last launch; with `follow`, until the job has ended."""
-        from launcher.backends.local.news import job_events
+        from launcher.backends.local.event_log import job_events
 
         run_dir = handle.bundle_dir / RUN_DIR
         return job_events(run_dir, lambda: known_attempts(run_dir)[1], pause if follow else None)

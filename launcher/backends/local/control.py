@@ -9,27 +9,14 @@ from pathlib import Path
 from types import FrameType
 
 from launcher import timeline
-from launcher.backends.local import mishaps
-from launcher.backends.local.course import advance, begin
+from launcher.backends.local import fault_injection
+from launcher.backends.local.cluster_sim import Stage
 from launcher.backends.local.events import Events
 from launcher.backends.local.explain import explain
 from launcher.backends.local.fleet import Fleet
+from launcher.backends.local.job_request import Orders
 from launcher.backends.local.memory import Memory
-from launcher.backends.local.orders import Orders
-from launcher.backends.local.rehearsal import (
-    HangWorker,
-    Happening,
-    KillAgent,
-    KillWorker,
-    LoseNode,
-    RestartOperator,
-    RotBits,
-    SlowCheckpoint,
-)
-from launcher.backends.local.stage import Stage
-from launcher.backends.local.state import Attempt, Snapshot, publish
-from launcher.backends.local.steps import DoneStep, StepReader
-from launcher.backends.local.terms import (
+from launcher.backends.local.operator_types import (
     Cause,
     Course,
     DropNodes,
@@ -43,9 +30,22 @@ from launcher.backends.local.terms import (
     StartWorkers,
     StopWorkers,
 )
+from launcher.backends.local.rehearsal import (
+    HangWorker,
+    Happening,
+    KillAgent,
+    KillWorker,
+    LoseNode,
+    RestartOperator,
+    RotBits,
+    SlowCheckpoint,
+)
+from launcher.backends.local.state import Attempt, Snapshot, publish
+from launcher.backends.local.state_machine import advance, begin
+from launcher.backends.local.steps import DoneStep, StepReader
 from launcher.backends.local.watch import HangWatch
-from launcher.contract import CHECKPOINT_DIR
-from launcher.specs import JobState
+from launcher.common.names import CHECKPOINT_DIR
+from launcher.model.job_spec import JobState
 
 EXIT_FAILED = 3
 
@@ -128,7 +128,7 @@ class Operator:
         self._interrupts = interrupts
         self._events = Events(run_dir)
         self._refusals: tuple[Fault, ...] = ()
-        self._frozen: mishaps.Freezer | None = None
+        self._frozen: fault_injection.Freezer | None = None
         self._slow_save_s = 0.0
         self._away: RestartOperator | None = None
         if known:
@@ -275,16 +275,16 @@ class Operator:
         match happening.fault:
             case KillWorker(rank):
                 pid = self._fleet.pid(self._node(rank // self._orders.nproc_per_node))
-                done = pid is not None and mishaps.kill_worker(self._fleet.warm_pid, pid, rank)
+                done = pid is not None and fault_injection.kill_worker(self._fleet.warm_pid, pid, rank)
             case HangWorker(rank):
                 pid = self._fleet.pid(self._node(rank // self._orders.nproc_per_node))
-                done = pid is not None and mishaps.hang_worker(self._fleet.warm_pid, pid, rank)
+                done = pid is not None and fault_injection.hang_worker(self._fleet.warm_pid, pid, rank)
             case RotBits(num_bytes):
                 folder = self._orders.checkpoints or self._run_dir / CHECKPOINT_DIR
-                done = mishaps.damage_checkpoint(folder, num_bytes)
+                done = fault_injection.damage_checkpoint(folder, num_bytes)
             case KillAgent(place):
                 pid = self._fleet.pid(self._node(place))
-                done = pid is not None and mishaps.kill_agent(pid)
+                done = pid is not None and fault_injection.kill_agent(pid)
             case LoseNode(place):
                 done = self._fleet.lose(self._node(place))
             case SlowCheckpoint(seconds):
@@ -324,9 +324,9 @@ class Operator:
         if not self._slow_save_s or order.graceful_timeout_s is None:
             return
         node = self._fleet.pid(order.nodes[0]) if order.nodes else None
-        worker = mishaps.worker_pid(self._fleet.warm_pid, node, 0) if node else None
+        worker = fault_injection.worker_pid(self._fleet.warm_pid, node, 0) if node else None
         if worker:
-            self._frozen = mishaps.Freezer(worker, self._slow_save_s)
+            self._frozen = fault_injection.Freezer(worker, self._slow_save_s)
         self._slow_save_s = 0.0
 
     def _end(self) -> int:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import os_errors
 from launcher.backends.local.logs import POLL_S, tail
 from launcher.backends.local.state import OPERATOR_LOG, STATE_FILE, Snapshot, is_alive, publish
-from launcher.problems import ProblemsFound, fail
-from launcher.specs import JobState
+from launcher.common import os_errors
+from launcher.common.problems import ProblemsFound, fail
+from launcher.model.job_spec import JobState
 
 STOP_MARGIN_S = 30.0
 """What the operator may take to end a job, beyond the time its workers have to save."""

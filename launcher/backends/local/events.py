@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import redaction
-from launcher.contract import EVENTS_FILE
+from launcher.common import redaction
+from launcher.common.names import EVENTS_FILE
 
 
 class Events:

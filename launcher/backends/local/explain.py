@@ -10,8 +10,8 @@ from launcher.backends.local.logs import (
     tail,
     worker_log,
 )
+from launcher.backends.local.operator_types import Cause, Fault
 from launcher.backends.local.state import Attempt
-from launcher.backends.local.terms import Cause, Fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,19 @@ from typing import IO
 
 import psutil
 
-from launcher import prctl
 from launcher.backends.local.agent import Agent, AgentUnreachable, OrderIgnored, StartOrder
+from launcher.backends.local.job_request import SCRIPT_FILE
 from launcher.backends.local.logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.backends.local.node_folders import remove_node_folder
-from launcher.backends.local.orders import SCRIPT_FILE
+from launcher.backends.local.operator_types import (
+    GONE,
+    AgentStatus,
+    Cause,
+    Fault,
+    Report,
+    StartWorkers,
+    StopWorkers,
+)
 from launcher.backends.local.ports import port_of, reserve_port
 from launcher.backends.local.processes import (
     KILL_TIMEOUT_S,
@@ -27,8 +35,8 @@ from launcher.backends.local.processes import (
     kill_strays,
     kill_tree,
 )
-from launcher.backends.local.terms import GONE, AgentStatus, Cause, Fault, Report, StartWorkers, StopWorkers
-from launcher.contract import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
+from launcher.common import prctl
+from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
 from launcher.runtime.warm import ANSWER_TIMEOUT_S, answers
 
 SHUTDOWN_TIMEOUT_S = 5.0

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from launcher.backends.local.job_request import read_orders
 from launcher.backends.local.lines import LineReader
-from launcher.backends.local.orders import read_orders
 from launcher.backends.local.state import Attempt, is_alive, read_snapshot
-from launcher.contract import LOG_DIR, RUN_DIR
-from launcher.problems import fail
+from launcher.common.names import LOG_DIR, RUN_DIR
+from launcher.common.problems import fail
 
 AGENT_LOG, WARM_LOG = "agent.log", "warm.log"
 STDOUT, STDERR = "stdout.log", "stderr.log"
@@ -92,7 +92,9 @@ def follow_attempts(
         pause: Waits a moment before the next look; None looks once.
         selection: Whose lines.
     """
-    from launcher.backends.local.news import News  # compiling a recipe imports this module, and need not wait for it
+    from launcher.backends.local.event_log import (
+        News,  # compiling a recipe imports this module, and need not wait for it
+    )
 
     news = News(run_dir) if selection.attempt is None else None
     current: _Reader | None = None

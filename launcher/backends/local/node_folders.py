@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from launcher.contract import SHARED_MEMORY
+from launcher.common.names import SHARED_MEMORY
 
 _PREFIX = "recipes-node-"
 _DRAFT = f".{_PREFIX}"

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 from typing import IO
 
-from launcher import os_errors, redaction
 from launcher.backends.local import memory, rehearsal
+from launcher.backends.local.cluster_sim import Stage
 from launcher.backends.local.control import (
     END_SIGNALS,
     EXIT_FAILED,
@@ -29,13 +29,13 @@ from launcher.backends.local.control import (
 )
 from launcher.backends.local.events import Events
 from launcher.backends.local.fleet import Fleet
+from launcher.backends.local.job_request import Orders, read_orders
 from launcher.backends.local.memory import Memory
-from launcher.backends.local.orders import Orders, read_orders
 from launcher.backends.local.processes import end_with_parent
 from launcher.backends.local.scenario import read_scenario
-from launcher.backends.local.stage import Stage
 from launcher.backends.local.state import JobAlreadyRunning, inherited_lock, lock
-from launcher.contract import RUN_DIR
+from launcher.common import os_errors, redaction
+from launcher.common.names import RUN_DIR
 
 EXIT_BUSY = 4
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from launcher.contract import SCENARIO_FILE
-from launcher.fields import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
+from launcher.common.names import SCENARIO_FILE
+from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
 
 PRIORITY_CLASSES = {"low-priority": 100, "normal-priority": 500, "high-priority": 1000}
 """Priority of each class where a scenario names none of its own; the higher number goes first.

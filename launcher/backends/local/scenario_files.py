@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from launcher import yamlio
 from launcher.backends.local.scenario import (
     OWN_CLASS,
     PRIORITY_CLASSES,
@@ -18,13 +17,14 @@ from launcher.backends.local.scenario import (
     Tier,
     count_nodes,
 )
-from launcher.nearest import did_you_mean
-from launcher.paths import COLLECTION
-from launcher.problems import Problem, shown
-from launcher.provenance import nearest
-from launcher.scales import get
-from launcher.specs import JobSpec, start_size
-from launcher.typed import type_problems
+from launcher.common import yaml_io
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import Problem, shown
+from launcher.common.suggestions import did_you_mean
+from launcher.model.composition import nearest_origin
+from launcher.model.config_tree import get
+from launcher.model.job_spec import JobSpec, start_size
+from launcher.model.validation import type_problems
 
 SHIPPED = COLLECTION / "scenarios"
 PREEMPTION = "recipes.elastic_policy.preemption"
@@ -57,7 +57,7 @@ class _Listing:
 
     def problem(self, code: str, path: str, message: str, **details: Any) -> Problem:
         """Return a Problem with its origin."""
-        return Problem(code, path, message, where=nearest(self.origins, path), **details)
+        return Problem(code, path, message, where=nearest_origin(self.origins, path), **details)
 
 
 def shipped_names() -> list[str]:
@@ -76,7 +76,7 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
     inline, inline_problems = type_problems(ScenarioFile, {"events": settings.events or []}, "cluster")
     origins = {**_typed_origins(job.overrides), **reading.origins}
     if problems := (*reading.problems, *inline_problems):
-        return None, tuple(replace(problem, where=nearest(origins, problem.path)) for problem in problems)
+        return None, tuple(replace(problem, where=nearest_origin(origins, problem.path)) for problem in problems)
     written = reading.written
     events = [(f"{_FILE_PATH}.events.{i}", event) for i, event in enumerate(written.events)]
     events += [(f"cluster.events.{i}", event) for i, event in enumerate(inline.events)]
@@ -103,7 +103,7 @@ def _read(name: str, cwd: Path) -> _Reading:
     file = cwd / os.path.expanduser(name) if is_file else SHIPPED / f"{name}.yaml"
     try:
         text = file.read_text(encoding="utf-8")
-        tree, node = yamlio.load(text), yamlio.load_nodes(text)
+        tree, node = yaml_io.load(text), yaml_io.load_nodes(text)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         return _Reading(_NOTHING, (Problem("E407", _FILE_PATH, _unreadable(error), value=name),))
     origins = dict(_lines(node, _FILE_PATH, name if is_file else f"scenarios/{file.name}"))

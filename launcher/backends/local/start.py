@@ -1,6 +1,6 @@
 """The size that a job on this machine starts with in its scenario."""
 
-from launcher.specs import JobSpec
+from launcher.model.job_spec import JobSpec
 
 
 def initial_nodes(job: JobSpec) -> int | None:

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from launcher import redaction
-from launcher.problems import fail
-from launcher.specs import JobState
+from launcher.common import redaction
+from launcher.common.problems import fail
+from launcher.model.job_spec import JobState
 
 STATE_FILE = "state.json"
 LOCK_FILE = "operator.lock"

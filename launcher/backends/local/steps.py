@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.backends.local.lines import LineReader
-from launcher.contract import METRICS_FILE
+from launcher.common.names import METRICS_FILE
 
 
 @dataclass(frozen=True, slots=True)

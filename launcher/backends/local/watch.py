@@ -15,7 +15,7 @@ from launcher.backends.local.lines import LineReader
 from launcher.backends.local.logs import STDOUT, worker_log
 from launcher.backends.local.state import Attempt
 from launcher.backends.local.steps import DoneStep
-from launcher.contract import ACTIVITY_FILE, CHECKPOINT, STEPS
+from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, STEPS
 
 RECENT_STEPS = 50
 

@@ -5,16 +5,16 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from launcher import bundle as bundles
-from launcher import yamlio
-from launcher.backends.base import RANK_0
 from launcher.backends.sagemaker import follow as following
 from launcher.backends.sagemaker import request, submit
 from launcher.backends.sagemaker.client import Connection, Refused, Services, connect, told
 from launcher.backends.sagemaker.follow import Target
-from launcher.problems import Problem, fail
-from launcher.render import config_files
-from launcher.specs import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
+from launcher.bundle import store as bundles
+from launcher.bundle.render import config_files
+from launcher.common import yaml_io
+from launcher.common.problems import Problem, fail
+from launcher.model.backend import RANK_0
+from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogSelection
 
 _PATIENCE_S = 1800.0
 """How long a stopped job may take to save, upload and end: it has 120 s after SIGTERM, and then uploads."""
@@ -148,7 +148,7 @@ def _stop(connection: Services, target: Target) -> None:
 
 def _connection(bundle: Bundle) -> Connection:
     """Return the services in the region that a bundle's configuration names."""
-    return connect(yamlio.load(bundle.files["recipe.yaml"])["cluster"]["sm_jobs_config"].get("region"))
+    return connect(yaml_io.load(bundle.files["recipe.yaml"])["cluster"]["sm_jobs_config"].get("region"))
 
 
 def _target(handle: JobHandle) -> Target:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
-from launcher.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail
 
 _ATTEMPTS = 8
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S = 5, 60

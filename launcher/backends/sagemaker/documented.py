@@ -7,7 +7,7 @@ import posixpath
 import re
 from pathlib import PurePosixPath
 
-from launcher import syntax
+from launcher.common import syntax
 
 FILE = "file:///"
 """What the URI of a folder of this machine begins with."""

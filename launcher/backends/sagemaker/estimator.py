@@ -25,7 +25,7 @@ from launcher.backends.sagemaker.members import (
     VolumeSize,
     Words,
 )
-from launcher.fields import Listed, Model
+from launcher.model.base_model import Listed, Model
 
 
 class SdkTag(Model):

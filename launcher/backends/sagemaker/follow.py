@@ -13,9 +13,9 @@ from typing import Any
 
 from launcher.backends.sagemaker import constraints, status
 from launcher.backends.sagemaker.client import Refused, Services, told
-from launcher.problems import fail
-from launcher.ranks import host_names
-from launcher.specs import JobEvent, JobStatus, LogSelection
+from launcher.common.problems import fail
+from launcher.model.job_spec import JobEvent, JobStatus, LogSelection
+from launcher.model.parallelism.ranks import host_names
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 """Source: SageMaker AI, Amazon CloudWatch Logs for Amazon SageMaker AI."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from launcher.rules import rule
 
 if TYPE_CHECKING:
-    from launcher.backends.sagemaker.settings import SmJobs
-    from launcher.check import Draft
+    from launcher.backends.sagemaker.training_options import SmJobs
+    from launcher.model.checked_recipe import CheckedRecipe
 
 JOBS = "cluster.sm_jobs_config"
 KWARGS = f"{JOBS}.additional_estimator_kwargs"
@@ -57,16 +57,16 @@ def sm_rule(code: str, *keys: str, more: tuple[str, ...] = (), source: str) -> C
     return rule(code, *needs(*keys), *more, source=source, backend="sm_jobs")
 
 
-def jobs_of(draft: "Draft") -> "SmJobs":
+def jobs_of(checked: "CheckedRecipe") -> "SmJobs":
     """Return the typed keys, the estimator's names resolved."""
-    from launcher.backends.sagemaker.settings import effective
+    from launcher.backends.sagemaker.training_options import effective
 
-    return effective(draft.settings.sm_jobs_config)
+    return effective(checked.settings.sm_jobs_config)
 
 
-def path_of(draft: "Draft", key: str) -> str:
+def path_of(checked: "CheckedRecipe", key: str) -> str:
     """Return where a key was given: by its own name, or by the estimator's."""
-    given = draft.settings.sm_jobs_config.additional_estimator_kwargs
+    given = checked.settings.sm_jobs_config.additional_estimator_kwargs
     for name, path in SDK_NAMES.items():
         if path == key and getattr(given, name, None) is not None:
             return f"{KWARGS}.{name}"

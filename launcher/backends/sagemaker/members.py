@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 
 from launcher.backends.sagemaker.constraints import member
 from launcher.backends.sagemaker.documented import FILE, absolute_path, kept_folder, kms_key, metric_regex, s3_uri
-from launcher.fields import Listed
+from launcher.model.base_model import Listed
 
 
 def _is_free(key: str) -> str:

@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from launcher.backends.sagemaker import parts, request
-from launcher.problems import Notice
-from launcher.specs import JobSpec
+from launcher.backends.sagemaker import default_values, request
+from launcher.common.problems import Notice
+from launcher.model.job_spec import JobSpec
 
 
 def notices(job: JobSpec) -> tuple[Notice, ...]:
@@ -15,14 +15,14 @@ def notices(job: JobSpec) -> tuple[Notice, ...]:
     if plan.jobs.spot and not plan.jobs.checkpoints.s3_uri:
         message = "spot=true without checkpoints.s3_uri: an interrupted job starts again from its first step"
         found.append(Notice("N170", message))
-    if parts.is_serverless(plan.jobs):
+    if default_values.is_serverless(plan.jobs):
         found.append(
             Notice("N172", "AWS chooses the instances of a serverless job: those of the plan have no effect")
         )
-    channels = [channel.name for channel in parts.channels(plan.jobs)]
-    found += _alike("channels", "SM_CHANNEL_", [*channels, parts.RECIPE_CHANNEL])
-    if parts.has_toolkit(plan):
-        found += _alike("hyperparameters", "SM_HP_", parts.hyperparameters(plan))
+    channels = [channel.name for channel in default_values.channels(plan.jobs)]
+    found += _alike("channels", "SM_CHANNEL_", [*channels, default_values.RECIPE_CHANNEL])
+    if default_values.has_toolkit(plan):
+        found += _alike("hyperparameters", "SM_HP_", default_values.hyperparameters(plan))
     return tuple(found)
 
 

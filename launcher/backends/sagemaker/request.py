@@ -7,15 +7,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from launcher import yamlio
-from launcher.backends.sagemaker import parts, sections
-from launcher.backends.sagemaker.parts import DEFAULT_MAX_RUNTIME_S, RECIPE_DIR, START, Plan
-from launcher.backends.sagemaker.settings import SmJobs, effective
-from launcher.contract import CONFIG_DIR
+from launcher.backends.sagemaker import default_values, sections
+from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S, RECIPE_DIR, START, Plan
+from launcher.backends.sagemaker.training_options import SmJobs, effective
+from launcher.common import yaml_io
+from launcher.common.names import CONFIG_DIR
+from launcher.common.templating import render_template
 from launcher.families import interface
-from launcher.instances import canonical
-from launcher.render import render_template
-from launcher.specs import JobSpec
+from launcher.model.instances import canonical
+from launcher.model.job_spec import JobSpec
 
 REQUEST = "request.json"
 
@@ -29,7 +29,7 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
     """
     plan = of_job(job)
     start = {}
-    if parts.is_started(plan):
+    if default_values.is_started(plan):
         start[START] = render_template("sagemaker/start.sh.j2", processes=plan.processes)
     request = build(plan, job.name, {**configs, **start})
     return {REQUEST: json.dumps(request, indent=2, ensure_ascii=False) + "\n", **start}
@@ -49,24 +49,26 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
         name=name,
         jobs=jobs,
         image=plan.image,
-        entrypoint=["/bin/bash", f"{RECIPE_DIR}/{START}"] if parts.is_started(plan) else jobs.container_entrypoint,
+        entrypoint=["/bin/bash", f"{RECIPE_DIR}/{START}"]
+        if default_values.is_started(plan)
+        else jobs.container_entrypoint,
         channels=_channels(jobs, name, recipe),
         placement=sections.api(jobs.placement),
-        is_serverless=parts.is_serverless(jobs),
-        hyperparameters=parts.hyperparameters(plan),
-        environment=parts.environment(plan),
-        groups=[(group, canonical(group.instance_type)) for group in parts.groups(jobs)],
+        is_serverless=default_values.is_serverless(jobs),
+        hyperparameters=default_values.hyperparameters(plan),
+        environment=default_values.environment(plan),
+        groups=[(group, canonical(group.instance_type)) for group in default_values.groups(jobs)],
         instance_type=plan.instance_type,
         nodes=plan.nodes,
         max_runtime_s=jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S,
     )
-    return yamlio.load(text) | dict(sections.members(jobs))
+    return yaml_io.load(text) | dict(sections.members(jobs))
 
 
-def _channels(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> list[parts.ChannelPlan]:
+def _channels(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> list[default_values.ChannelPlan]:
     """Return the channels; a serverless job, which has a recipe of AWS's own, is not given this one."""
-    own = parts.channels(jobs)
-    return own if parts.is_serverless(jobs) else [*own, parts.recipe_channel(jobs, name, recipe)]
+    own = default_values.channels(jobs)
+    return own if default_values.is_serverless(jobs) else [*own, default_values.recipe_channel(jobs, name, recipe)]
 
 
 def of_job(job: JobSpec) -> Plan:

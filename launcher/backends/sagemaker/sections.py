@@ -11,10 +11,10 @@ from pydantic import AfterValidator, Field
 from launcher.backends.sagemaker.constraints import member
 from launcher.backends.sagemaker.documented import absolute_path, image, kept_folder
 from launcher.backends.sagemaker.members import Count, S3Uri, VolumeSize
-from launcher.fields import Listed, Model
+from launcher.model.base_model import Listed, Model
 
 if TYPE_CHECKING:
-    from launcher.backends.sagemaker.settings import SmJobs
+    from launcher.backends.sagemaker.training_options import SmJobs
 
 
 def _is(name: str) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launcher.specs import JobEvent, JobState, JobStatus
+from launcher.model.job_spec import JobEvent, JobState, JobStatus
 
 _STATES = {
     "InProgress": JobState.RUNNING,

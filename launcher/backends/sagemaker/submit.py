@@ -8,11 +8,11 @@ from typing import Any
 
 from launcher.backends.sagemaker import constraints
 from launcher.backends.sagemaker.client import Connection, Refused, problem
+from launcher.backends.sagemaker.default_values import RECIPE_CHANNEL
 from launcher.backends.sagemaker.follow import describe
-from launcher.backends.sagemaker.parts import RECIPE_CHANNEL
 from launcher.backends.sagemaker.request import REQUEST, recipe_files
-from launcher.problems import Problem, ProblemsFound, fail
-from launcher.specs import Bundle
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.model.job_spec import Bundle
 
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 _COMPARED = ("HyperParameters", "Environment", "RoleArn")

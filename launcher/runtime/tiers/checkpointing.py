@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from launcher.runtime.tiers.journal import Journal, Record
-from launcher.runtime.tiers.lanes import Lane
+from launcher.runtime.tiers.buffers import Slot, Slots
+from launcher.runtime.tiers.checkpoint_log import Journal, Record
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.owner import Ownership
 from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.restore import Form, Restoration, Restored
-from launcher.runtime.tiers.settings import PATIENCE_S
 from launcher.runtime.tiers.shards import Key, Manifest, Piece, seal
-from launcher.runtime.tiers.slots import Slot, Slots
 from launcher.runtime.tiers.staging import Staged, Stager, StateUnfit, complete, pieces_of
+from launcher.runtime.tiers.tier_settings import PATIENCE_S
 from launcher.runtime.tiers.tier_types import MemoryTier, StoreTier
+from launcher.runtime.tiers.worker_queue import Lane
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import contract
+from launcher.common import names
+from launcher.runtime.tiers.buffers import FREE_PREFIX, Slot, Slots
 from launcher.runtime.tiers.owner import FileMark
 from launcher.runtime.tiers.shards import Broken, BytesShard, Key
-from launcher.runtime.tiers.slots import FREE_PREFIX, Slot, Slots
 
 _NAME = re.compile(r"(\d{12}\.[0-9a-f]{16})\.rank(\d{5})\.(shard|replica)")
 _MANIFEST = ".manifest"
@@ -35,8 +35,8 @@ class Held:
 
 def node_folder(namespace: str) -> Path:
     """Return the folder of a namespace in this node's memory."""
-    root = os.environ.get(contract.ENV_NODE_MEMORY)
-    return Path(root) / namespace if root else contract.SHARED_MEMORY / f"recipes-{os.getuid()}" / namespace
+    root = os.environ.get(names.ENV_NODE_MEMORY)
+    return Path(root) / namespace if root else names.SHARED_MEMORY / f"recipes-{os.getuid()}" / namespace
 
 
 class NodeMemory:

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from launcher import contract
-from launcher.runtime.tiers.journal import Journal
+from launcher.common import names
+from launcher.runtime.tiers.checkpoint_log import Journal
 from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.stores import TierFailure, translated
 
@@ -83,12 +83,12 @@ class Mark:
 
 def identity() -> str:
     """Return what names this job: the same for its restarts and for a relaunch of its bundle."""
-    if given := os.environ.get(contract.ENV_CHECKPOINT_OWNER):
+    if given := os.environ.get(names.ENV_CHECKPOINT_OWNER):
         return given
     host = os.uname().nodename
     if NAMESPACE_FILE.exists():
         return f"{NAMESPACE_FILE.read_text(encoding='utf-8').strip()}/{re.sub(r'-[0-9]+$', '', host)}"
-    return f"{host}:{contract.run_dir().resolve()}"
+    return f"{host}:{names.run_dir().resolve()}"
 
 
 def holder() -> str:

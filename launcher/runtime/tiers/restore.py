@@ -14,7 +14,7 @@ from launcher.runtime.newest import (
     Source,
     Unavailable,
 )
-from launcher.runtime.tiers.journal import Journal, Record
+from launcher.runtime.tiers.checkpoint_log import Journal, Record
 from launcher.runtime.tiers.memory import NodeMemory
 from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.reading import Reading, ShardsBroken, read_state

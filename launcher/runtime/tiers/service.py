@@ -20,7 +20,7 @@ from typing import Any
 import numpy
 import torch
 
-from launcher import contract
+from launcher.common import names
 from launcher.runtime.tiers.shards import Broken, BytesShard, Key, Shard
 from launcher.runtime.tiers.stores import TierFailure
 
@@ -34,7 +34,7 @@ DEFAULT_ADDRESS = "http://ai-toolkit-gossip-headless.aws-hyperpod.svc.cluster.lo
 def service_address() -> str:
     """Return the address of the cluster's memory service; empty where there is none."""
     in_pod = POD in os.environ and importlib.util.find_spec(PACKAGE) is not None
-    return os.environ.get(contract.ENV_MEMORY_SERVICE, DEFAULT_ADDRESS if in_pod else "")
+    return os.environ.get(names.ENV_MEMORY_SERVICE, DEFAULT_ADDRESS if in_pod else "")
 
 
 class MemoryService:

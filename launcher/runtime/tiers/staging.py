@@ -15,9 +15,9 @@ from torch.futures import Future
 
 from launcher.runtime.checkpoint import without_group_warning
 from launcher.runtime.integrity import checksum
+from launcher.runtime.tiers.buffers import Slot
 from launcher.runtime.tiers.ranks import Ranks
 from launcher.runtime.tiers.shards import ALIGNMENT, BLOCK, Piece
-from launcher.runtime.tiers.slots import Slot
 
 
 class StateUnfit(RuntimeError):

@@ -1,0 +1,295 @@
+"""The `cluster` section of cluster=k8s. Spellings are the ones users' scripts already set."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from launcher.model.base_model import INT32, INT64, Listed, Model, NonNegative32, Positive32
+
+Values = Annotated[Listed[str], Field(min_length=1)]
+Word = Annotated[str, Field(min_length=1)]
+Topology = Literal[
+    "topology.k8s.aws/ultraserver-id",
+    "topology.k8s.aws/network-node-layer-1",
+    "topology.k8s.aws/network-node-layer-2",
+    "topology.k8s.aws/network-node-layer-3",
+]
+"""Node labels that tell how near nodes are. Source: the HyperPod training job model, topology annotations."""
+UserId = Annotated[int, Field(ge=1, le=INT32)]
+AnyUserId = Annotated[int, Field(ge=0, le=INT32)]
+"""User and group ids. Source: Kubernetes, IsValidUserID of the API's validation."""
+
+
+class Toleration(Model):
+    """A taint of nodes that the pods put up with. Source: Kubernetes, Taints and Tolerations."""
+
+    key: Word | None = None
+    """The taint's key; left out, with operator Exists, every taint is tolerated."""
+    operator: Literal["Exists", "Equal"] | None = None
+    """Exists takes any value of the taint, Equal the one given; Kubernetes' default is Equal."""
+    value: str | None = None
+    """The taint's value; only with Equal."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """The taint's effect; left out, all of them."""
+    tolerationSeconds: Annotated[int, Field(ge=0, le=INT64)] | None = None
+    """Seconds a pod stays on a node that gets the taint; only with NoExecute."""
+
+
+class RestartPolicy(Model):
+    """How restarts are counted and given up; `elastic_policy.scale_up_snooze_time` is written here too."""
+
+    evalPeriodSeconds: Positive32
+    """Seconds of the window in which restarts are counted."""
+    maxFullJobRestarts: NonNegative32 | None = None
+    """Restarts of the whole job in that window before it fails."""
+    numRestartBeforeFullJobRestart: NonNegative32 | None = None
+    """Restarts of the processes alone in that window before the whole job, pods included, is restarted."""
+    maxNumRepeatOffendersToAvoid: NonNegative32 | None = None
+    """Most nodes that failed again and again which a restart keeps away from."""
+
+
+class LogMonitor(Model):
+    """A watch over the log lines of the processes that ends a hanging or slow job's attempt.
+
+    Source: the HyperPod elastic agent's log agent, which reads patterns as Python's `re.match` does.
+    """
+
+    name: Word
+    """What it is called in events; none twice."""
+    logPattern: Word
+    """Regular expression from the start of a line (begin with .* to find it anywhere); its first group is the metric.
+    """
+    expectedStartCutOffInSeconds: Positive32 | None = None
+    """Seconds to the first match; beyond them the job hangs."""
+    expectedRecurringFrequencyInSeconds: Positive32 | None = None
+    """Seconds between two matches; beyond them the job hangs."""
+    metricThreshold: Annotated[int, Field(ge=-INT32, le=INT32)] | None = None
+    """What the metric is compared with, a whole number. Together with operator."""
+    operator: Literal["gt", "gteq", "lt", "lteq", "eq"] | None = None
+    """How a slow job's metric compares with metricThreshold: lteq calls it slow at or below the threshold."""
+    metricEvaluationDataPoints: Positive32 | None = None
+    """Matches in a row that must be slow before the job counts as slow; 1 when left out."""
+    stopPattern: Word | None = None
+    """Regular expression of the line after which this watch ends."""
+
+
+class RunPolicy(Model):
+    """How long the job may take, how often it starts again, what is watched. Times in seconds; the operator's names.
+
+    Source: the HyperPod training job model, runPolicy; AWS, Using the training operator to run jobs.
+    """
+
+    activeDeadlineSeconds: Positive32 | None = None
+    """Seconds after which the job is ended, done or not."""
+    startupDeadlineSeconds: Positive32 | None = None
+    """Seconds its pods have to start before the job fails."""
+    faultDeadlineSeconds: Positive32 | None = None
+    """Seconds it has to recover from a fault before it fails."""
+    jobMaxRetryCount: NonNegative32 | None = None
+    """Restarts over the job's whole life before it fails; a Kubeflow job's backoffLimit."""
+    suspend: bool | None = None
+    """true makes the job without starting it. Kueue sets this itself."""
+    ttlSecondsAfterFinished: Annotated[int, Field(ge=-1, le=INT32)] | None = None
+    """Seconds after which an ended job is removed, its pods and logs with it; -1 keeps it. When left out, a
+    HyperPodPyTorchJob is kept for a day (86400); a Kubeflow job stays."""
+    workloadMode: Word | None = None
+    """A choice of the operator's, handed to it unchanged."""
+    restartPolicy: RestartPolicy | None = None
+    """How restarts are counted and when they are given up."""
+    logMonitoringConfiguration: Annotated[Listed[LogMonitor], Field(min_length=1)] | None = None
+    """Watches over the log that find a job that hangs or is slow."""
+
+
+class HostVolume(Model):
+    """A folder of the node, mounted into the pod."""
+
+    volumeName: str
+    """Name of the volume in the pod: a DNS label, none twice."""
+    hostPath: str
+    """Folder of the node, an absolute path. Every node must have it."""
+    mountPath: str
+    """Where the container sees it, an absolute path."""
+    readOnly: bool | None = None
+    """true lets the container only read it."""
+
+
+class Claim(Model):
+    """A PersistentVolumeClaim, mounted into the pod."""
+
+    claimName: str
+    """Name of the PersistentVolumeClaim, in the job's namespace. Many pods mount it: ReadWriteMany."""
+    mountPath: str
+    """Where the container sees it, an absolute path."""
+    readOnly: bool | None = None
+    """true lets the container only read it."""
+
+
+class LabelSelector(Model):
+    """Node affinity: `required` labels, and `preferred` ones with a weight each (default 100)."""
+
+    required: dict[str, Values] | None = None
+    """Label to allowed values: pods run only on nodes that have one of them for each label."""
+    preferred: dict[str, Values] | None = None
+    """Label to preferred values: such nodes are taken first."""
+    weights: Listed[Annotated[int, Field(ge=1, le=100)]] | None = None
+    """How much each preferred label counts, 1 to 100, in their order; 100 each when left out."""
+
+
+_CAPABILITIES = frozenset(
+    (
+        *("ALL", "AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "CHOWN"),
+        *("DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "IPC_LOCK", "IPC_OWNER", "KILL", "LEASE"),
+        *("LINUX_IMMUTABLE", "MAC_ADMIN", "MAC_OVERRIDE", "MKNOD", "NET_ADMIN", "NET_BIND_SERVICE", "NET_BROADCAST"),
+        *("NET_RAW", "PERFMON", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYSLOG", "SYS_ADMIN", "SYS_BOOT"),
+        *("SYS_CHROOT", "SYS_MODULE", "SYS_NICE", "SYS_PACCT", "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE", "SYS_TIME"),
+        *("SYS_TTY_CONFIG", "WAKE_ALARM"),
+    )
+)
+"""Source: capabilities(7). Runtimes refuse to start a container with any other."""
+
+
+def _capability(name: str) -> str:
+    if name not in _CAPABILITIES:
+        words = f", such as {near}" if (near := name.upper().removeprefix("CAP_")) in _CAPABILITIES else ""
+        raise ValueError(f"should be a capability of Linux without CAP_{words}, or ALL")
+    return name
+
+
+Capability = Annotated[str, AfterValidator(_capability)]
+
+
+class Capabilities(Model):
+    """Rights of root, one by one. Source: capabilities(7)."""
+
+    add: Listed[Capability] | None = None
+    """Capabilities that the container gets beyond the runtime's own; they reach root alone."""
+    drop: Listed[Capability] | None = None
+    """Capabilities that are taken from it; the restricted profile wants ALL."""
+
+
+class Profile(Model):
+    """A profile of seccomp or AppArmor."""
+
+    type: Literal["RuntimeDefault", "Localhost", "Unconfined"]
+    """RuntimeDefault is the runtime's own, Localhost one of the node, Unconfined none."""
+    localhostProfile: str | None = None
+    """Name of the node's profile; with type Localhost only."""
+
+
+class SeLinuxOptions(Model):
+    """The container's SELinux label."""
+
+    user: str | None = None
+    """User part of the label."""
+    role: str | None = None
+    """Role part of the label."""
+    type: str | None = None
+    """Type part of the label."""
+    level: str | None = None
+    """Level part of the label."""
+
+
+class SecurityContext(Model):
+    """A container's rights, by the API's own names. Source: Kubernetes API, SecurityContext."""
+
+    allowPrivilegeEscalation: bool | None = None
+    """Whether a process may gain more rights than its parent has."""
+    appArmorProfile: Profile | None = None
+    """AppArmor profile; clusters from Kubernetes 1.30 on."""
+    capabilities: Capabilities | None = None
+    """Rights of root that are added and dropped."""
+    privileged: bool | None = None
+    """true gives the container every right of root on its node."""
+    procMount: Literal["Default"] | None = None
+    """How /proc is mounted. Unmasked needs a user namespace, which these pods do not have."""
+    readOnlyRootFilesystem: bool | None = None
+    """true mounts the image's files read-only."""
+    runAsGroup: AnyUserId | None = None
+    """Group id of the container's processes."""
+    runAsNonRoot: bool | None = None
+    """true refuses to start the container as root."""
+    runAsUser: AnyUserId | None = None
+    """User id of the container's processes."""
+    seLinuxOptions: SeLinuxOptions | None = None
+    """SELinux label of the container."""
+    seccompProfile: Profile | None = None
+    """Profile of allowed system calls."""
+
+
+class Settings(Model):
+    """Every key of cluster=k8s."""
+
+    pullPolicy: Literal["Always", "IfNotPresent", "Never"]
+    """When a node pulls the image: Always notices a tag that moved, IfNotPresent starts faster, Never needs it there.
+    """
+    restartPolicy: Literal["Always", "OnFailure", "Never"]
+    """What the kubelet does with a container that ended. Leave Never: the training operator restarts jobs."""
+    namespace: str
+    """Namespace of the job, its ConfigMap, Secrets and claims. A team's is hyperpod-ns-<team>."""
+    kube_context: str | None
+    """Context of the kubeconfig that the job is submitted with; null for the current one."""
+    custom_labels: dict[str, str] | None
+    """Further labels of the job and its pods, e.g. for cost reports."""
+    annotations: dict[str, str] | None
+    """Annotations of the job and its pods."""
+    service_account_name: str | None
+    """Service account of the pods; its token is mounted only when one is named. Needed for access to S3 by IAM roles.
+    """
+    priority_class_name: str | None
+    """PriorityClass of the pods, which must exist. Exclusive with elastic_policy.preemption."""
+    workload_priority_class: str | None
+    """Kueue's WorkloadPriorityClass: order in the queue and who preempts whom; other than the pods' own priority.
+    Task governance names it <class>-priority."""
+    queue_name: str | None
+    """Kueue LocalQueue that admits the job, e.g. hyperpod-ns-<team>-localqueue; null does without Kueue."""
+    request_node_share: bool
+    """true requests for each pod as much of its node's processors and memory as it takes of the accelerators, where
+    recipes.resources gives none. false requests neither: for a queue that covers neither."""
+    volumes: Listed[HostVolume] | None
+    """Folders of the nodes to mount, e.g. FSx for Lustre or local NVMe."""
+    persistent_volume_claims: Listed[Claim] | None
+    """Claims to mount. On the command line also +cluster.persistent_volume_claims.0.claimName=…"""
+    label_selector: LabelSelector | None
+    """Which nodes the pods may or should run on, beyond the instance type."""
+    preferred_topology: Topology | None
+    """Nearness that Kueue tries to give the pods: a node label they should have in common. Needs queue_name."""
+    required_topology: Topology | None
+    """Nearness that Kueue waits for: a node label the pods must have in common. Exclusive with preferred_topology."""
+    node_selector: dict[str, str] | None
+    """Further labels that a node must have beside its instance type, such as one that health checks set:
+    {sagemaker.amazonaws.com/deep-health-check-status: Passed}."""
+    instance_type_label: Literal["beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"]
+    """Node label that holds the instance type. HyperPod's nodes have both; others may have the second only."""
+    tolerations: Listed[Toleration] | None
+    """Taints of nodes that the pods put up with."""
+    spares: NonNegative32 | None
+    """Pods beyond the job's nodes that Kueue reserves, ready to stand in for a failed one. Needs queue_name; with two
+    priorities they belong to the base part."""
+    run_policy: RunPolicy | None
+    """Deadlines, retries, restarts, removal and log monitoring, by the operator's own names."""
+    cleanPodPolicy: Literal["All", "OnlyComplete", "Running", "None"] | None
+    """Which pods are removed when the job has ended; null leaves the operator's default. None keeps them, for looking
+    at. OnlyComplete is a HyperPodPyTorchJob's, Running a Kubeflow job's."""
+    use_hyperpod_pytorch_job: bool
+    """true makes a HyperPodPyTorchJob, which elastic jobs need. false makes a Kubeflow PyTorchJob of fixed size, in
+    which torchrun starts the workers."""
+    hostNetwork: bool | None
+    """true puts pods on the node's network, where their ports may collide. Leave null unless the network needs it."""
+    cpu_instance_type: str | Listed[str] | None
+    """For the submitter of Ray jobs; no recipe here is one, and nothing reads it."""
+    runtime: Literal["image", "launcher"]
+    """How the container starts: image as the recipe's published image does; launcher as an image does that recipes
+    container made, with your code and this launcher's runtime."""
+    command: Listed[Word] | None
+    """Words that replace the image's start command. The variables that command would read stay set."""
+    security_context: SecurityContext | None
+    """Replaces the container's whole securityContext, which otherwise is as the restricted profile wants it."""
+    run_as_root: bool | None
+    """true lets the container run as root, with what root needs to write to mounted folders; false refuses to start
+    it so. null takes what the family's published image needs."""
+    run_as_user: UserId | None
+    """User id the container runs as, whatever its image says. An image whose own user is root or a name needs one."""
+    fs_group: UserId | None
+    """Group id that mounted claims are made writable for."""
+    container_mounts: Listed[str] | None
+    """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""

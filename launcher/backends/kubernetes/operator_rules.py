@@ -1,0 +1,178 @@
+"""What the operators of training jobs and Kueue take: fields of each kind of job, log monitors, queues, topology."""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from launcher.common.problems import Problem
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.rules import rule
+
+_KUBEFLOW = "Kubeflow Training Operator, PyTorchJob v1"
+_KUEUE = "Kueue, Topology Aware Scheduling and Workload Priority Class"
+_POLICIES = {True: ("All", "OnlyComplete", "None"), False: ("All", "Running", "None")}
+_HYPERPOD_ONLY = (
+    "startupDeadlineSeconds",
+    "faultDeadlineSeconds",
+    "workloadMode",
+    "restartPolicy",
+    "logMonitoringConfiguration",
+)
+_FOR_KUEUE = ("workload_priority_class", "preferred_topology", "required_topology", "spares")
+_TOPOLOGY_PREFIX = "kueue.x-k8s.io/podset-"
+
+
+@rule("E314", "cluster.use_hyperpod_pytorch_job", "cluster.run_policy", source=_KUBEFLOW, backend="k8s")
+def fields_are_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A Kubeflow PyTorchJob has no field for what the HyperPod operator alone does; it would silently not be done."""
+    settings = checked.settings
+    if settings.use_hyperpod_pytorch_job is not False:
+        return
+    found = {f"run_policy.{key}": getattr(settings.run_policy, key, None) for key in _HYPERPOD_ONLY}
+    for key, value in {**found, "spares": settings.spares}.items():
+        if value:
+            yield problem(
+                f"cluster.{key}",
+                "is a field of HyperPodPyTorchJob, not of a Kubeflow PyTorchJob",
+                remedy="cluster.use_hyperpod_pytorch_job=true, or leave it out",
+            )
+
+
+@rule(
+    "E315",
+    "cluster.use_hyperpod_pytorch_job",
+    "cluster.cleanPodPolicy",
+    source=f"{_KUBEFLOW}; AWS, Using the training operator to run jobs",
+    backend="k8s",
+)
+def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The two kinds of job share two of three words."""
+    policy, is_hyperpod = checked.settings.cleanPodPolicy, checked.settings.use_hyperpod_pytorch_job
+    if policy is not None and policy not in (allowed := _POLICIES[is_hyperpod]):
+        kind = "HyperPodPyTorchJob" if is_hyperpod else "Kubeflow PyTorchJob"
+        yield problem(
+            "cluster.cleanPodPolicy", f"a {kind} has no such policy", value=policy, allowed=", ".join(allowed)
+        )
+
+
+_MONITORS = "cluster.run_policy.logMonitoringConfiguration"
+
+
+@rule("E316", _MONITORS, source="hyperpod-elastic-agent 1.1.3, its log agent", backend="k8s")
+def log_monitors_work(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The agent compiles patterns as Python does, and compares the first group, read as a number."""
+    monitors = getattr(checked.settings.run_policy, "logMonitoringConfiguration", None) or ()
+    for i, monitor in enumerate(monitors):
+        if monitor.name in {other.name for other in monitors[:i]}:
+            yield problem(f"{_MONITORS}.{i}.name", "is another monitor's name too", value=monitor.name)
+        groups = 0
+        for key in ("logPattern", "stopPattern"):
+            compiled = _compiled(getattr(monitor, key) or "")
+            if isinstance(compiled, str):
+                path, message = f"{_MONITORS}.{i}.{key}", f"is no regular expression: {compiled}"
+                yield problem(path, message, value=getattr(monitor, key))
+            elif key == "logPattern":
+                groups = compiled.groups
+        for key, message in _half_given(monitor, groups):
+            yield problem(f"{_MONITORS}.{i}.{key}", message, value=getattr(monitor, key))
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | str:
+    """Return a compiled pattern, or why there is none."""
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return str(error)
+
+
+def _half_given(monitor: Any, groups: int) -> Iterator[tuple[str, str]]:
+    """Yield each key of a monitor that would have no effect, and why."""
+    if monitor.operator and monitor.metricThreshold is None:
+        yield "operator", "needs a metricThreshold to compare with"
+    if monitor.metricThreshold is not None and not monitor.operator:
+        yield "metricThreshold", f"needs an operator, one of {', '.join(('gt', 'gteq', 'lt', 'lteq', 'eq'))}"
+    if monitor.metricThreshold is not None and not groups:
+        yield "logPattern", "needs a group around the number that is compared with metricThreshold"
+    if monitor.metricEvaluationDataPoints and monitor.metricThreshold is None:
+        yield "metricEvaluationDataPoints", "counts comparisons, and there is no metricThreshold"
+
+
+@rule("E317", "cluster.queue_name", *(f"cluster.{key}" for key in _FOR_KUEUE), source=_KUEUE, backend="k8s")
+def kueue_has_a_queue(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Kueue reads these of jobs in a queue only; without one they do nothing, and a job with spares fails."""
+    for key in _FOR_KUEUE:
+        if (value := getattr(checked.settings, key)) and not checked.settings.queue_name:
+            yield problem(
+                f"cluster.{key}",
+                "is read by Kueue, and the job has no queue",
+                value=value,
+                remedy="cluster.queue_name=…",
+            )
+
+
+@rule(
+    "E318",
+    "cluster.preferred_topology",
+    "cluster.required_topology",
+    "cluster.annotations",
+    source=_KUEUE,
+    backend="k8s",
+)
+def topology_is_asked_for_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Kueue refuses pods with more than one wish for their nearness."""
+    keys = [f"cluster.{key}" for key in _FOR_KUEUE[1:3] if getattr(checked.settings, key)]
+    keys += [
+        f"cluster.annotations.{key}"
+        for key in checked.settings.annotations or {}
+        if key.startswith(_TOPOLOGY_PREFIX) and key.endswith("-topology")
+    ]
+    for first, path in pairwise(keys):
+        yield problem(path, f"asks for another nearness than {first}", remedy=f"leave out {path}")
+
+
+@rule("E319", "cluster.tolerations", source="Kubernetes, Taints and Tolerations", backend="k8s")
+def tolerations_are_whole(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Which parts of a toleration go together."""
+    for i, one in enumerate(checked.settings.tolerations or ()):
+        path = f"cluster.tolerations.{i}"
+        if one.operator == "Exists" and one.value:
+            yield problem(f"{path}.value", "operator Exists takes any value", value=one.value, remedy="leave it out")
+        if one.key is None and one.operator != "Exists":
+            yield problem(f"{path}.key", "is missing", allowed="a taint's key; none only with operator Exists")
+        if one.tolerationSeconds is not None and one.effect != "NoExecute":
+            yield problem(f"{path}.tolerationSeconds", "is for effect NoExecute only", value=one.tolerationSeconds)
+
+
+@rule("E320", "cluster.node_selector", "instance_type", source="docs/manifest.md", backend="k8s")
+def instance_is_selected_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The instance type decides devices and batches too, so it has one place."""
+    for label, value in (checked.settings.node_selector or {}).items():
+        if label.endswith("node.kubernetes.io/instance-type") or label == "beta.kubernetes.io/instance-type":
+            path = f"cluster.node_selector.{label}"
+            yield problem(path, "is written from instance_type", value=value, remedy=f"instance_type={value}")
+
+
+@rule(
+    "E321",
+    "cluster.security_context",
+    "cluster.run_as_root",
+    "cluster.run_as_user",
+    source="docs/manifest.md, What pods may do",
+    backend="k8s",
+)
+def user_is_named_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A container runs as one user."""
+    settings = checked.settings
+    if settings.run_as_root and settings.run_as_user:
+        yield problem(
+            "cluster.run_as_user", "is not root, which cluster.run_as_root asks for", value=settings.run_as_user
+        )
+    for key in ("run_as_root", "run_as_user"):
+        if settings.security_context and (value := getattr(settings, key)) is not None:
+            yield problem(
+                f"cluster.{key}",
+                "cluster.security_context replaces it",
+                value=value,
+                remedy="write runAsUser and runAsNonRoot into cluster.security_context",
+            )

@@ -1,0 +1,91 @@
+"""What happens to a job, told in lines of its log as the operator writes it down."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.local.lines import LineReader
+from launcher.common.names import EVENTS_FILE
+from launcher.model.backend import NEWS
+from launcher.model.job_spec import JobEvent
+from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
+
+_EVENT, _FAULT, _SCALE = NEWS
+_UNTOLD = ("time", "kind", "message", "cause_time")
+_WORDS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "fault": _FAULT}
+
+
+class News:
+    """Tells the events of a run's last launch, each once.
+
+    Args:
+        run_dir: The job's.
+    """
+
+    def __init__(self, run_dir: Path):
+        self._reader = LineReader(run_dir / EVENTS_FILE)
+        self._untold: list[OperatorEvent] = []
+
+    def until(self, time_s: float | None) -> Iterator[str]:
+        """Yield a line for each event that came until a time (seconds since the epoch; None for all so far)."""
+        for line in self._reader.new_lines(whole_only=True):
+            event = parse_event(line)
+            if event and event.kind == LAUNCHED:
+                self._untold.clear()
+            if event:
+                self._untold.append(event)
+        while self._untold and (time_s is None or self._untold[0].time <= time_s):
+            if line := tell(self._untold.pop(0)):
+                yield line
+
+
+def job_events(run_dir: Path, has_ended: Callable[[], bool], pause: Callable[[], None] | None) -> Iterator[JobEvent]:
+    """Yield the events of a run's last launch, oldest first.
+
+    Args:
+        run_dir: The job's.
+        has_ended: Tells whether the job has.
+        pause: Waits a moment before the next look; None looks once.
+    """
+    reader = LineReader(run_dir / EVENTS_FILE)
+    is_first = True
+    while True:
+        over = pause is None or has_ended()  # before the look: an event that comes meanwhile is in it
+        events = [event for line in reader.new_lines(whole_only=True) if (event := parse_event(line))]
+        launches = [index for index, event in enumerate(events) if event.kind == LAUNCHED]
+        yield from map(_job_event, events[launches[-1] if is_first and launches else 0 :])
+        is_first = False
+        if over:
+            return
+        pause()
+
+
+def _job_event(event: OperatorEvent) -> JobEvent:
+    fields = {name: value for name, value in event.fields.items() if name not in _UNTOLD}
+    words = ", ".join(f"{name} {_plain(value)}" for name, value in fields.items())
+    is_fault = event.kind == "fault" or (event.kind == "ended" and fields.get("state") == "failed")
+    about = f"node {fields['node']}" if "node" in fields else ""
+    return JobEvent(event.time, event.kind, event.message.partition("\n")[0] or words, about, is_fault)
+
+
+def _plain(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value).lower()
+
+
+def tell(event: OperatorEvent) -> str | None:
+    """Return the line that tells an event, None for one that only the timeline is interested in."""
+    words = event.message.partition("\n")[0]
+    if event.kind == "transition":
+        return f"{_SCALE}  {_transition(event)}" if event.fields["reason"] != "start" else None
+    if event.kind == "fault" and event.fields.get("warming"):  # it ends no training
+        return f"{_EVENT}  {words}"
+    if event.kind == "abandoned":
+        return f"{_SCALE}  given up: {words}"
+    return f"{_WORDS[event.kind]}  {words}" if event.kind in _WORDS else None
+
+
+def _transition(event: OperatorEvent) -> str:
+    before, after = event.fields["from_nodes"], event.fields["to_nodes"]
+    if event.fields["reason"] == "recover":
+        return "stopping the workers that are left"
+    return f"{before} -> {after} node{'' if after == 1 else 's'}{'' if after else ', until there is room again'}"

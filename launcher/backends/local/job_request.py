@@ -1,0 +1,99 @@
+"""What the operator is asked to do: the part of `plan.json` that it reads, and requests while the job runs."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.local.limits import HangLimits
+from launcher.backends.local.operator_types import Policy
+from launcher.runtime.durable import write_text
+
+PLAN_FILE = "plan.json"
+SCRIPT_FILE = "run.sh"
+LOCAL_FILE = "local.json"
+"""In a local bundle: when the job counts as hanging, and where its checkpoints are."""
+
+REQUEST_FILE = "scale.json"
+"""Under the run folder: the size that somebody asked for, until the operator has read it."""
+
+DEFAULT_GRACEFUL_TIMEOUT_S = 15
+"""What the agent waits between SIGUSR1 and SIGKILL when it is not told.
+
+Source: hyperpod_elastic_agent 1.1.3, run.py: --shutdown-timeout.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """A job as the operator needs it.
+
+    Args:
+        job_name: Name of the job.
+        nproc_per_node: Worker processes a node.
+        initial_nodes: Nodes it starts with.
+        policy: Its sizes and timeouts.
+        hang: When it counts as hanging.
+        checkpoints: Folder of its checkpoints; None for the one under the run folder.
+    """
+
+    job_name: str
+    nproc_per_node: int
+    initial_nodes: int
+    policy: Policy
+    hang: HangLimits = HangLimits()
+    checkpoints: Path | None = None
+
+
+def read_orders(bundle_dir: Path) -> Orders:
+    """Return the orders of the job in `bundle_dir`."""
+    plan = json.loads((bundle_dir / PLAN_FILE).read_text(encoding="utf-8"))
+    elastic = plan["elastic"] or {}
+    graceful_timeout_s = None
+    if elastic.get("use_graceful_shutdown"):
+        graceful_timeout_s = elastic.get("graceful_shutdown_timeout_s") or DEFAULT_GRACEFUL_TIMEOUT_S
+    return Orders(
+        job_name=plan["job_name"],
+        nproc_per_node=plan["nproc_per_node"],
+        initial_nodes=plan["initial_nodes"],
+        policy=Policy(
+            sizes=tuple(sorted(scale["nodes"] for scale in plan["scales"])),
+            graceful_timeout_s=graceful_timeout_s,
+            scaling_timeout_s=elastic.get("scaling_timeout_s") or 0,
+            faulty_timeout_s=elastic.get("faulty_timeout_s") or 0,
+            snooze_s=elastic.get("scale_up_snooze_s") or 0,
+        ),
+        **_local(bundle_dir / LOCAL_FILE),
+    )
+
+
+def local_json(hang: HangLimits, checkpoints: str | None) -> str:
+    """Return the text of LOCAL_FILE."""
+    return json.dumps({"hang": asdict(hang), "checkpoints": checkpoints}, indent=2) + "\n"
+
+
+def _local(file: Path) -> dict[str, Any]:
+    if not file.exists():  # a bundle of an earlier version
+        return {}
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    folder = fields["checkpoints"]
+    return {"hang": HangLimits(**fields["hang"]), "checkpoints": Path(folder) if folder else None}
+
+
+def request_size(run_dir: Path, num_nodes: int) -> None:
+    """Ask the operator of a running job for another size."""
+    write_text(run_dir / REQUEST_FILE, json.dumps({"nodes": num_nodes}))
+
+
+def take_request(run_dir: Path) -> int | None:
+    """Return the size that was asked for since the last call, or None; 0 for a request that makes no sense."""
+    taken = run_dir / f".{REQUEST_FILE}.taken"
+    try:
+        # Moved before it is read: a request that comes meanwhile is the next one.
+        (run_dir / REQUEST_FILE).replace(taken)
+    except FileNotFoundError:
+        return None
+    try:
+        return int(json.loads(taken.read_text(encoding="utf-8"))["nodes"])
+    except (ValueError, KeyError, TypeError):
+        return 0

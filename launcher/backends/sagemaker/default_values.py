@@ -1,0 +1,269 @@
+"""What a request for a training job is made of: channels, hyperparameters and variables. Pure.
+
+Source: how recipes and scripts reach the container: SageMaker Python SDK 2.257.6, PyTorch(training_recipe=) and
+Framework.hyperparameters.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from launcher.backends.sagemaker.keys import jobs_of
+from launcher.common.names import BASE_CONFIG
+from launcher.families import BUNDLE_CONFIGS
+from launcher.model.config_tree import get
+from launcher.model.environment import plain_variables
+from launcher.model.instances import canonical
+from launcher.model.parallelism import smp
+
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.training_options import Channel, FileSystem, InstanceGroup, SmJobs
+    from launcher.model.checked_recipe import CheckedRecipe
+
+START = "start.sh"
+"""File beside the recipe that starts the program, in images that have no start of their own for it."""
+
+RECIPE_CHANNEL = "recipe"
+RECIPE_DIR = f"/opt/ml/input/data/{RECIPE_CHANNEL}"
+"""Where the container finds the recipe. Source: SDK 2.257.6, sagemaker_recipe_local_path."""
+
+DEFAULT_CHANNEL = "training"
+"""Channel of an input that has no name. Source: SDK 2.257.6, _Job._format_inputs_to_input_config."""
+
+DEFAULT_MAX_RUNTIME_S = 86400
+"""Source: StoppingCondition, MaxRuntimeInSeconds: one day, unless the request says otherwise."""
+
+STOP_S = 110
+"""Seconds that torchrun (2.12 or later) gives workers after SIGTERM, otherwise 30. SageMaker sends SIGKILL after 120.
+
+Source: Amazon SageMaker API, StopTrainingJob; torch.distributed.run: --shutdown-timeout.
+"""
+
+CHECKPOINTS, TENSORBOARD = "/opt/ml/checkpoints", "/opt/ml/output/tensorboard"
+"""Folders of the container that are kept in S3. Source: CheckpointConfig, TensorBoardOutputConfig: LocalPath."""
+
+LLMFT, SCRIPT = "llm_finetuning_aws", "custom"
+_FSX = "FSxLustre"
+_HASH_LENGTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a request follows from, of a job that is being checked or is planned.
+
+    Args:
+        jobs: `cluster.sm_jobs_config`, the estimator's names resolved.
+        tree: The whole composed configuration.
+        model_type: The recipe's family.
+        nodes: Instances.
+        processes: Worker processes an instance.
+        instance_type: With its `ml.` prefix.
+        image: Container image, or None.
+        variables: Variables of the workers that the family sets.
+    """
+
+    jobs: "SmJobs"
+    tree: Mapping[str, Any] = field(repr=False)
+    model_type: str
+    nodes: int
+    processes: int
+    instance_type: str
+    image: str | None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPlan:
+    """A channel as the request has it.
+
+    Args:
+        name: The channel's.
+        path: Dotted path of the key that gives it; "" for the recipe's own.
+        mode: Its own mode, None for the job's.
+        source: DataSource of the API.
+        more: Its further members, by the API's names.
+    """
+
+    name: str
+    path: str
+    mode: str | None
+    source: Mapping[str, Any]
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+def of_draft(checked: "CheckedRecipe") -> Plan:
+    """Return the same of a job that is being checked, as far as it is known."""
+    return Plan(
+        jobs_of(checked),
+        checked.composition.tree,
+        checked.recipe.run.model_type,
+        checked.recipe.trainer.num_nodes,
+        checked.devices,
+        canonical(checked.launch.instance_type or ""),
+        checked.launch.container,
+    )
+
+
+def is_started(plan: Plan) -> bool:
+    """Tell whether the launcher itself starts the program in the container: one without SageMaker's own start."""
+    return plan.model_type not in (LLMFT, SCRIPT) and not plan.jobs.container_entrypoint
+
+
+def has_toolkit(plan: Plan) -> bool:
+    """Return whether the sagemaker-training toolkit in the image starts the program and reads the hyperparameters.
+
+    Source: SageMaker Python SDK 2.257.6: `Framework` is for images with the toolkit, `Estimator` for any other.
+    """
+    jobs = plan.jobs
+    if jobs.toolkit is not None:
+        return jobs.toolkit
+    if jobs.container_entrypoint or jobs.algorithm_name or is_serverless(jobs):
+        return False
+    return plan.model_type in (LLMFT, SCRIPT)
+
+
+def is_serverless(jobs: "SmJobs") -> bool:
+    """Return whether AWS runs a recipe of its own, on instances of its choice."""
+    return any(value is not None for value in jobs.serverless.model_dump().values())
+
+
+def groups(jobs: "SmJobs") -> "list[InstanceGroup]":
+    """Return the instance groups; none where all instances are of one type."""
+    return list(jobs.instance_groups or ())
+
+
+def recipe_channel(jobs: "SmJobs", name: str, recipe: Mapping[str, str]) -> ChannelPlan:
+    """Return the channel that brings the recipe. Its place follows from its content: nothing else can be there."""
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:_HASH_LENGTH]
+    place = f"{(jobs.recipe_path or jobs.output_path or '').rstrip('/')}/{name}/recipe/{digest}/"
+    return ChannelPlan(RECIPE_CHANNEL, "", "File", _s3(place, "S3Prefix", "FullyReplicated"))
+
+
+def channels(jobs: "SmJobs") -> list[ChannelPlan]:
+    """Return the user's channels: those of `inputs.s3`, the file system's, and those said in full."""
+    path, inputs = "cluster.sm_jobs_config.inputs", jobs.inputs
+    found = [
+        ChannelPlan(name, f"{path}.s3.{name}", None, _s3(uri, "S3Prefix", "FullyReplicated"))
+        for name, uri in (inputs.s3 or {}).items()
+    ]
+    if inputs.file_system:
+        found.append(ChannelPlan(DEFAULT_CHANNEL, f"{path}.file_system", "File", _files(inputs.file_system)))
+    for name, channel in (inputs.channels or {}).items():
+        source = _source(channel)
+        mode = channel.mode or ("File" if channel.file_system else None)
+        found.append(ChannelPlan(name, f"{path}.channels.{name}", mode, source, _more(channel)))
+    return found
+
+
+def _source(channel: "Channel") -> dict[str, Any]:
+    """Return a channel's DataSource; {} where it has none."""
+    if channel.file_system and not channel.s3:
+        return _files(channel.file_system)
+    if channel.dataset_arn and not channel.s3:
+        return {"DatasetSource": {"DatasetArn": channel.dataset_arn}}
+    if not channel.s3:
+        return {}
+    source = _s3(channel.s3, channel.s3_data_type, channel.distribution)
+    lists = {"AttributeNames": channel.attribute_names, "InstanceGroupNames": channel.instance_groups}
+    source["S3DataSource"] |= {key: list(value) for key, value in lists.items() if value}
+    if channel.accept_eula is not None:
+        source["S3DataSource"]["ModelAccessConfig"] = {"AcceptEula": channel.accept_eula}
+    if channel.hub_content_arn:
+        source["S3DataSource"]["HubAccessConfig"] = {"HubContentArn": channel.hub_content_arn}
+    return source
+
+
+def _more(channel: "Channel") -> dict[str, Any]:
+    seed = channel.shuffle_seed
+    members = {
+        "ContentType": channel.content_type,
+        "CompressionType": channel.compression,
+        "RecordWrapperType": channel.record_wrapper,
+        "ShuffleConfig": None if seed is None else {"Seed": seed},
+    }
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _s3(uri: str, kind: str, distribution: str) -> dict[str, Any]:
+    return {"S3DataSource": {"S3DataType": kind, "S3Uri": uri, "S3DataDistributionType": distribution}}
+
+
+def _files(system: "FileSystem") -> dict[str, Any]:
+    return {
+        "FileSystemDataSource": {
+            "FileSystemId": system.id,
+            "FileSystemAccessMode": system.access,
+            "FileSystemType": "EFS" if system.type == "EFS" else _FSX,
+            "DirectoryPath": system.directory_path,
+        }
+    }
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """Return the container's variables; `env_vars` wins over `environment`, as in the published launcher."""
+    patience = {"PET_SHUTDOWN_TIMEOUT": str(STOP_S)}
+    return {**patience, **(plan.jobs.environment or {}), **plan.variables, **plain_variables(plan.tree)}
+
+
+def hyperparameters(plan: Plan) -> dict[str, str]:
+    """Return the image's, the script's and the user's own hyperparameters, each as text."""
+    is_json = has_toolkit(plan) and plan.jobs.pysdk_launch_executor != "model_trainer"
+    encoded = {name: _encoded(value, is_json=is_json) for name, value in _values(plan)}
+    return encoded | _distribution(plan)
+
+
+def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
+    if plan.model_type == LLMFT:
+        yield "sagemaker_recipe_local_path", f"{RECIPE_DIR}/{BASE_CONFIG}"
+    elif plan.model_type == SCRIPT:
+        script = get(plan.tree, "recipes.training_cfg")
+        if has_toolkit(plan):
+            yield "sagemaker_program", script["entry_script"]
+            if plan.jobs.source_dir:
+                yield "sagemaker_submit_directory", plan.jobs.source_dir
+        yield from arguments(script)
+    yield from (plan.jobs.hyperparameters or {}).items()
+
+
+def arguments(script: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield a script's arguments as the toolkit's hyperparameters: their names without dashes.
+
+    The toolkit writes a boolean as Python does, and every other cluster in small letters; as a text it stays so.
+    """
+    for argument in script["script_args"] or ():
+        for name, value in argument.items():
+            text = str(value).lower() if isinstance(value, bool) else value
+            yield name.lstrip("-"), RECIPE_DIR if value == BUNDLE_CONFIGS else text
+
+
+def _encoded(value: Any, *, is_json: bool) -> str:
+    """Return a hyperparameter as text.
+
+    The toolkit reads each as JSON, so that a quoted text stays one; any other program reads the text as it is.
+
+    Source: How Amazon SageMaker Provides Training Information: `"eta": "0.001"`; SDK 2.257.6, to_json; SDK 3.20.0,
+    safe_serialize.
+    """
+    return value if isinstance(value, str) and not is_json else json.dumps(value)
+
+
+def _distribution(plan: Plan) -> dict[str, str]:
+    """Return how a script's processes are started: as the recipe's distribution says, else by torchrun."""
+    if plan.model_type != SCRIPT or not has_toolkit(plan):
+        return {}
+    tree = get(plan.tree, "recipes.distribution") or {}
+    found = smp.hyperparameters(tree, plan.processes, plan.instance_type)
+    is_stated = _is_enabled(tree, "mpi") or _is_enabled(tree, "smdistributed.dataparallel")
+    if not is_stated and not tree.get("torch_distributed") and plan.nodes * plan.processes > 1:
+        found |= {"sagemaker_torch_distributed_enabled": "true"}
+        found |= {"sagemaker_instance_type": json.dumps(plan.instance_type)}
+    names = [group.name for group in groups(plan.jobs)]
+    if found and len(names) > 1:  # else each group would train by itself
+        found["sagemaker_distribution_instance_groups"] = json.dumps(names)
+    return found
+
+
+def _is_enabled(tree: Mapping[str, Any], section: str) -> bool:
+    return get(tree, f"{section}.enabled") is True

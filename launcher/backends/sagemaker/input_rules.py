@@ -1,0 +1,90 @@
+"""Training jobs of SageMaker: where the data comes from, and through which network."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from launcher.backends.sagemaker import default_values, modes
+from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
+from launcher.common.problems import Problem
+from launcher.model.checked_recipe import CheckedRecipe
+
+_INPUT = "How Amazon SageMaker Provides Training Information"
+
+
+@sm_rule("E372", "inputs", "input_mode", source=f"{API}: Channel, S3DataSource; {_INPUT}")
+def modes_suit_their_sources(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Each mode reads some sources only; others are refused, or are read in another way than is meant."""
+    jobs = jobs_of(checked)
+    for channel in default_values.channels(jobs):
+        mode = channel.mode or jobs.input_mode
+        for key, message, value, allowed in modes.misfits(channel.source, channel.more, mode):
+            path = channel.path if ".channels." not in channel.path else f"{channel.path}.{key}"
+            yield problem(path, message, value=value, allowed=allowed)
+
+
+@sm_rule("E373", "inputs", source=f"{API}: Channel; {_INPUT}")
+def channels_have_one_source(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A channel is a place in S3 or a folder of a file system."""
+    inputs = jobs_of(checked).inputs
+    if inputs.s3 and inputs.file_system:
+        message = "is given together with inputs.s3"
+        remedy = f"{JOBS}.inputs.channels takes both kinds, by name"
+        yield problem(f"{JOBS}.inputs.file_system", message, remedy=remedy)
+    for name, channel in (inputs.channels or {}).items():
+        sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
+        if sources != 1:
+            message = "has two sources" if sources else "has no source"
+            allowed = "one of s3, file_system and dataset_arn"
+            yield problem(f"{JOBS}.inputs.channels.{name}", message, allowed=allowed)
+        elif not channel.s3 and (channel.accept_eula is not None or channel.hub_content_arn):
+            yield problem(f"{JOBS}.inputs.channels.{name}", "accept_eula and hub_content_arn are of what s3 names")
+        if channel.file_system and (channel.distribution != "FullyReplicated" or channel.instance_groups):
+            path = f"{JOBS}.inputs.channels.{name}"
+            yield problem(path, "a file system is mounted whole on every host", allowed="neither shares nor groups")
+
+
+@sm_rule("E374", "inputs", "input_mode", source=f"{API}: InputDataConfig; {_INPUT}")
+def channels_have_their_own_places(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Channels are 20 at most, the recipe's among them, and each has a folder or its FIFOs for itself."""
+    jobs = jobs_of(checked)
+    found = default_values.channels(jobs)
+    most = 20
+    if len(found) + 1 > most:
+        yield problem(f"{JOBS}.inputs", f"are {len(found)} channels, and the recipe's", allowed=f"at most {most - 1}")
+    times = Counter(channel.name for channel in found)
+    for channel in found:
+        if channel.name == default_values.RECIPE_CHANNEL:
+            yield problem(channel.path, "that channel brings the recipe", value=channel.name, allowed="another name")
+        elif channel.name in (".", ".."):
+            yield problem(channel.path, "is no name of a folder", value=channel.name, allowed="another name")
+        elif times[channel.name] > 1 and ".channels." in channel.path:
+            yield problem(channel.path, "is the name of another channel too", value=channel.name)
+        base, _, epoch = channel.name.rpartition("_")
+        streamed = {other.name for other in found if (other.mode or jobs.input_mode) == "Pipe"}
+        if epoch.isdigit() and base in streamed:
+            message = f"is also the name of FIFO {epoch} of channel {base}"
+            yield problem(channel.path, message, value=channel.name, allowed="another name")
+
+
+@sm_rule("E375", "inputs", "vpc", "image_access", source=f"{API}: VpcConfig, TrainingImageConfig")
+def networks_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """File systems and private registries are reached through a network of your own, which has subnets and groups.
+
+    On this machine a folder stands for a file system.
+    """
+    jobs = jobs_of(checked)
+    given = [key for key in ("subnets", "security_group_ids") if getattr(jobs.vpc, key)]
+    if len(given) == 1:
+        other = "security_group_ids" if given == ["subnets"] else "subnets"
+        yield problem(
+            f"{JOBS}.vpc.{other}", f"is missing: {given[0]} alone is no network", remedy=f"{JOBS}.vpc.{other}=[…]"
+        )
+    if given or checked.backend == "contract":
+        return
+    remedy = f'"{JOBS}.vpc={{subnets:[subnet-…],security_group_ids:[sg-…]}}"'
+    for channel in default_values.channels(jobs):
+        if "FileSystemDataSource" in channel.source:
+            yield problem(f"{JOBS}.vpc", f"channel {channel.name} is a file system, which needs a VPC", remedy=remedy)
+            break
+    if jobs.image_access.mode == "Vpc":
+        yield problem(f"{JOBS}.vpc", "image_access.mode=Vpc needs a VPC", remedy=remedy)

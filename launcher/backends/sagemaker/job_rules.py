@@ -1,0 +1,290 @@
+"""Training jobs of SageMaker: what the members of a request ask of each other, which no length or pattern says.
+
+What one member may be by itself is checked where it is typed (`backends/sagemaker/members.py`).
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from launcher.backends.sagemaker import constraints, default_values
+from launcher.backends.sagemaker.documented import FILE
+from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SCRIPT, SDK_NAMES, jobs_of, path_of, sm_rule
+from launcher.common.problems import Problem
+from launcher.common.suggestions import did_you_mean
+from launcher.common.syntax import IMAGE_FORM, is_image
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.config_tree import leaves
+from launcher.model.instances import canonical
+from launcher.rules import rule
+from launcher.rules.secrets import holds_credentials
+
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.training_options import SmJobs
+
+_DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
+
+_SERVERLESS = ("accept_eula", "technique", "peft", "evaluation_type", "evaluator_arn", "sequence_length")
+"""Keys of `serverless` that say how a model is customized or evaluated."""
+_OF_CONTAINERS = (
+    *("algorithm_name", "checkpoints.s3_uri", "container_arguments", "container_entrypoint", "encrypt_traffic"),
+    *("environment", "image_access.mode", "instance_groups", "keep_alive_s", "metric_definitions"),
+    *("metrics_time_series", "network_isolation", "placement.multiple_jobs", "placement.specifications"),
+    *("source_dir", "spot", "tensorboard_config.output_path", "toolkit", "training_plan_arn", "volume_kms_key"),
+)
+"""Keys that describe the containers and instances of a job."""
+_PLACES = ("output_path", "recipe_path", "inputs", "checkpoints", "tensorboard_config", "debugger", "profiler")
+"""Keys that name folders in S3."""
+
+
+@sm_rule("E370", "role", "output_path", source=f"{API}: required members")
+def required_keys_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A job acts as a role and writes its results somewhere; neither has a default. Here it acts as you."""
+    jobs = jobs_of(checked)
+    examples = {"output_path": "s3://<bucket>/<folder>"}
+    if checked.backend == "sm_jobs":
+        examples = {"role": "arn:aws:iam::<account>:role/<name>", **examples}
+    for key, example in examples.items():
+        if not getattr(jobs, key):
+            yield problem(f"{JOBS}.{key}", "is missing: a training job needs it", remedy=f"{JOBS}.{key}={example}")
+
+
+@sm_rule("E371", "algorithm_name", "serverless", more=("container",), source=f"{API}: AlgorithmSpecification")
+def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A job runs an image or an algorithm; given both or neither, it fails after it has been accepted.
+
+    On this machine what is installed stands for the image.
+    """
+    name, image = jobs_of(checked).algorithm_name, checked.launch.container
+    if name and image:
+        yield problem(
+            f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
+        )
+    elif (
+        not name and not image and checked.backend == "sm_jobs" and not default_values.is_serverless(jobs_of(checked))
+    ):
+        remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
+        yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
+    faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage")) if image else []
+    for fault in faults:
+        yield problem("container", fault.message, value=fault.value, allowed=fault.allowed)
+    if image and not faults and not is_image(image):
+        shown = {} if holds_credentials(image) else {"value": image}
+        yield problem("container", "is not an image reference", allowed=IMAGE_FORM, **shown)
+
+
+@sm_rule("E376", "stopping_condition", "spot", source=f"{API}: StoppingCondition, EnableManagedSpotTraining")
+def spot_jobs_say_how_long(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A spot job says how long it waits and trains, and that is no shorter than it may train; others do not wait."""
+    jobs = jobs_of(checked)
+    limit = jobs.stopping_condition
+    runtime = limit.max_runtime_s or default_values.DEFAULT_MAX_RUNTIME_S
+    path = path_of(checked, "stopping_condition.max_wait_s")
+    if jobs.spot and limit.max_wait_s is None:
+        yield problem(
+            path, "is missing: a spot job needs it", remedy=f"{JOBS}.stopping_condition.max_wait_s={runtime}"
+        )
+    elif limit.max_wait_s is not None and not jobs.spot:
+        yield problem(path, "only a spot job waits", value=limit.max_wait_s, remedy=f"{JOBS}.spot=true")
+    elif limit.max_wait_s is not None and limit.max_wait_s < runtime:
+        message = f"is less than the {runtime} s it may train"
+        yield problem(path, message, value=limit.max_wait_s, allowed=f"at least {runtime}")
+
+
+@sm_rule("E369", *_PLACES, source="docs/sagemaker.md")
+def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """file:// names a folder of this machine, which a training job of AWS cannot reach; https:// is AWS's to read."""
+    jobs, is_here = jobs_of(checked), checked.backend == "contract"
+    for path, value in leaves(jobs.model_dump(include=set(_PLACES), exclude_none=True), JOBS):
+        if not isinstance(value, str):
+            continue
+        if is_here and value.startswith("https://"):
+            message = "is in no store that is known on this machine"
+            yield problem(path, message, value=value, allowed="s3://bucket/key or file:///path")
+        elif not is_here and value.startswith(FILE):
+            remedy = "s3://…, or cluster=local cluster.contract=sagemaker"
+            yield problem(path, "is a folder of this machine, which the job cannot reach", value=value, remedy=remedy)
+    key = "recipe_path" if jobs.recipe_path else "output_path"
+    place = getattr(jobs, key) or ""
+    if not is_here and place.startswith("https://"):
+        message = "is where the recipe is uploaded to"
+        yield problem(
+            path_of(checked, key), message, value=place, allowed="s3://bucket/folder", remedy=f"{JOBS}.{key}=s3://…"
+        )
+
+
+@sm_rule(
+    "E377",
+    *("spot", "keep_alive_s", "instance_groups", "training_plan_arn"),
+    source=f"{API}: ResourceConfig; SageMaker AI, Managed warm pools, Use training plans",
+)
+def capacity_is_of_one_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Spot capacity, reserved capacity and warm pools exclude each other, and a warm pool is of one instance type."""
+    jobs = jobs_of(checked)
+    if jobs.spot and jobs.keep_alive_s:
+        yield problem(path_of(checked, "keep_alive_s"), "spot instances are not kept warm", value=jobs.keep_alive_s)
+    if jobs.spot and jobs.training_plan_arn:
+        yield problem(
+            path_of(checked, "training_plan_arn"),
+            "reserved capacity is no spot capacity",
+            remedy=f"{JOBS}.spot=false",
+        )
+    if jobs.keep_alive_s and jobs.instance_groups:
+        message = "instances of several types are not kept warm"
+        yield problem(path_of(checked, "keep_alive_s"), message, value=jobs.keep_alive_s)
+
+
+@sm_rule(
+    "E378",
+    *("instance_groups", "inputs", "placement"),
+    more=("instance_type", "recipes.trainer", "recipes.distribution"),
+    source=f"{API}: InstanceGroup; SageMaker Python SDK 2.257.6, validate_distribution",
+)
+def groups_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Groups have their own names and together as many instances as are planned; who names a group means one."""
+    jobs, path = jobs_of(checked), f"{JOBS}.instance_groups"
+    names = [group.name for group in default_values.groups(jobs)]
+    for channel in default_values.channels(jobs):
+        wanted = channel.source.get("S3DataSource", {}).get("InstanceGroupNames", ())
+        for name in (each for each in wanted if each not in names):
+            allowed = ", ".join(names) or "none without instance_groups"
+            yield problem(f"{channel.path}.instance_groups", "there is no such group", value=name, allowed=allowed)
+    placed = sum(each.instance_count for each in jobs.placement.specifications or ())
+    if placed > checked.recipe.trainer.num_nodes:
+        message = f"places {placed} instances; the job is planned for {checked.recipe.trainer.num_nodes}"
+        yield problem(f"{JOBS}.placement.specifications", message, value=placed)
+    for name in [name for name, times in Counter(names).items() if times > 1]:
+        yield problem(path, "two groups have one name", value=name)
+    if not names:
+        return
+    count, nodes = sum(group.instance_count for group in jobs.instance_groups), checked.recipe.trainer.num_nodes
+    if count != nodes:
+        message = f"have {count} instances together; the job is planned for {nodes}"
+        yield problem(path, message, value=count, remedy=f"recipes.trainer.num_nodes={count}")
+    types = {canonical(group.instance_type) for group in jobs.instance_groups}
+    if canonical(checked.launch.instance_type) not in types:
+        yield problem(path, "the planned instance_type is in none of them", value=checked.launch.instance_type)
+
+
+@sm_rule("E379", "instance_groups", more=("instance_type",), source=f"{API}: ResourceConfig, InstanceType")
+def instances_train(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """HyperPod has instance types that training jobs do not. One that a recipe describes may be newer."""
+    known = constraints.instance_types()
+    named = {"instance_type": checked.instance.name} if checked.instance else {}
+    groups = enumerate(default_values.groups(jobs_of(checked)))
+    named |= {f"{JOBS}.instance_groups.{i}.instance_type": group.instance_type for i, group in groups}
+    for path, name in named.items():
+        instance = checked.instance_of(name)
+        if canonical(name) not in known and (instance is None or instance.use):
+            remedy = did_you_mean(canonical(name), sorted(known))
+            yield problem(path, "no training job runs on that type", value=name, remedy=remedy)
+
+
+@sm_rule("E380", "volume_kms_key", "instance_groups", more=("instance_type",), source=f"{API}: VolumeKmsKeyId")
+def own_disks_have_own_keys(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Instances with a disk of their own encrypt it by themselves, and refuse a key for it."""
+    jobs = jobs_of(checked)
+    types = [group.instance_type for group in default_values.groups(jobs)] or [checked.launch.instance_type]
+    own = sorted({found.name for found in map(checked.instance_of, types) if found and found.nvme_gb})
+    if jobs.volume_kms_key and own:
+        path = path_of(checked, "volume_kms_key")
+        yield problem(path, f"{', '.join(own)} encrypts its own disk", remedy=f"{JOBS}.volume_kms_key=null")
+
+
+@sm_rule(
+    "E381",
+    *("tensorboard_config", "checkpoints", "mlflow", "image_access", "debugger", "model_package", "serverless"),
+    source=f"{API}: TensorBoardOutputConfig, CheckpointConfig, MlflowConfig, TrainingImageConfig, DebugHookConfig",
+)
+def details_have_their_subject(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A detail of what is not asked for would silently do nothing."""
+    jobs = jobs_of(checked)
+    pairs = (
+        ("tensorboard_config", "container_logs_path", "output_path"),
+        ("checkpoints", "local_path", "s3_uri"),
+        ("mlflow", "experiment_name", "resource_arn"),
+        ("mlflow", "run_name", "resource_arn"),
+        ("image_access", "credentials_provider_arn", "mode"),
+        *(("debugger", key, "output_path") for key in ("local_path", "hook_parameters", "collections")),
+        ("model_package", "source_arn", "group_arn"),
+        *(("serverless", key, "base_model_arn") for key in _SERVERLESS),
+        ("serverless", "base_model_arn", "job_type"),
+    )
+    for section, detail, subject in pairs:
+        held = getattr(jobs, section)
+        if getattr(held, detail) and not getattr(held, subject):
+            path = path_of(checked, f"{section}.{detail}")
+            yield problem(path, f"needs {section}.{subject}", value=getattr(held, detail))
+    yield from _overlapping(jobs, functools.partial(problem, path_of(checked, "checkpoints.local_path")))
+    if jobs.image_access.credentials_provider_arn and jobs.image_access.mode == "Platform":
+        yield problem(
+            f"{JOBS}.image_access.mode", "credentials are for a private registry", value="Platform", allowed="Vpc"
+        )
+
+
+def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Yield that checkpoints and TensorBoard's logs, which go to different places, are in one folder."""
+    if not (jobs.checkpoints.s3_uri and jobs.tensorboard_config.output_path):
+        return
+    kept = PurePosixPath(jobs.checkpoints.local_path or default_values.CHECKPOINTS)
+    logs = PurePosixPath(jobs.tensorboard_config.container_logs_path or default_values.TENSORBOARD)
+    if kept.is_relative_to(logs) or logs.is_relative_to(kept):
+        yield problem(f"overlaps the folder of TensorBoard's logs, {logs}", value=str(kept))
+
+
+@rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS, backend="sm_jobs")
+def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """One way to override a recipe; a second one, applied later, would escape every check."""
+    for name, value in (checked.settings.sm_jobs_config.recipe_overrides or {}).items():
+        path = f"{JOBS}.recipe_overrides.{name}"
+        yield problem(path, "recipe keys are overridden as any others", value=value, remedy=f"recipes.{name}=…")
+
+
+@rule("E388", JOBS, source=_DECISIONS, backend="sm_jobs")
+def keys_are_given_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The estimator's names and ours mean the same keys, so each is given by one of them."""
+    jobs = checked.settings.sm_jobs_config
+    for name, path in SDK_NAMES.items():
+        value = getattr(jobs.additional_estimator_kwargs, name, None)
+        if value is None or not checked.is_explicit(f"{JOBS}.{path}"):
+            continue
+        yield problem(
+            f"{KWARGS}.{name}", f"{path} is given too, which is the same", value=value, allowed="one of them"
+        )
+    tags = getattr(jobs.additional_estimator_kwargs, "tags", None) or ()
+    for key, times in Counter(tag.Key for tag in tags).items():
+        if times > 1:
+            yield problem(f"{KWARGS}.tags", "two tags have one key", value=key)
+
+
+@sm_rule(
+    "E336",
+    *("serverless", *(key.partition(".")[0] for key in _OF_CONTAINERS)),
+    more=("container", "recipes.run.model_type", "recipes.training_cfg"),
+    source=f"{API}: ServerlessJobConfig",
+)
+def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """AWS runs a recipe of its own on instances of its choice: what describes a container would do nothing."""
+    jobs = jobs_of(checked)
+    if not default_values.is_serverless(jobs):
+        return
+    message, path = "is of a container, which a serverless job does not have", f"{JOBS}.serverless"
+    if checked.backend == "contract":
+        yield problem(path, "AWS alone runs a serverless job", remedy="cluster=sm_jobs")
+    if checked.recipe.run.model_type != default_values.SCRIPT:
+        remedy = "recipes=training/custom/script, and the job's own hyperparameters"
+        yield problem(path, "AWS runs a recipe of its own, not this one", remedy=remedy)
+    for key in _OF_CONTAINERS:
+        section, _, name = key.rpartition(".")
+        value = getattr(getattr(jobs, section) if section else jobs, name)
+        if value not in (None, False):
+            yield problem(path_of(checked, key), message, value=value, remedy=f"{JOBS}.{key}=null")
+    if checked.launch.container:
+        yield problem("container", message, value=checked.launch.container, remedy="container=null")
+    script = getattr(checked.recipe, "training_cfg", None)
+    if script and script.entry_script:
+        yield problem(
+            f"{SCRIPT}.entry_script", message, value=script.entry_script, remedy=f"{SCRIPT}.entry_script=null"
+        )

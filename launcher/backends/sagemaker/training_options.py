@@ -1,0 +1,324 @@
+"""The `cluster` section of cluster=sm_jobs. What the API bounds is held to its bounds here, field by field."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from launcher.backends.sagemaker.estimator import EstimatorArguments
+from launcher.backends.sagemaker.keys import SDK_NAMES
+from launcher.backends.sagemaker.members import (
+    AlgorithmName,
+    Attributes,
+    ChannelName,
+    ChannelText,
+    Count,
+    CredentialsArn,
+    DatasetArn,
+    DirectoryPath,
+    Environment,
+    FileSystemId,
+    GroupName,
+    Groups,
+    HubArn,
+    KeepAlive,
+    KeptFolder,
+    KmsKey,
+    MaxPending,
+    MaxRuntime,
+    MaxWait,
+    MetricName,
+    MetricRegex,
+    MlflowArn,
+    MlflowName,
+    Mode,
+    PlanArn,
+    Retries,
+    RoleArn,
+    S3Uri,
+    Scalars,
+    SecurityGroups,
+    Seed,
+    Subnets,
+    Tags,
+    VolumeSize,
+    Words,
+)
+from launcher.backends.sagemaker.sections import (
+    Debugger,
+    Experiment,
+    ModelPackage,
+    Placement,
+    Profiler,
+    Serverless,
+)
+from launcher.model.base_model import Listed, Model
+
+
+class TensorBoard(Model):
+    """Where TensorBoard's logs go."""
+
+    output_path: S3Uri | None
+    """s3:// folder that receives TensorBoard's logs while the job runs."""
+    container_logs_path: KeptFolder | None
+    """Where the training writes them in the container; /opt/ml/output/tensorboard when null. Needs output_path."""
+
+
+class FileSystem(Model):
+    """An EFS or FSx for Lustre input; it needs vpc."""
+
+    id: FileSystemId
+    """The file system's id, fs-…."""
+    type: Literal["EFS", "FSxLustre", "FSx"]
+    """EFS, or FSx for Lustre by either name."""
+    directory_path: DirectoryPath
+    """Folder on it that holds the data; for FSx it begins with the file system's mount name."""
+    access: Literal["ro", "rw"] = "ro"
+    """ro, the default, mounts it read-only; rw lets the job write there."""
+
+
+class Channel(Model):
+    """One data channel: what it holds, and how the container gets it."""
+
+    s3: S3Uri | None = None
+    """s3:// prefix, or manifest file. Either this or file_system."""
+    file_system: FileSystem | None = None
+    """A folder of a file system. Either this or s3."""
+    dataset_arn: DatasetArn | None = None
+    """ARN of a data set in a hub, in place of both."""
+    mode: Mode | None = None
+    """How the container gets it; the job's input_mode when left out. File copies it before training, FastFile mounts
+    it read-only and reads on demand, Pipe streams it through FIFOs."""
+    s3_data_type: Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile", "Converse"] = "S3Prefix"
+    """What s3 names: every object below a prefix, or a manifest that lists objects."""
+    distribution: Literal["FullyReplicated", "ShardedByS3Key"] = "FullyReplicated"
+    """Whether each host gets all objects, or its share of them."""
+    attribute_names: Attributes | None = None
+    """Attributes of an augmented manifest to stream, at least one."""
+    instance_groups: Groups | None = None
+    """Names of the instance groups that get it; all when left out."""
+    content_type: ChannelText | None = None
+    """MIME type, told to the container."""
+    compression: Literal["None", "Gzip"] | None = None
+    """Gzip unpacks what is streamed; Pipe mode only."""
+    record_wrapper: Literal["None", "RecordIO"] | None = None
+    """RecordIO wraps each object in a record; Pipe mode only."""
+    shuffle_seed: Seed | None = None
+    """Shuffles the objects, in Pipe mode anew for each epoch."""
+    accept_eula: bool | None = None
+    """true accepts the license of the model that s3 names."""
+    hub_content_arn: HubArn | None = None
+    """ARN of the content of a private hub that s3 belongs to."""
+
+
+class Inputs(Model):
+    """Data channels."""
+
+    s3: dict[ChannelName, S3Uri] | None
+    """Channel name to s3:// folder; the container sees each under /opt/ml/input/data/<channel>."""
+    file_system: FileSystem | None
+    """A file system in place of S3, as the channel `training`."""
+    channels: dict[ChannelName, Channel] | None = None
+    """Channel name to its source, mode and form, where more is to be said than a folder."""
+
+
+class Checkpoints(Model):
+    """Files that are kept in S3 while the job runs, and are there again after a restart."""
+
+    s3_uri: S3Uri | None
+    """s3:// folder that the local one is synchronised with, both ways."""
+    local_path: KeptFolder | None
+    """Folder in the container; /opt/ml/checkpoints when null. Needs s3_uri."""
+
+
+class StoppingCondition(Model):
+    """When the job is stopped, in seconds. It gets SIGTERM, and 120 s later SIGKILL."""
+
+    max_runtime_s: MaxRuntime | None
+    """Most seconds it trains, retries included: at most 28 days, by the service's default one. It bounds the cost."""
+    max_wait_s: MaxWait | None
+    """Most seconds a spot job waits and trains; not below max_runtime_s. Needs spot=true."""
+    max_pending_s: MaxPending | None
+    """Most seconds it waits for accelerated instances: 1800 to 2419200."""
+
+
+class InstanceGroup(Model):
+    """Instances of one type in a job that has several."""
+
+    name: GroupName
+    """How channels and scripts call it."""
+    instance_type: str
+    """What its instances are, with or without ml."""
+    instance_count: Count
+    """How many it has."""
+
+
+class Vpc(Model):
+    """The network the containers are in."""
+
+    subnets: Subnets | None
+    """Subnet ids, 1 to 16. Needs security_group_ids."""
+    security_group_ids: SecurityGroups | None
+    """Security group ids, 1 to 5. Needs subnets."""
+
+
+class ImageAccess(Model):
+    """How the image is fetched."""
+
+    mode: Literal["Platform", "Vpc"] | None
+    """Platform fetches it from ECR; Vpc from a private registry in your network, and needs vpc."""
+    credentials_provider_arn: CredentialsArn | None
+    """Lambda function that gives the registry's credentials. Needs mode=Vpc."""
+
+
+class MlflowApp(Model):
+    """SageMaker's own MLflow, which then tracks the job itself. The launcher's tracking is recipes….mlflow."""
+
+    resource_arn: MlflowArn | None
+    """ARN of the tracking server or MLflow app."""
+    experiment_name: MlflowName | None
+    """Experiment of the run. Needs resource_arn."""
+    run_name: MlflowName | None
+    """Title of the run. Needs resource_arn."""
+
+
+class Metric(Model):
+    """A number that is read from the log."""
+
+    name: MetricName
+    """What CloudWatch calls it."""
+    regex: MetricRegex
+    """Regular expression whose first group is the number."""
+
+
+Metrics = Annotated[Listed[Metric], Field(max_length=40)]
+
+
+class SmJobs(Model):
+    """The keys of a training job; the first nine as the published launcher names them."""
+
+    pysdk_launch_executor: Literal["estimator", "model_trainer"] | bool | None
+    """Which SDK's spelling of hyperparameters the toolkit in the image reads: estimator, the default, writes every
+    value as JSON; model_trainer leaves texts as they are, as all images without the toolkit need them. The launcher
+    itself uses neither SDK."""
+    output_path: S3Uri | None
+    """s3:// folder that receives <job>/output/model.tar.gz and output.tar.gz."""
+    tensorboard_config: TensorBoard
+    """Where TensorBoard's logs go."""
+    wait: bool
+    """true follows the job until it has ended, as wait=true does."""
+    inputs: Inputs
+    """Where the data comes from."""
+    additional_estimator_kwargs: EstimatorArguments | None
+    """The same keys by the names that the SDK's estimator has for them, e.g. max_run."""
+    recipe_overrides: dict[str, Any] | None
+    """Recipe keys for the published launcher. Here every recipe key is overridden as recipes.<key>."""
+    environment: Environment | None
+    """Variables of the container, at most 100; env_vars win over them. At most 512 characters each."""
+    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]+$")] | None
+    """Region the job runs in; that of your AWS configuration when null."""
+    role: RoleArn | None
+    """ARN of the IAM role that the job acts as. Needed."""
+    output_kms_key: KmsKey | None
+    """Key that encrypts the results: id, ARN or alias."""
+    output_compression: Literal["GZIP", "NONE"] | None
+    """NONE leaves the model's files as they are, for large models; GZIP, the default, makes one archive."""
+    recipe_path: S3Uri | None
+    """s3:// folder that the recipe is uploaded to, below <job>/recipe/; output_path when null."""
+    toolkit: bool | None
+    """true where the sagemaker-training toolkit starts the script, as in AWS's framework images; false where the
+    image has a program of its own, such as XGBoost's: it gets hyperparameters as plain text, and needs no script.
+    null takes false with container_entrypoint or algorithm_name, else true."""
+    source_dir: str | None
+    """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image; with cluster.contract=sagemaker one
+    of this machine. Where the image has it in /opt/ml/code, null."""
+    input_mode: Mode
+    """Mode of every channel that has none of its own."""
+    checkpoints: Checkpoints
+    """What survives a restart."""
+    stopping_condition: StoppingCondition
+    """When the job is stopped."""
+    max_retries: Retries | None
+    """How often a job that fails by the service's own fault is started again, 1 to 30; never when null."""
+    spot: bool
+    """true takes spot capacity: cheaper, and interrupted at any time. Needs stopping_condition.max_wait_s."""
+    keep_alive_s: KeepAlive | None
+    """Seconds that the instances stay warm, and are paid for, after the job: at most 21600."""
+    instance_groups: Annotated[Listed[InstanceGroup], Field(max_length=5)] | None
+    """Instances of several types in one job, as many as trainer.num_nodes together. One of the groups has
+    instance_type; a script runs on all of them together."""
+    volume_size_gb: VolumeSize | None
+    """Disk of each instance in GB, at most 16384. Instances with a disk of their own use that."""
+    volume_kms_key: KmsKey | None
+    """Key that encrypts that disk; not for instances with a disk of their own."""
+    training_plan_arn: PlanArn | None
+    """Reserved capacity to run on."""
+    vpc: Vpc
+    """The network the containers are in."""
+    network_isolation: bool
+    """true gives containers no network but each other's; S3 channels still come."""
+    encrypt_traffic: bool
+    """true encrypts what instances send each other, which slows distributed training."""
+    image_access: ImageAccess
+    """How the image is fetched."""
+    algorithm_name: AlgorithmName | None
+    """An algorithm of yours or of the Marketplace in place of container; then container=null."""
+    container_entrypoint: Words | None
+    """Words that start the container in place of its own; each at most 256 characters."""
+    container_arguments: Words | None
+    """Words after them."""
+    hyperparameters: Scalars | None
+    """Further hyperparameters, for what the image reads beside the recipe."""
+    metric_definitions: Metrics | None
+    """Numbers that CloudWatch reads from the log, at most 40."""
+    tags: Tags | None
+    """{key: value} on the job, at most 50."""
+    mlflow: MlflowApp
+    """SageMaker's own MLflow."""
+    metrics_time_series: bool | None
+    """true keeps metrics as time series, which SageMaker Studio draws."""
+    placement: Placement
+    """Where instances of an UltraServer are placed."""
+    serverless: Serverless
+    """A job on instances of AWS's choice, by a recipe of AWS's own, in place of an image."""
+    model_package: ModelPackage
+    """Where the trained model is registered."""
+    experiment: Experiment
+    """The SageMaker experiment that the job is part of."""
+    debugger: Debugger
+    """SageMaker Debugger: tensors that are saved, and rules that watch them."""
+    profiler: Profiler
+    """SageMaker Debugger's profiler of the system."""
+    remote_debug: bool | None
+    """true lets you into the running containers by AWS Systems Manager."""
+    infra_check: bool | None
+    """true checks the instances' hardware before the job starts."""
+    session_tag_chaining: bool | None
+    """true hands the session tags of whoever starts the job on to the job's role."""
+
+
+class Settings(Model):
+    """Every key of cluster=sm_jobs."""
+
+    sm_jobs_config: SmJobs
+    """The training job's own keys."""
+    container_mounts: Listed[str] | None
+    """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""
+
+
+def effective(job: SmJobs) -> SmJobs:
+    """Return the keys with those that are given by the estimator's names in their place."""
+    given = job.additional_estimator_kwargs
+    for name, path in SDK_NAMES.items():
+        value = getattr(given, name, None)
+        if value is None:
+            continue
+        if name == "tags":
+            value = {tag.Key: tag.Value for tag in value}
+        elif name == "metric_definitions":
+            # Not validated twice: rules read also those keys of a job whose others are faulty.
+            value = [Metric.model_construct(name=metric.Name, regex=metric.Regex) for metric in value]
+        section, _, key = path.rpartition(".")
+        if section:
+            key, value = section, getattr(job, section).model_copy(update={key: value})
+        job = job.model_copy(update={key: value})
+    return job

@@ -1,0 +1,155 @@
+"""What a job leaves: the model and other output of all hosts together, and why it failed.
+
+Source: How Amazon SageMaker Processes Training Output; Amazon SageMaker API, OutputDataConfig.
+"""
+
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.sagemaker_local import files
+from launcher.backends.sagemaker_local.objects import Stores
+from launcher.backends.sagemaker_local.optml import Host
+from launcher.backends.sagemaker_local.record import MOST_REASON
+
+MODEL, DATA = "model", "output/data"
+"""Folders of /opt/ml that are kept."""
+
+_COMPRESSION = 6
+"""Level of gzip: its own default, a fifth slower than the fastest and a tenth smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A folder of every host as one.
+
+    Args:
+        entries: Path inside the folder to what is there, in the order of paths.
+        clashes: What several hosts have, in words; the first host's is kept.
+    """
+
+    entries: Mapping[str, Path]
+    clashes: tuple[str, ...]
+
+
+def gather(hosts: Sequence[Host], folder: str) -> Gathered:
+    """Return what all hosts have in a folder of their /opt/ml; folders that several have are one."""
+    owners: dict[str, tuple[str, Path]] = {}
+    clashes = []
+    for host in hosts:
+        top, dropped = host.root / folder, set()
+        for path in _below(top):
+            name = str(path.relative_to(top))
+            if name.rpartition("/")[0] in dropped:
+                dropped.add(name)  # below what is a file on another host; that was told
+            elif name not in owners:
+                owners[name] = (host.name, path)
+            elif not (_is_folder(path) and _is_folder(owners[name][1])):
+                dropped.add(name)
+                clashes.append(f"{folder}/{name} is on {owners[name][0]} and on {host.name}: the first is kept")
+    return Gathered({name: owners[name][1] for name in sorted(owners)}, tuple(clashes))
+
+
+def archive(found: Gathered, path: Path) -> None:
+    """Write what was gathered to a .tar.gz."""
+    with tarfile.open(path, "w:gz", compresslevel=_COMPRESSION) as tar:
+        for name, source in found.entries.items():
+            tar.add(source, arcname=name, recursive=False, filter=_as_root)
+
+
+def publish(request: Mapping[str, Any], hosts: Sequence[Host], stores: Stores, scratch: Path) -> list[str]:
+    """Put a job's output where its request says, each object whole or not at all; return what is to be told of it.
+
+    Args:
+        request: The job's.
+        hosts: Its hosts, whose programs have ended.
+        stores: Where the output goes.
+        scratch: Folder for archives that are being written.
+
+    Raises:
+        ProblemsFound: The store refuses.
+        OSError: This machine's disk does.
+    """
+    output, base = request["OutputDataConfig"], output_uri(request)
+    model, data = gather(hosts, MODEL), gather(hosts, DATA)
+    lost: list[str] = []
+    if output.get("CompressionType") == "NONE":
+        lost = _put_files(model, hosts, f"{base}/model", stores)
+    else:
+        _put_archive(model, f"{base}/model.tar.gz", stores, scratch)
+    _put_archive(data, f"{base}/output.tar.gz", stores, scratch)
+    return [*model.clashes, *data.clashes, *lost]
+
+
+def output_uri(request: Mapping[str, Any]) -> str:
+    """Return the place of a job's output."""
+    return f"{request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"
+
+
+def model_uri(request: Mapping[str, Any]) -> str:
+    """Return what DescribeTrainingJob calls S3ModelArtifacts."""
+    is_plain = request["OutputDataConfig"].get("CompressionType") == "NONE"
+    return f"{output_uri(request)}/{'model/' if is_plain else 'model.tar.gz'}"
+
+
+def failure_reason(hosts: Iterable[Host], code: int) -> str:
+    """Return why a job's program failed: what the first of these hosts wrote that did, or the exit code."""
+    texts = (_failure(host) for host in hosts)
+    return next(filter(None, texts), f"AlgorithmError: , exit code: {code}")
+
+
+def _failure(host: Host) -> str:
+    """Return what a host's program wrote of its failure, as far as SageMaker reads it; "" where it wrote nothing."""
+    path = host.led(host.root / "output" / "failure")
+    try:
+        with files.open_regular(str(path)) as file:  # a FIFO would keep the job from its end
+            # No character has more than four bytes.
+            return file.read(4 * MOST_REASON).decode(errors="replace")[:MOST_REASON]
+    except OSError:
+        return ""
+
+
+def _put_files(found: Gathered, hosts: Sequence[Host], base: str, stores: Stores) -> list[str]:
+    """Put files as objects, and files that links lead to; return which links lead to none."""
+    lost = []
+    for name, path in found.entries.items():
+        host = next(host for host in hosts if path.is_relative_to(host.root))
+        source = host.led(path)
+        if source.is_file():
+            stores.put(source, f"{base}/{name}")
+        elif path.is_symlink():
+            lost.append(f"{MODEL}/{name} is a link that leads to no file: a store has none, so it is left out")
+    return lost
+
+
+def _put_archive(found: Gathered, uri: str, stores: Stores, scratch: Path) -> None:
+    if not found.entries:
+        return
+    path = scratch / uri.rpartition("/")[2]
+    try:
+        archive(found, path)
+        stores.put(path, uri)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _below(top: Path) -> Iterator[Path]:
+    """Yield what is below a folder, folders before what is in them."""
+    if not _is_folder(top):
+        return
+    for path in sorted(top.iterdir()):
+        yield path
+        yield from _below(path)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _as_root(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Return an archive's member as a container writes it; sockets and FIFOs are no output."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member if member.isreg() or member.isdir() or member.issym() or member.islnk() else None

@@ -1,0 +1,254 @@
+"""cluster=local cluster.contract=sagemaker: a training job on this machine, under SageMaker's container contract."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from launcher.backends.local.logs import tail
+from launcher.backends.local.state import is_alive
+from launcher.backends.sagemaker import default_values, request, submit
+from launcher.backends.sagemaker.backend import SageMakerBackend
+from launcher.backends.sagemaker.client import Services
+from launcher.backends.sagemaker.documented import FILE
+from launcher.backends.sagemaker.keys import JOBS, SCRIPT
+from launcher.backends.sagemaker.training_options import effective
+from launcher.backends.sagemaker_local import isolation, program, record
+from launcher.backends.sagemaker_local.job import HOSTS_DIR
+from launcher.backends.sagemaker_local.operator import MACHINE_FILE, PATIENCE_S
+from launcher.backends.sagemaker_local.optml import OPT_ML
+from launcher.backends.sagemaker_local.service import PID_FILE, LocalServices
+from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
+from launcher.backends.sagemaker_local.variables import launcher_path
+from launcher.bundle.render import config_files
+from launcher.common.names import RUN_DIR
+from launcher.common.problems import Problem, fail
+from launcher.model.config_tree import get
+from launcher.model.job_spec import Bundle, JobHandle, JobSpec
+
+_POLL_S = 0.1
+_ROLE = f"arn:aws:iam::{record.ACCOUNT}:role/you"
+"""Stands for the role that no job of this machine acts as: its programs have your own credentials."""
+
+_END_PATIENCE_S = 30.0
+"""What an operator may take to end once its job has."""
+
+
+class ContractBackend(SageMakerBackend):
+    """Plays SageMaker for one job. Jobs end with the process that submitted them.
+
+    Args:
+        patience_s: Between SIGTERM and SIGKILL.
+        sync_s: Between two looks at checkpoints.
+        chosen: How hosts are kept apart; None finds out what the kernel allows.
+    """
+
+    name: ClassVar[str] = "contract"
+    ends_with_launcher: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        patience_s: float = PATIENCE_S,
+        sync_s: float = INTERVAL_S,
+        chosen: isolation.Isolation | None = None,
+    ):
+        super().__init__(_POLL_S)
+        self._options = ("--patience", str(patience_s), "--sync", str(sync_s), "--with-launcher")
+        self._chosen = chosen
+        self._operators: dict[Path, subprocess.Popen[bytes]] = {}
+
+    def check(self, job: JobSpec) -> tuple[Problem, ...]:
+        """Return what the API would refuse about the request, and what this machine cannot do."""
+        made = json.loads(request.render(_with_role(job), config_files(job))[request.REQUEST])
+        if sys.platform != "linux":
+            message = "cluster=local needs Linux, whose kernel ends a job's processes with the job"
+            return (Problem("E402", "cluster", message, value=sys.platform),)
+        return (*submit.request_problems(_in_s3(made)), *_unstartable(job, made), *_unread(made), *_unkept(made))
+
+    def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
+        """Return the request as a training job of AWS has it, and what of this machine stands for AWS."""
+        settings = job.settings
+        machine = {
+            "region": settings.sm_jobs_config.region,
+            "s3_endpoint": settings.s3_endpoint,
+            "file_systems": settings.file_systems or {},
+        }
+        return {**request.render(_with_role(job), configs), MACHINE_FILE: json.dumps(machine, indent=2) + "\n"}
+
+    def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
+        """Refuse: there is nobody to ask."""
+        message = "a job on this machine has no server that could be asked; its checks are those of every launch"
+        return (Problem("E416", "server_dry_run", message, value=True, remedy="dry_run=true"),)
+
+    def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
+        """Return None: a job here is found by its bundle."""
+
+    def submit(self, bundle: Bundle) -> JobHandle:
+        """Start the bundle's operator; it ends with this process. Call it from the main thread.
+
+        Raises:
+            ProblemsFound: The bundle's job is running already (E405), or this kernel cannot run it (E432).
+        """
+        made = submit.request_of(bundle)
+        folder = bundle.directory.resolve()
+        run_dir = folder / RUN_DIR
+        run_dir.mkdir(exist_ok=True)
+        if is_alive(run_dir):
+            remedy = "end it first, with Ctrl-C where it runs"
+            raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
+        (run_dir / record.DESCRIPTION_FILE).unlink(missing_ok=True)
+        shutil.rmtree(run_dir / record.LOG_DIR, ignore_errors=True)
+        operator = self._start(folder, run_dir, made)
+        self._operators[folder] = operator
+        _await_first_word(run_dir, operator)
+        found = record.read(run_dir)
+        arn = found["TrainingJobArn"] if found else None
+        return JobHandle(self.name, bundle.job_name, folder, made["TrainingJobName"], kind="training job", uid=arn)
+
+    def cancel(self, handle: JobHandle) -> None:
+        """Stop the job as StopTrainingJob does, at once where it is stopping already; return when nothing is left.
+
+        Raises:
+            ProblemsFound: It does not end (E415).
+        """
+        super().cancel(handle)
+        run_dir, deadline = handle.bundle_dir / RUN_DIR, time.monotonic() + _END_PATIENCE_S
+        while is_alive(run_dir):
+            if time.monotonic() > deadline:
+                raise fail("E415", "job", "does not end: a process of it is still there", value=handle.job_name)
+            time.sleep(_POLL_S)
+        if operator := self._operators.get(handle.bundle_dir):
+            operator.wait()
+
+    def clear(self, handle: JobHandle) -> None:
+        """Return at once: a launch here replaces what the one before it has left."""
+
+    def _services(self, handle: JobHandle) -> Services:
+        if operator := self._operators.get(handle.bundle_dir):
+            operator.poll()
+        return LocalServices(handle.bundle_dir / RUN_DIR)
+
+    def _start(self, folder: Path, run_dir: Path, made: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        chosen = self._chosen or isolation.probe()
+        if program.is_mpi(made) and not chosen.is_private:
+            message = "mpirun reaches hosts by their namespaces, and this kernel gives none"
+            raise fail("E432", "recipes.distribution.mpi", message)
+        if not chosen.has_own_pids and importlib.util.find_spec("psutil") is None:
+            message = "this kernel gives a job no process numbers of its own, and psutil is not here to find them"
+            raise fail("E432", "cluster", message, remedy="pip install '.[local]'")
+        words = (sys.executable, "-m", "launcher.backends.sagemaker_local.operator", "--isolation", chosen.name)
+        with (run_dir / record.OPERATOR_LOG).open("wb") as log:
+            # Its standard input ends with this process, however that ends.
+            operator = subprocess.Popen(
+                isolation.guarded(chosen, run_dir / HOSTS_DIR, (*words, *self._options, str(folder))),
+                env=launcher_path(),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        (run_dir / PID_FILE).write_text(str(operator.pid), encoding="ascii")
+        return operator
+
+
+def _with_role(job: JobSpec) -> JobSpec:
+    """Return a job that acts as a role, which no request can do without."""
+    jobs = job.settings.sm_jobs_config
+    if effective(jobs).role:
+        return job
+    settings = job.settings.model_copy(update={"sm_jobs_config": jobs.model_copy(update={"role": _ROLE})})
+    return replace(job, settings=settings)
+
+
+def _in_s3(value: Any) -> Any:
+    """Return a request whose folders of this machine are in S3, as the API's patterns want them."""
+    if isinstance(value, dict):
+        return {key: _in_s3(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_in_s3(inner) for inner in value]
+    return f"s3://bucket/{value.removeprefix(FILE)}" if isinstance(value, str) and value.startswith(FILE) else value
+
+
+def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield why a job's program cannot be started here."""
+    jobs, entry = effective(job.settings.sm_jobs_config), f"{JOBS}.container_entrypoint"
+    if jobs.container_entrypoint:
+        return
+    if program.is_mpi(made):
+        if shutil.which("mpirun") is None:
+            remedy = "apt-get install --no-install-recommends openmpi-bin"
+            yield Problem("E430", "recipes.distribution.mpi", "there is no mpirun here", remedy=remedy)
+        if not jobs.source_dir or not Path(jobs.source_dir).is_dir():
+            message = "mpirun starts a script of a folder of this machine, and this is none"
+            yield Problem("E430", f"{JOBS}.source_dir", message, value=jobs.source_dir)
+        else:
+            yield from _absent_script(job, jobs.source_dir)
+    elif default_values.is_started(request.of_job(job)):
+        if importlib.util.find_spec("torch") is None:
+            message = "the program needs torch, which this Python does not have"
+            yield Problem("E430", "cluster", message, remedy="pip install '.[local]'")
+    elif job.model_type == default_values.SCRIPT:
+        if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
+            yield _without_train(job, entry)
+        if jobs.source_dir and not jobs.source_dir.startswith((f"{OPT_ML}/", "s3://")):
+            yield from _absent_script(job, jobs.source_dir)
+    else:
+        message = "the image has the program of this family, and no image runs here"
+        yield Problem("E430", "recipes.run.model_type", message, value=job.model_type, remedy=f"{entry}=[…]")
+
+
+def _without_train(job: JobSpec, entry: str) -> Problem:
+    """Return the Problem of a machine without the program that the image would start."""
+    words = f"{entry}=[python3,{job.cwd}/train.py]"
+    if not default_values.has_toolkit(request.of_job(job)):
+        message = "the image starts its own program, train, which is not installed on this machine"
+        return Problem("E430", f"{JOBS}.toolkit", message, value=False, remedy=words)
+    message = "an image starts scripts by the toolkit's train, which is not here"
+    return Problem("E430", f"{SCRIPT}.entry_script", message, remedy=f"pip install sagemaker-training, or {words}")
+
+
+def _absent_script(job: JobSpec, source_dir: str) -> Iterator[Problem]:
+    """Yield that a folder of this machine lacks the script that is to be started."""
+    script = get(job.config, f"{SCRIPT}.entry_script")
+    if not Path(source_dir, script).is_file():
+        message = f"has no {script}, which is to be started"
+        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir)
+
+
+def _unread(made: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield which channels nobody here can read."""
+    for channel in made["InputDataConfig"]:
+        if channel["DataSource"].get("S3DataSource", {}).get("S3DataType") == "Converse":
+            path = f"{JOBS}.inputs.channels.{channel['ChannelName']}.s3_data_type"
+            message = "is read by AWS's own algorithms only"
+            yield Problem("E423", path, message, value="Converse", allowed="S3Prefix or a manifest")
+
+
+def _unkept(made: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield which folders are not a host's own, so that nothing would keep them."""
+    for folder in kept(made):
+        if not folder.path.startswith(f"{OPT_ML}/"):
+            message = "is not below /opt/ml, all that a host has of its own here"
+            yield Problem("E431", f"{JOBS}.checkpoints.local_path", message, value=folder.path)
+
+
+def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
+    """Wait until the operator has said that the job starts.
+
+    Raises:
+        ProblemsFound: It ended before.
+    """
+    while not (run_dir / record.DESCRIPTION_FILE).exists():
+        if operator.poll() is not None and not (run_dir / record.DESCRIPTION_FILE).exists():
+            message = f"could not be started:\n{tail(run_dir / record.OPERATOR_LOG)}"
+            raise fail("E432", "cluster", message)
+        time.sleep(_POLL_S / 10)
+
+
+BACKEND = ContractBackend()

@@ -1,0 +1,275 @@
+"""Input channels of one host: from the request's InputDataConfig to what a container finds in /opt/ml/input/data.
+
+Source: How Amazon SageMaker Provides Training Information; Amazon SageMaker API 2017-07-24, Channel.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.sagemaker.modes import misfits
+from launcher.backends.sagemaker_local import fastfile, manifests
+from launcher.backends.sagemaker_local.manifests import Entry
+from launcher.backends.sagemaker_local.objects import Stores
+from launcher.backends.sagemaker_local.pipe import Form, Writer
+from launcher.common.problems import Problem, ProblemsFound, fail
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a host's inputs go.
+
+    Args:
+        data_dir: The host's …/input/data, by its real path outside of the host's mount namespace.
+        host: Its name, as algo-1.
+        hosts: Every host of the job, sorted as strings.
+        groups: Hosts of each instance group, sorted as strings; none where there are no groups.
+    """
+
+    data_dir: Path
+    host: str
+    hosts: tuple[str, ...]
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One channel on one host.
+
+    Args:
+        name: The channel's.
+        mounts: Read-only bind mounts: real source, and path relative to the data folder, where a folder waits.
+        writable_mounts: The same, of file systems with access rw.
+        note: How the channel is provided where that differs from SageMaker; "" where it does not.
+        writer: What streams it in Pipe mode.
+        view: What shows it in FastFile mode.
+    """
+
+    name: str
+    mounts: tuple[tuple[Path, str], ...] = ()
+    writable_mounts: tuple[tuple[Path, str], ...] = ()
+    note: str = ""
+    writer: Writer | None = None
+    view: fastfile.View | None = None
+
+    @property
+    def problem(self) -> Problem | None:
+        """Why it came to a halt while the job ran, which the job cannot go on without; None while all is well."""
+        source = self.writer or self.view
+        return source.problem if source else None
+
+    def start(self) -> None:
+        """Begin what runs beside the job: the writer of Pipe mode, whose first FIFO is there then.
+
+        Raises:
+            ProblemsFound: The system refuses.
+        """
+        if self.writer:
+            try:
+                self.writer.start()
+            except OSError as error:
+                raise fail("E425", self.name, f"cannot be streamed: {error}") from error
+
+    def close(self) -> None:
+        """End it; never blocks for long."""
+        if self.writer:
+            self.writer.close()
+        if self.view:
+            self.view.close()
+
+
+def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Place, stores: Stores) -> list[Feed]:
+    """Provide a host's channels: copy those in File mode, and return all. Channels of other groups are left out.
+
+    Args:
+        channels: InputDataConfig of the request.
+        default_mode: AlgorithmSpecification.TrainingInputMode.
+        place: The host.
+        stores: Where the objects are.
+
+    Raises:
+        ProblemsFound: Every fault of every channel; nothing runs or is mounted then.
+    """
+    contents, problems = [], []
+    for channel in channels_of(channels, place):
+        try:
+            contents.append(_Content.of(channel, default_mode, stores))
+        except ProblemsFound as found:
+            problems.extend(found.problems)
+    if problems:
+        raise ProblemsFound(tuple(problems))
+    feeds: list[Feed] = []
+    try:
+        for content in contents:
+            feeds.append(content.provided(place, stores))
+    except ProblemsFound:
+        for feed in feeds:
+            feed.close()
+        raise
+    return feeds
+
+
+def channels_of(channels: Sequence[Mapping[str, Any]], place: Place) -> list[Mapping[str, Any]]:
+    """Return the channels that a host gets: those for all, and for its instance group."""
+    return [channel for channel in channels if place.host in _sharers(channel, place)]
+
+
+def input_data_config(channels: Sequence[Mapping[str, Any]], default_mode: str) -> dict[str, dict[str, str]]:
+    """Return inputdataconfig.json: what a container is told of each of its channels.
+
+    Source: How Amazon SageMaker Provides Training Information, Input Data Configuration.
+    """
+    return {channel["ChannelName"]: dict(_told(channel, _mode(channel, default_mode))) for channel in channels}
+
+
+def _told(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str]]:
+    if channel.get("ContentType"):
+        yield "ContentType", channel["ContentType"]
+    yield "TrainingInputMode", "File" if mode == "FastFile" else mode
+    source = channel["DataSource"].get("S3DataSource", {})
+    yield "S3DistributionType", source.get("S3DataDistributionType") or "FullyReplicated"
+    yield "RecordWrapperType", channel.get("RecordWrapperType") or "None"
+
+
+def _mode(channel: Mapping[str, Any], default_mode: str) -> str:
+    return channel.get("InputMode") or default_mode
+
+
+def _sharers(channel: Mapping[str, Any], place: Place) -> tuple[str, ...]:
+    """Return the hosts that a channel goes to."""
+    names = channel["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames")
+    if not names or not place.groups:
+        return place.hosts
+    return tuple(sorted(host for name in names for host in place.groups.get(name, ())))
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A channel that has been looked at: what it holds, before anything is copied.
+
+    Args:
+        channel: As the request has it.
+        mode: Its input mode.
+        entries: Its objects; none of a file system.
+        folder: Where its file system's folder is on this machine; None for S3.
+    """
+
+    channel: Mapping[str, Any]
+    mode: str
+    entries: tuple[Entry, ...] = ()
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, channel: Mapping[str, Any], default_mode: str, stores: Stores) -> "_Content":
+        """Return what a channel holds.
+
+        Raises:
+            ProblemsFound: Everything that is wrong with it.
+        """
+        mode, source = _mode(channel, default_mode), channel["DataSource"]
+        path = f"InputDataConfig.{channel['ChannelName']}"
+        wrong = [
+            Problem("E372", f"{path}.{key}", message, value=value, allowed=allowed)
+            for key, message, value, allowed in misfits(source, channel, mode)
+        ]
+        if wrong:
+            raise ProblemsFound(tuple(wrong))
+        if "FileSystemDataSource" in source:
+            return cls(channel, mode, folder=_folder(source["FileSystemDataSource"], path, stores))
+        entries = tuple(manifests.read(source["S3DataSource"], stores))
+        if mode != "Pipe" and (wrong := list(manifests.path_problems(entries))):
+            raise ProblemsFound(tuple(wrong))
+        return cls(channel, mode, entries)
+
+    def provided(self, place: Place, stores: Stores) -> Feed:
+        """Return the channel on a host.
+
+        Raises:
+            ProblemsFound: A store refuses, or the host's folder does.
+        """
+        try:
+            provide = {"Pipe": self._piped, "FastFile": self._shown}.get(self.mode, self._copied)
+            return self._mounted(place) if self.folder else provide(place, stores)
+        except OSError as error:
+            raise fail("E421", str(error.filename or place.data_dir), error.strerror or str(error)) from error
+
+    @property
+    def _name(self) -> str:
+        return self.channel["ChannelName"]
+
+    def _share(self, place: Place, epoch: int = 0) -> list[Entry]:
+        """Return the host's part. Source: ShuffleConfig: shuffled first, then shared out, anew in each epoch."""
+        seed = (self.channel.get("ShuffleConfig") or {}).get("Seed")
+        if self._is_whole:
+            return manifests.share(self.entries, 0, 1, seed, epoch)
+        hosts = _sharers(self.channel, place)
+        return manifests.share(self.entries, hosts.index(place.host), len(hosts), seed, epoch)
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.channel["DataSource"]["S3DataSource"].get("S3DataDistributionType") != "ShardedByS3Key"
+
+    def _piped(self, place: Place, stores: Stores) -> Feed:
+        form = Form(
+            self.channel.get("CompressionType") == "Gzip", self.channel.get("RecordWrapperType") == "RecordIO"
+        )
+        place.data_dir.mkdir(parents=True, exist_ok=True)
+        writer = Writer(place.data_dir / self._name, lambda epoch: self._share(place, epoch), form, stores)
+        return Feed(self._name, writer=writer, note=self._thin(place))
+
+    def _copied(self, place: Place, stores: Stores) -> Feed:
+        folder = self._made(place)
+        stores.fetch_all((entry.pieces[0], f"{folder}/{entry.path}") for entry in self._share(place))
+        return Feed(self._name, note=self._thin(place))
+
+    def _shown(self, place: Place, stores: Stores) -> Feed:
+        uri = self.channel["DataSource"]["S3DataSource"]["S3Uri"]
+        self._made(place)
+        if self._is_whole and (source := stores.folder(uri)):
+            return Feed(self._name, mounts=((source, self._name),))
+        folder = place.data_dir.parent / ".fastfile" / self._name
+        folder.mkdir(parents=True, exist_ok=True)
+        entries = self._share(place)
+        view, how = fastfile.mount(folder, entries, stores)
+        if view is None:
+            stores.fetch_all((entry.pieces[0], f"{folder}/{entry.path}") for entry in entries)
+        note = ", ".join(filter(None, (f"{self._name}: {how}", self._thin(place))))
+        return Feed(self._name, mounts=((folder, self._name),), note=note, view=view)
+
+    def _mounted(self, place: Place) -> Feed:
+        self._made(place)
+        mount = ((self.folder, self._name),)
+        is_writable = self.channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"] == "rw"
+        return Feed(self._name, writable_mounts=mount) if is_writable else Feed(self._name, mounts=mount)
+
+    def _made(self, place: Place) -> Path:
+        folder = place.data_dir / self._name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _thin(self, place: Place) -> str:
+        """Return what to say of a host without any object: it is paid for all the same."""
+        hosts = 1 if self._is_whole else len(_sharers(self.channel, place))
+        few = len(self.entries) < hosts
+        return f"{len(self.entries)} objects for {hosts} hosts: some get none" if few else ""
+
+
+def _folder(source: Mapping[str, Any], path: str, stores: Stores) -> Path:
+    """Return the folder of this machine that stands for a file system's.
+
+    Raises:
+        ProblemsFound: Nobody says which, or it is not there.
+    """
+    whole = os.path.normpath(f"{source['FileSystemId']}/{source['DirectoryPath'].strip('/')}")
+    known = sorted((key.rstrip("/") for key in stores.file_systems), key=len, reverse=True)
+    root = next((key for key in known if f"{whole}/".startswith(f"{key}/")), None)
+    if root is None:
+        remedy = f"cluster.file_systems={{{source['FileSystemId']}: /folder}}"
+        raise fail("E424", path, "nothing says where that file system is on this machine", value=whole, remedy=remedy)
+    mapped = {key.rstrip("/"): value for key, value in stores.file_systems.items()}[root]
+    folder = Path(mapped, whole.removeprefix(root).lstrip("/"))
+    if not folder.is_dir():
+        raise fail("E424", path, "that file system has no such folder on this machine", value=str(folder))
+    return folder

@@ -1,0 +1,286 @@
+"""FastFile mode: a channel's objects as a read-only folder, each read from its store when it is read.
+
+The folder is a FUSE file system, whose server is this module as a program of its own. It ends with the process that
+mounted the folder: it then reads the end of its standard input.
+
+Source: How Amazon SageMaker Provides Training Information, FastFile mode; fuse(4), mount.fuse3(8).
+"""
+
+import contextlib
+import errno
+import importlib.util
+import json
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.sagemaker_local.manifests import Entry
+from launcher.backends.sagemaker_local.objects import Stores
+from launcher.common.problems import Problem, ProblemsFound
+
+_BLOCK_BYTES = 4 << 20
+"""What is asked of S3 at once: as long as it takes to begin, 100 MB/s bring about that much."""
+
+_BLOCKS = 2
+"""Blocks kept of each open file: the kernel reads ahead, and not always in order."""
+
+_CLOSE_TIMEOUT_S = 5.0
+_READY = b"ready\n"
+_CACHED_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A mounted folder.
+
+    Args:
+        folder: Where.
+        server: The process that serves it.
+    """
+
+    folder: Path
+    server: subprocess.Popen[bytes]
+
+    @property
+    def problem(self) -> Problem | None:
+        """What could not be read, of which the program has heard no more than that; None where all could."""
+        if self.server.poll() is None and not select.select([self.server.stdout], [], [], 0)[0]:
+            return None
+        told = self.server.stdout.readline().decode().strip()
+        return Problem("E425", str(self.folder), told or "its FUSE server has ended")
+
+    def close(self) -> None:
+        """Unmount it."""
+        self.server.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.server.wait(_CLOSE_TIMEOUT_S)
+        if self.server.poll() != 0:
+            # It hangs or was killed; where somebody still reads, the folder goes when he has ended.
+            subprocess.run(["umount", "--lazy", self.folder], stderr=subprocess.DEVNULL, check=False)
+            self.server.kill()
+            self.server.wait()
+        self.server.stdout.close()
+
+
+def mount(folder: Path, entries: Sequence[Entry], stores: Stores) -> tuple[View | None, str]:
+    """Show entries in a folder.
+
+    Returns:
+        The view, None where this machine cannot; and how the channel is provided, in words.
+    """
+    if reason := _lacking():
+        return None, _copied(reason)
+    told = {
+        "folder": str(folder),
+        "endpoint": stores.endpoint,
+        "region": stores.region,
+        "files": [(entry.path, piece.uri, piece.size) for entry in entries for piece in entry.pieces],
+    }
+    server = subprocess.Popen(
+        [sys.executable, "-m", "launcher.backends.sagemaker_local.fastfile"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with contextlib.suppress(BrokenPipeError):
+        server.stdin.write(json.dumps(told).encode() + b"\n")
+        server.stdin.flush()
+    if server.stdout.readline() == _READY:
+        server.stderr.close()
+        return View(folder, server), "read when it is read, through FUSE"
+    reason = server.communicate()[1].decode(errors="replace").strip().rpartition("\n")[2]
+    return None, _copied(reason or "FUSE is refused")
+
+
+def _copied(reason: str) -> str:
+    return f"copied before the job begins, where SageMaker reads on demand ({reason})"
+
+
+def _lacking() -> str:
+    """Return what this machine lacks; "" where it lacks nothing that can be known beforehand."""
+    if importlib.util.find_spec("mfusepy") is None:
+        return "mfusepy is not installed"
+    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "/dev/fuse is not for you"
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """An open file, whose blocks are fetched as they are read.
+
+    Args:
+        stores: Where it is.
+        uri: Its object's.
+        size: Bytes.
+        blocks: Blocks that were read last, by number.
+        lock: Held while they are read or fetched.
+    """
+
+    stores: Stores
+    uri: str
+    size: int
+    blocks: dict[int, bytes]
+    lock: threading.Lock
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return bytes of it; fewer at its end."""
+        end = min(offset + count, self.size)
+        with self.lock:
+            return b"".join(self._parts(offset, end))
+
+    def _parts(self, offset: int, end: int) -> Iterator[bytes]:
+        while offset < end:
+            number, first = divmod(offset, _BLOCK_BYTES)
+            part = self._block(number)[first : first + end - offset]
+            if not part:
+                raise OSError(errno.EIO, "shorter than it was listed", self.uri)
+            yield part
+            offset += len(part)
+
+    def _block(self, number: int) -> bytes:
+        if number not in self.blocks:
+            start = number * _BLOCK_BYTES
+            with self.stores.open(self.uri, start, min(_BLOCK_BYTES, self.size - start)) as stream:
+                found = bytearray()
+                while len(found) < _BLOCK_BYTES and (data := stream.read(_BLOCK_BYTES - len(found))):
+                    found += data
+            while len(self.blocks) >= _BLOCKS:
+                del self.blocks[next(iter(self.blocks))]
+            self.blocks[number] = bytes(found)
+        return self.blocks[number]
+
+
+class _Tree:
+    """The files and folders of a view, and those that are open.
+
+    Args:
+        files: URI and size of each file, by path.
+        stores: Where they are.
+    """
+
+    def __init__(self, files: Mapping[str, tuple[str, int]], stores: Stores):
+        self.files, self._stores = files, stores
+        self.folders: dict[str, set[str]] = {"/": set()}
+        for path in files:
+            self._enter(path)
+        self._open: dict[int, _OpenFile] = {}
+        self._lock, self._last = threading.Lock(), 0
+        self._now = time.time_ns()
+
+    def _enter(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        is_new = (folder or "/") not in self.folders
+        self.folders.setdefault(folder or "/", set()).add(name)
+        if is_new:
+            self._enter(folder)
+
+    def attributes(self, path: str) -> dict[str, Any] | None:
+        """Return what stat(2) tells; None where there is nothing."""
+        if path in self.folders:
+            kind, size, links = stat.S_IFDIR | 0o555, 0, 2
+        elif path in self.files:
+            kind, size, links = stat.S_IFREG | 0o444, self.files[path][1], 1
+        else:
+            return None
+        times = dict.fromkeys(("st_atime", "st_mtime", "st_ctime"), self._now)
+        return {
+            "st_mode": kind,
+            "st_size": size,
+            "st_nlink": links,
+            "st_uid": os.getuid(),
+            "st_gid": os.getgid(),
+        } | times
+
+    def open(self, path: str) -> int:
+        """Return a handle of a file."""
+        uri, size = self.files[path]
+        with self._lock:
+            self._last += 1
+            self._open[self._last] = _OpenFile(self._stores, uri, size, {}, threading.Lock())
+            return self._last
+
+    def read(self, handle: int, offset: int, count: int) -> bytes:
+        """Return bytes of an open file."""
+        return self._open[handle].read(offset, count)
+
+    def release(self, handle: int) -> None:
+        """Close a file."""
+        with self._lock:
+            del self._open[handle]
+
+
+def _operations(tree: _Tree) -> Any:
+    """Return a tree as FUSE calls it."""
+    import mfusepy
+
+    class Operations(mfusepy.Operations):
+        use_ns = True
+
+        def init(self, path: str) -> None:
+            sys.stdout.buffer.write(_READY)
+            sys.stdout.buffer.flush()
+
+        def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
+            if (found := tree.attributes(path)) is None:
+                raise mfusepy.FuseOSError(errno.ENOENT)
+            return found
+
+        def readdir(self, path: str, fh: int) -> list[str]:
+            return [".", "..", *sorted(tree.folders[path])]
+
+        def open(self, path: str, flags: int) -> int:
+            return tree.open(path)
+
+        def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
+            try:
+                return tree.read(fh, offset, size)
+            except (ProblemsFound, OSError) as error:
+                os.write(sys.stdout.fileno(), f"{' '.join(str(error).split())}\n".encode()[: select.PIPE_BUF])
+                raise mfusepy.FuseOSError(errno.EIO) from error
+
+        def release(self, path: str, fh: int) -> int:
+            tree.release(fh)
+            return 0
+
+    return Operations()
+
+
+def _end_with(lifeline: int) -> None:
+    """Unmount when the process that holds the other end of a pipe has closed it, or has ended."""
+    os.read(lifeline, 1)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+
+
+def main() -> None:
+    """Serve the view that standard input describes.
+
+    Raises:
+        SystemExit: It cannot be mounted; the last line of standard error says why.
+    """
+    try:
+        import mfusepy
+    except OSError as error:
+        sys.exit(f"{error}: install fuse3")
+    told = json.loads(sys.stdin.buffer.readline())
+    files = {f"/{path}": (uri, size) for path, uri, size in told["files"]}
+    tree = _Tree(files, Stores(told["endpoint"], told["region"]))
+    threading.Thread(target=_end_with, args=(sys.stdin.fileno(),), daemon=True).start()
+    options = {"ro": True, "default_permissions": True, "fsname": "fastfile", "kernel_cache": True}
+    times = {"entry_timeout": _CACHED_S, "attr_timeout": _CACHED_S}
+    try:
+        mfusepy.FUSE(_operations(tree), told["folder"], foreground=True, **options, **times)
+    except RuntimeError:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The hosts of one attempt: started together, watched, and ended together."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from launcher.backends.sagemaker_local.channels import Feed
+from launcher.backends.sagemaker_local.optml import Host
+from launcher.common.paths import TEMPLATES
+
+_SCRIPT = TEMPLATES / "contract" / "host.sh"
+_KILL_TIMEOUT_S = 15.0
+_KILL_POLL_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A host whose program has ended.
+
+    Args:
+        host: The host.
+        code: Exit status, 128 + N where signal N ended it.
+        is_lost: Whether it was killed by nobody of ours, as an instance that is lost takes its program along.
+    """
+
+    host: Host
+    code: int
+    is_lost: bool
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The programs of an attempt.
+
+    Args:
+        log_dir: Receives a log of each host.
+        attempt: Number of the attempt, from 0.
+        lock: The job's lock, which every program holds too.
+        running: Programs that run.
+    """
+
+    log_dir: Path
+    attempt: int
+    lock: IO[bytes]
+    running: dict[str, tuple[Host, subprocess.Popen[bytes]]] = field(default_factory=dict)
+
+    def start(self, host: Host, words: Sequence[str], environment: Mapping[str, str], feeds: Sequence[Feed]) -> None:
+        """Start a host's program.
+
+        Raises:
+            OSError: It is not there, where the host has no namespaces; else its shell says so, and ends with 127.
+        """
+        self.log_dir.mkdir(exist_ok=True)
+        with (self.log_dir / f"{host.name}-{self.attempt:02}.log").open("wb") as log:
+            process = subprocess.Popen(
+                _with_parent(_private(host, words, feeds) if host.is_private else words),
+                env=environment,
+                cwd="/" if host.is_private else _linked(host, feeds),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(self.lock.fileno(),),
+            )
+        self.running[host.name] = (host, process)
+
+    def collect(self) -> list[Ended]:
+        """Return the hosts whose programs have ended since, and forget them."""
+        ended = []
+        for name, (host, process) in list(self.running.items()):
+            if (code := process.poll()) is not None:
+                del self.running[name]
+                ended.append(Ended(host, code if code >= 0 else 128 - code, code == -signal.SIGKILL))
+        return ended
+
+    def terminate(self) -> None:
+        """Ask every program to end, as a container's first process is asked."""
+        for _, process in self.running.values():
+            process.send_signal(signal.SIGTERM)
+
+
+def kill_all() -> None:
+    """Kill every process of the job but this one, its operator, and return when they are gone."""
+    if os.getpid() != 1:
+        # Without process numbers of its own, a job's processes are those below its operator.
+        from launcher.backends.local.processes import kill_descendants
+
+        kill_descendants()
+        return
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            os.kill(-1, signal.SIGKILL)  # everybody with numbers of this namespace
+        except ProcessLookupError:
+            return
+        if not _reaped():
+            time.sleep(_KILL_POLL_S)
+
+
+def _reaped() -> bool:
+    """Collect children that have ended; return whether there was one."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+def _with_parent(words: Sequence[str]) -> list[str]:
+    """Return the words of a program that ends with this process; where this is process 1, the kernel sees to it."""
+    return [*words] if os.getpid() == 1 else ["setpriv", "--pdeathsig", "KILL", *words]
+
+
+def _private(host: Host, words: Sequence[str], feeds: Sequence[Feed]) -> list[str]:
+    """Return the words that give a program its host's namespaces first."""
+    mounts = [("ro", *mount) for feed in feeds for mount in feed.mounts]
+    mounts += [("rw", *mount) for feed in feeds for mount in feed.writable_mounts]
+    places = [str(word) for mount in mounts for word in mount]
+    script = ["sh", str(_SCRIPT), host.name, str(host.folder), *places]
+    return ["unshare", "--mount", "--uts", *script, "--", *words]
+
+
+def _linked(host: Host, feeds: Sequence[Feed]) -> Path:
+    """Let links stand for mounts; return where the program starts."""
+    for feed in feeds:
+        for source, name in (*feed.mounts, *feed.writable_mounts):
+            place = host.data_dir / name
+            place.rmdir()
+            place.symlink_to(source)
+    return host.real("/opt/ml/code")

@@ -1,0 +1,338 @@
+"""The life of a training job on this machine: data in, programs, output; stopped, timed and tried again.
+
+Source: Amazon SageMaker API, StoppingCondition, RetryStrategy, StopTrainingJob, DescribeTrainingJob.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from launcher.backends.sagemaker_local import artefacts, program, variables
+from launcher.backends.sagemaker_local.channels import Feed, Place, channels_of, input_data_config, prepare
+from launcher.backends.sagemaker_local.enter import ENV_HOSTS_DIR
+from launcher.backends.sagemaker_local.hosts import Ended, Fleet, kill_all
+from launcher.backends.sagemaker_local.interrupts import Interrupts
+from launcher.backends.sagemaker_local.isolation import Isolation
+from launcher.backends.sagemaker_local.objects import Stores
+from launcher.backends.sagemaker_local.optml import Host, hosts, lay_out
+from launcher.backends.sagemaker_local.record import LOG_DIR, Record
+from launcher.backends.sagemaker_local.sync import Sync, Syncing, kept
+from launcher.common.problems import ProblemsFound
+from launcher.model.parallelism.ranks import host_names
+
+HOSTS_DIR = "hosts"
+"""Folder of the run folder that holds each host's /opt/ml. It goes when the job ends, as instances do."""
+
+EXIT_STOPPED = 130
+"""Exit status of the operator of a job that was stopped."""
+
+_INTERNAL = "InternalServerError: {} was lost"
+_LOOK_S = 0.25
+"""Between two looks at what tells of itself by no signal: channels, and the time."""
+_TAKE_BACK_S = 2.0
+"""What a store gets to take back what has come of an object, where somebody does not wait for it."""
+
+_log = logging.getLogger("job")
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a job is to do.
+
+    Args:
+        request: CreateTrainingJob.
+        arn: The job's.
+        region: The job's.
+        recipe: Files that the recipe's channel brings, and where it brings them from.
+        stores: Where its data is and its output goes.
+        run_dir: The job's folder on this machine.
+        isolation: How its hosts are kept apart.
+        patience_s: Between SIGTERM and SIGKILL.
+        sync_s: Between two looks at its checkpoints.
+    """
+
+    request: Mapping[str, Any]
+    arn: str
+    region: str
+    recipe: tuple[tuple[Path, str], ...]
+    stores: Stores
+    run_dir: Path
+    isolation: Isolation
+    patience_s: float
+    sync_s: float
+
+    @property
+    def hosts_dir(self) -> Path:
+        """Folder of the hosts' folders."""
+        return self.run_dir / HOSTS_DIR
+
+    @property
+    def max_runtime_s(self) -> float:
+        """How long the programs may run."""
+        return self.request["StoppingCondition"]["MaxRuntimeInSeconds"]
+
+    @property
+    def retries(self) -> int:
+        """How often a job whose host was lost is started again."""
+        return (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
+
+    @property
+    def note(self) -> str:
+        """How this machine differs from what the request asks for."""
+        isolated = self.request.get("EnableNetworkIsolation") and "no network is taken from the hosts"
+        image = self.request["AlgorithmSpecification"].get("TrainingImage")
+        image = image and f"what is installed here stands for {image}"
+        return "; ".join(filter(None, (self.isolation.note, isolated, image)))
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The job's hosts."""
+        resources = self.request["ResourceConfig"]
+        groups = resources.get("InstanceGroups") or [resources]
+        names = host_names(sum(group["InstanceCount"] for group in groups))
+        return hosts(resources, names, self.hosts_dir, is_private=self.isolation.is_private)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How an attempt ended.
+
+    Args:
+        secondary: The secondary status that a job ends with.
+        reason: Why it failed.
+        is_lost: Whether that was no fault of the program's.
+    """
+
+    secondary: str
+    reason: str = ""
+    is_lost: bool = False
+
+
+COMPLETED = End("Completed")
+
+
+class _GivenUp(BaseException):
+    """Somebody asked again while output went into its store: raised there, so that a store takes back what it has.
+
+    No exception that anything on the way would catch.
+    """
+
+
+@dataclass(slots=True)
+class Job:
+    """One training job.
+
+    Args:
+        orders: What it is to do.
+        record: What is told of it.
+        interrupts: Who wants it to stop.
+        lock: The lock of its run folder.
+        deadline: When its time is over, on the monotonic clock; None before it trains.
+    """
+
+    orders: Orders
+    record: Record
+    interrupts: Interrupts
+    lock: IO[bytes]
+    hosts: tuple[Host, ...] = field(init=False)
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        self.hosts = self.orders.hosts
+
+    def run(self) -> str:
+        """Run the job to its end; return its last secondary status."""
+        note = self.orders.note
+        for number in range(self.orders.retries + 1):
+            self.record.enter("Starting", note)
+            end = self._attempt(number)
+            if not end.is_lost:
+                break
+            note = f"again: {end.reason}"
+            _log.info("%s", end.reason)
+        shutil.rmtree(self.orders.hosts_dir, ignore_errors=True)
+        if end.reason:
+            self.record.fail(end.reason)
+        self.record.enter(end.secondary)
+        return end.secondary
+
+    def _attempt(self, number: int) -> End:
+        """Run the job's programs once, from fresh hosts to their output in its store."""
+        shutil.rmtree(self.orders.hosts_dir, ignore_errors=True)
+        feeds: dict[str, list[Feed]] = {}
+        syncing = None
+        try:
+            self.record.enter("Downloading")
+            with self.interrupts.at_once(self._end_at_once):
+                syncs = self._download(feeds)
+            syncing = Syncing(syncs, self.orders.sync_s)
+            end = self._train(number, feeds)
+        except (ProblemsFound, OSError) as error:
+            end = End("Failed", _client_error(error))
+        finally:
+            for feed in _all(feeds):
+                feed.close()
+            kill_all()
+        if syncing is None:
+            return end
+        return self._upload(end, syncing, is_repeated=end.is_lost and number < self.orders.retries)
+
+    def _download(self, feeds: dict[str, list[Feed]]) -> list[Sync]:
+        """Give every host its folders, channels and checkpoints; return what is to be kept from now on."""
+        request, stores = self.orders.request, self.orders.stores
+        for source, uri in self.orders.recipe:
+            stores.put(source, uri)
+        mode = request["AlgorithmSpecification"]["TrainingInputMode"]
+        channels = request.get("InputDataConfig") or ()
+        for host in self.hosts:
+            place = Place(host.data_dir, host.name, tuple(each.name for each in self.hosts), self._groups())
+            own = channels_of(channels, place)
+            lay_out(host, self.hosts, request, input_data_config(own, mode))
+            program.bring_code(request, host)
+            feeds[host.name] = prepare(channels, mode, place, stores)
+        syncs = [Sync(each, self.hosts, stores, self.orders.hosts_dir) for each in kept(request)]
+        for sync in syncs:
+            sync.bring()
+        return syncs
+
+    def _end_at_once(self) -> NoReturn:
+        """End the job, of which nothing runs yet."""
+        self.record.enter("Stopped")
+        _exit()
+
+    def _give_up(self, end: End) -> NoReturn:
+        """End the job while its output is put: what is not whole in its store is taken back, if that is quick."""
+        if end.reason:
+            self.record.fail(end.reason)
+        self.record.enter("Stopped" if end is COMPLETED else end.secondary, "what was not whole was not kept")
+        signal.signal(signal.SIGALRM, lambda _signum, _frame: _exit())
+        signal.setitimer(signal.ITIMER_REAL, _TAKE_BACK_S)  # a store that does not answer is not waited for
+        raise _GivenUp
+
+    def _groups(self) -> dict[str, tuple[str, ...]]:
+        """Return the hosts of each instance group; none where the request has no groups."""
+        found: dict[str, tuple[str, ...]] = {}
+        for host in self.hosts if "InstanceGroups" in self.orders.request["ResourceConfig"] else ():
+            found[host.group] = (*found.get(host.group, ()), host.name)
+        return found
+
+    def _train(self, number: int, feeds: Mapping[str, Sequence[Feed]]) -> End:
+        """Run the programs until they have ended or have to."""
+        self.record.enter("Training", "; ".join(sorted({feed.note for feed in _all(feeds) if feed.note})))
+        if self.deadline is None:
+            self.deadline = time.monotonic() + self.orders.max_runtime_s
+        fleet = Fleet(self.orders.run_dir / LOG_DIR, number, self.lock)
+        for feed in _all(feeds):
+            feed.start()
+        # The first host last: where mpirun starts there, the others are to be found.
+        for host in reversed(self.hosts):
+            words = program.words(self.orders.request, self.hosts, host)
+            fleet.start(host, words, self._environment(host), feeds[host.name])
+        while not (end := self._verdict(fleet, feeds)):
+            if self.interrupts.count or time.monotonic() >= self.deadline:
+                return self._stop(fleet)
+            self.interrupts.rest(min(_LOOK_S, self.deadline - time.monotonic()))
+        return end
+
+    def _environment(self, host: Host) -> dict[str, str]:
+        """Return the variables of a host's program."""
+        orders = self.orders
+        found = variables.of_job(orders.request, orders.arn, orders.region, orders.stores.endpoint, self.hosts, host)
+        if program.is_mpi(orders.request):
+            found |= variables.toolkit(orders.request, self.hosts, host)
+            found |= program.mpi_variables() | {ENV_HOSTS_DIR: str(orders.hosts_dir)}
+        return found
+
+    def _verdict(self, fleet: Fleet, feeds: Mapping[str, Sequence[Feed]]) -> End | None:
+        """Return how the attempt ended, None while it goes on."""
+        ended = fleet.collect()
+        # Where one host is lost, the others' programs fail for it.
+        failed = sorted((each for each in ended if each.code), key=lambda each: not each.is_lost)
+        if failed:
+            return _failed(failed, self.hosts)
+        problem = next((feed.problem for feed in _all(feeds) if feed.problem), None)
+        if problem:
+            return End("Failed", _client_error(ProblemsFound((problem,))))
+        is_mpi = program.is_mpi(self.orders.request)
+        if not fleet.running or (is_mpi and any(each.host is self.hosts[0] for each in ended)):
+            return COMPLETED
+        return None
+
+    def _stop(self, fleet: Fleet) -> End:
+        """Ask the programs to end, and wait as long as SageMaker does, or until somebody asks again."""
+        asked = self.interrupts.count
+        self.record.enter("Stopping")
+        fleet.terminate()
+        kill_at = time.monotonic() + self.orders.patience_s
+        while fleet.running and self.interrupts.count == asked and (left := kill_at - time.monotonic()) > 0:
+            self.interrupts.rest(left)
+            fleet.collect()
+        return End("Stopped" if asked else "MaxRuntimeExceeded")
+
+    def _upload(self, end: End, syncing: Syncing, *, is_repeated: bool) -> End:
+        """Put the output into its store, whichever way the programs ended; return how the attempt ended then.
+
+        Args:
+            end: How the programs ended.
+            syncing: What keeps checkpoints, which come first.
+            is_repeated: Whether another attempt follows, whose output is the job's.
+        """
+        self.record.enter("Uploading")
+        try:
+            # The first wish is StopTrainingJob's, which keeps the output.
+            with self.interrupts.at_once(lambda: self._give_up(end), max(1, self.interrupts.count)):
+                notes, faults = self._put(syncing, is_repeated=is_repeated)
+        except _GivenUp:
+            _exit()
+        for note in notes:
+            _log.warning("%s", note)
+        self.record.leave_out(notes)
+        if faults:
+            return End("Failed", end.reason or "; ".join(faults))
+        if end is COMPLETED:
+            uri = artefacts.model_uri(self.orders.request)
+            self.record.fields["ModelArtifacts"] = {"S3ModelArtifacts": uri}
+        return end
+
+    def _put(self, syncing: Syncing, *, is_repeated: bool) -> tuple[list[str], list[str]]:
+        """Put checkpoints and output into their stores; return what is to be told, and what was refused."""
+        orders, notes, faults = self.orders, [], []
+        steps = [syncing.finish]
+        if not is_repeated:
+            steps.append(lambda: artefacts.publish(orders.request, self.hosts, orders.stores, orders.hosts_dir))
+        for step in steps:  # what one store refuses does not keep another from its part
+            try:
+                notes += step()
+            except (ProblemsFound, OSError) as error:
+                faults.append(_client_error(error))
+        return notes, faults
+
+
+def _exit() -> NoReturn:
+    """End this process, and with it all that is left of its job."""
+    logging.shutdown()
+    os._exit(EXIT_STOPPED)
+
+
+def _failed(failed: Sequence[Ended], hosts: Sequence[Host]) -> End:
+    """Return why an attempt failed: a lost host, else what one has written, those that failed first."""
+    first = failed[0]
+    if first.is_lost:
+        return End("Failed", _INTERNAL.format(first.host.name), is_lost=True)
+    return End("Failed", artefacts.failure_reason((*(each.host for each in failed), *hosts), first.code))
+
+
+def _client_error(error: ProblemsFound | OSError) -> str:
+    """Return what keeps a job from its data, or its output from its place, as a FailureReason."""
+    text = "; ".join(f"{p.path}: {p.message}" for p in error.problems) if isinstance(error, ProblemsFound) else error
+    return f"ClientError: {text}"
+
+
+def _all(feeds: Mapping[str, Sequence[Feed]]) -> Iterable[Feed]:
+    return (feed for each in feeds.values() for feed in each)

@@ -1,0 +1,176 @@
+"""What a channel consists of: the objects below a prefix, those of a manifest, or the lines of an augmented one.
+
+Source: Amazon SageMaker API 2017-07-24, S3DataSource and ShuffleConfig; Amazon SageMaker AI Developer Guide,
+Augmented Manifest Files for Training Jobs.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from launcher.backends.sagemaker_local.objects import Object, Stores
+from launcher.common.problems import Problem, ProblemsFound, fail
+
+Piece: TypeAlias = Object | bytes
+"""What is streamed as one: an object's bytes, or a value of an augmented manifest."""
+
+_MOST_SHOWN = 10
+_REFERENCE = "-ref"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is kept together when a channel is shared out or shuffled: an object, or a line of an augmented manifest.
+
+    Args:
+        path: Its file's, below the channel's folder; "" for a line, which is no file.
+        pieces: What is streamed of it, in order.
+    """
+
+    path: str
+    pieces: tuple[Piece, ...]
+
+
+def read(source: Mapping[str, Any], stores: Stores) -> list[Entry]:
+    """Return what an S3DataSource of a request names, in its order.
+
+    Raises:
+        ProblemsFound: Everything that is wrong with it.
+    """
+    kind, uri = source["S3DataType"], source["S3Uri"]
+    if kind == "ManifestFile":
+        return _manifest(uri, stores)
+    if kind == "AugmentedManifestFile":
+        return _augmented(uri, source["AttributeNames"], stores)
+    if kind != "S3Prefix":
+        raise fail("E423", uri, f"{kind} is read by AWS's own algorithms only", allowed="S3Prefix or a manifest")
+    entries = [Entry(_path_below(uri, found.uri), (found,)) for found in stores.list(uri)]
+    if not entries:
+        raise fail("E420", uri, "no object begins with this")
+    return entries
+
+
+def share(entries: Sequence[Entry], index: int, count: int, seed: int | None, epoch: int) -> list[Entry]:
+    """Return one host's part of the entries, shuffled where there is a seed: differently in each epoch.
+
+    Args:
+        entries: All of them, in an order that is the same on every host.
+        index: The host's, from 0.
+        count: Hosts that share them; 1 gives them all.
+        seed: ShuffleConfig's; None leaves the order.
+        epoch: From 0.
+    """
+    found = list(entries)
+    if seed is not None:
+        random.Random(f"{seed} {epoch}").shuffle(found)
+    return found[index::count]
+
+
+def path_problems(entries: Sequence[Entry]) -> Iterator[Problem]:
+    """Yield why entries cannot be files side by side: paths that leave the folder, or that two of them need."""
+    taken: dict[str, str] = {}
+    for entry in entries:
+        (found,) = entry.pieces
+        uri = found.uri
+        if _is_outside(entry.path):
+            yield Problem("E422", uri, "is no path below a folder", value=entry.path)
+        elif taken.setdefault(entry.path, uri) != uri:
+            yield Problem("E422", uri, f"would be the same file as {taken[entry.path]}", value=entry.path)
+    folders = {folder for path in taken for folder in _folders(path)}
+    for path in sorted(folders & taken.keys()):
+        yield Problem("E422", taken[path], "is an object and a folder of others", value=path)
+
+
+def _is_outside(path: str) -> bool:
+    return "\0" in path or any(part in ("", ".", "..") for part in path.split("/"))
+
+
+def _folders(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _path_below(prefix: str, uri: str) -> str:
+    """Return an object's path below the folder that a prefix means.
+
+    The folder data/train of the prefix data/train is left out of the path; in data/train-2/x, where the prefix is a
+    part of a name, the whole name stays.
+    """
+    folder = prefix.rpartition("/")[0] + "/"
+    name = prefix.removeprefix(folder)
+    path = uri.removeprefix(folder)
+    return path.removeprefix(f"{name}/") if name else path
+
+
+def _manifest(uri: str, stores: Stores) -> list[Entry]:
+    """Return the objects of a manifest: [{"prefix": "s3://…"}, "key", …]."""
+    try:
+        with stores.open(uri) as stream:
+            listed = json.load(stream)
+    except ValueError as error:
+        raise fail("E423", uri, f"is no JSON: {error}") from error
+    allowed = '[{"prefix": "s3://bucket/folder/"}, "key", …]'
+    if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
+        raise fail("E423", uri, "is no list that begins with a prefix", allowed=allowed)
+    prefix, keys = listed[0].get("prefix"), listed[1:]
+    if list(listed[0]) != ["prefix"] or not isinstance(prefix, str) or not prefix:
+        raise fail("E423", uri, "has no prefix", value=listed[0], allowed=allowed)
+    wrong = [key for key in keys if not isinstance(key, str)]
+    if wrong or not keys:
+        message = "lists something that is no key" if wrong else "lists no object"
+        raise fail("E423", uri, message, value=wrong[:1] or None, allowed=allowed)
+    there = {found.uri: found for found in stores.list(prefix)}
+    missing = [key for key in keys if prefix + key not in there]
+    if missing:
+        raise ProblemsFound(tuple(_missing(prefix, missing, uri)))
+    return [Entry(key.lstrip("/"), (there[prefix + key],)) for key in keys]
+
+
+def _missing(prefix: str, keys: Sequence[str], uri: str) -> Iterator[Problem]:
+    for key in keys[:_MOST_SHOWN]:
+        yield Problem("E420", prefix + key, "is not there", where=uri)
+    if len(keys) > _MOST_SHOWN:
+        yield Problem("E420", uri, f"lists {len(keys) - _MOST_SHOWN} more objects that are not there")
+
+
+def _augmented(uri: str, names: Sequence[str], stores: Stores) -> list[Entry]:
+    """Return the lines of an augmented manifest: the chosen attributes of each, references by what they refer to."""
+    entries, problems = [], []
+    with stores.open(uri) as stream:
+        lines = stream.read().splitlines()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+            entries.append(Entry("", tuple(_piece(found, name) for name in names)))
+        except (ValueError, TypeError, KeyError) as error:
+            problems.append(Problem("E423", uri, f"line {number}: {_reason(error)}"))
+    if problems:
+        raise ProblemsFound(tuple(problems[:_MOST_SHOWN]))
+    if not entries:
+        raise fail("E423", uri, "has no line")
+    return entries
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"has no attribute {error}"
+    return "is no JSON object" if isinstance(error, TypeError) else str(error)
+
+
+def _piece(line: Mapping[str, Any], name: str) -> Piece:
+    """Return an attribute's piece: texts as they are, other values as JSON.
+
+    Raises:
+        KeyError: The line has no such attribute.
+        ValueError: A reference is none.
+    """
+    value = line[name]
+    if name.endswith(_REFERENCE):
+        if not isinstance(value, str) or "://" not in value:
+            raise ValueError(f"{name} refers to no object: {value!r}")
+        return Object(value, -1)
+    return (value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))).encode()

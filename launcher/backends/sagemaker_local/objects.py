@@ -1,0 +1,306 @@
+"""Objects in S3 and on this machine, by URI. URIs are read as they stand: S3 encodes nothing in them.
+
+A folder of this machine is listed as S3 lists: the prefix file:///data/train means /data/train/… and /data/train-2.
+"""
+
+import io
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from launcher.backends.sagemaker.client import Connection, Refused, client, connect, problem
+from launcher.backends.sagemaker_local import files
+from launcher.common.problems import ProblemsFound, fail
+
+FILE, S3 = "file://", "s3://"
+
+_THREADS = 16
+"""Requests at once: one object of S3 takes tens of milliseconds to begin."""
+
+_COPIERS = 2
+"""Files copied at once, of those on this machine."""
+
+_BATCH = 128
+"""Files that one of them copies before it looks whether to go on."""
+
+_SMALL_BYTES = 8 << 20
+"""Objects up to this size come in one request, larger ones in parts. Source: boto3, TransferConfig."""
+
+_ATTEMPTS = 5
+_CONNECT_TIMEOUT_S = 5
+_ABSENT = ("404", "NoSuchKey", "NoSuchBucket", "NotFound")
+"""Source: Amazon S3, Error responses; a HEAD has no body, so its code is the status."""
+
+_REGION_OF_OTHERS = "us-east-1"
+"""Region told to a server that is not AWS, which mostly ignores it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object of a store.
+
+    Args:
+        uri: Where it is: s3://bucket/key or file:///path.
+        size: Bytes.
+    """
+
+    uri: str
+    size: int
+
+
+@dataclass(slots=True)
+class Stores:
+    """Object stores by scheme: s3:// through boto3's usual credentials, and file:// for folders of this machine.
+
+    Args:
+        endpoint: Where S3 answers; None is AWS.
+        region: S3's region; None is that of the user's AWS configuration.
+        file_systems: Where file systems lie on this machine: by `fs-…`, or by `fs-…/folder`.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    file_systems: Mapping[str, str] = field(default_factory=dict)
+    _connection: Connection | None = None
+
+    def list(self, uri: str) -> Iterator[Object]:
+        """Yield the objects whose URI begins with a prefix, sorted by key; folders are none.
+
+        Raises:
+            ProblemsFound: The store refuses.
+        """
+        with _told(uri):
+            if (path := _local(uri)) is not None:
+                for found, size in files.beginning_with(path):
+                    yield Object(FILE + found, size)
+                return
+            bucket, prefix = _place(uri)
+            more: dict[str, Any] = {}
+            while more is not None:
+                page = self._s3().call("s3", "list_objects_v2", Bucket=bucket, Prefix=prefix, **more)
+                for each in page.get("Contents", ()):
+                    if not each["Key"].endswith("/"):
+                        yield Object(f"{S3}{bucket}/{each['Key']}", each["Size"])
+                token = page.get("NextContinuationToken")
+                more = {"ContinuationToken": token} if token else None
+
+    def fetch(self, uri: str, path: Path) -> None:
+        """Copy an object to a file, whose folder is made where it is missing.
+
+        Raises:
+            ProblemsFound: There is no such object, or the store refuses.
+        """
+        with _told(uri):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if (source := _local(uri)) is not None:
+                files.copy(source, str(path))
+            else:
+                self._transfer("download_file", uri, path)
+
+    def fetch_all(self, wanted: Iterable[tuple[Object, str | Path]]) -> None:
+        """Copy objects to files, many at a time.
+
+        Raises:
+            ProblemsFound: What kept the first one; others may have been copied.
+        """
+        wanted = [(found, os.fspath(path)) for found, path in wanted]
+        for folder in sorted({path.rpartition("/")[0] for _, path in wanted}):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        here, small = [], []
+        for found, path in wanted:
+            if found.size > _SMALL_BYTES:
+                self.fetch(found.uri, Path(path))
+            else:
+                (small if found.uri.startswith(S3) else here).append((found.uri, path))
+        if small:
+            self._s3()
+        pool = ThreadPoolExecutor(_THREADS if small else _COPIERS)
+        try:
+            begun = [pool.submit(self._fetch_at_once, *each) for each in small]
+            begun += [pool.submit(self._copy, here[at : at + _BATCH]) for at in range(0, len(here), _BATCH)]
+            for done in begun:
+                done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def open(self, uri: str, offset: int = 0, count: int | None = None) -> BinaryIO:
+        """Return an object's bytes, from `offset` on, as a stream to be closed.
+
+        Of S3, at most `count` of them are asked for.
+
+        A stream of S3 goes on where it was when its connection is lost, as idle ones are.
+
+        Raises:
+            ProblemsFound: There is no such object, or the store refuses.
+        """
+        with _told(uri):
+            if (path := _local(uri)) is not None:
+                stream = files.open_regular(path)
+                if offset:
+                    stream.seek(offset)
+                return stream
+            return S3Stream(self._s3(), uri, offset, count)
+
+    def put(self, path: Path, uri: str) -> None:
+        """Copy a file to an object; it appears whole or not at all.
+
+        Raises:
+            ProblemsFound: The store refuses.
+        """
+        with _told(uri):
+            if (target := _local(uri)) is not None:
+                files.publish(str(path), target)
+            else:
+                self._transfer("upload_file", uri, path)
+
+    def folder(self, uri: str) -> Path | None:
+        """Return the folder of this machine that a URI with a slash at its end names; None for other URIs."""
+        path = _local(uri)
+        return Path(path) if path is not None and path.endswith("/") else None
+
+    def _copy(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """Copy files of this machine, 10,000 of them in the time that cp takes."""
+        for uri, path in wanted:
+            try:
+                files.copy(_local(uri), path)
+            except OSError as error:
+                raise _refused(error, uri) from error
+
+    def _fetch_at_once(self, uri: str, path: str) -> None:
+        with self.open(uri) as stream, _told(uri), open(path, "wb") as target:
+            shutil.copyfileobj(stream, target, 1 << 20)
+
+    def _transfer(self, operation: str, uri: str, path: Path) -> None:
+        """Move an object in parts; S3 shows it when all have come, and boto3 names the file likewise."""
+        from boto3.exceptions import Boto3Error
+
+        bucket, key = _place(uri)
+        try:
+            self._s3().call("s3", operation, Bucket=bucket, Key=key, Filename=str(path))
+        except Boto3Error as error:
+            raise fail("E421", uri, str(error)) from error
+
+    def _s3(self) -> Connection:
+        """Return the connection to S3; threads share it."""
+        if self._connection is None:
+            made = connect(self.region or (_REGION_OF_OTHERS if self.endpoint else None))
+            from botocore.config import Config
+
+            config = Config(
+                retries={"mode": "standard", "max_attempts": _ATTEMPTS},
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                max_pool_connections=4 * _THREADS,
+            )
+            found = client(made.session, "s3", config, self.endpoint)
+            self._connection = Connection(made.region, made.session, {"s3": found})
+        return self._connection
+
+
+class S3Stream(io.RawIOBase):
+    """An object of S3, read from where it stopped when its connection was lost. Its `size` is the whole object's.
+
+    Args:
+        connection: The service.
+        uri: The object's.
+        offset: Where to begin, in bytes.
+        count: How many bytes to ask for at most; None asks for all.
+    """
+
+    def __init__(self, connection: Connection, uri: str, offset: int = 0, count: int | None = None):
+        super().__init__()
+        self._connection, self._uri, self._offset = connection, uri, offset
+        self._last = "" if count is None else str(offset + count - 1)
+        self._tag: str | None = None
+        self.size = 0
+        self._body = self._opened()
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read up to the buffer's size; 0 at the end.
+
+        Raises:
+            ProblemsFound: The connection was lost too often, or the object changed meanwhile.
+        """
+        from botocore.exceptions import BotoCoreError
+
+        for _ in range(_ATTEMPTS):
+            try:
+                data = self._body.read(len(buffer))
+            except (BotoCoreError, OSError):
+                with _told(self._uri):
+                    self._body = self._opened()
+                continue
+            buffer[: len(data)] = data
+            self._offset += len(data)
+            return len(data)
+        raise fail("E421", self._uri, f"its connection was lost {_ATTEMPTS} times at byte {self._offset}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        if not self.closed:
+            self._body.close()
+        super().close()
+
+    def _opened(self) -> Any:
+        bucket, key = _place(self._uri)
+        is_part = self._offset or self._last
+        rest: dict[str, str] = {"Range": f"bytes={self._offset}-{self._last}"} if is_part else {}
+        if self._tag:
+            rest["IfMatch"] = self._tag
+        found = self._connection.call("s3", "get_object", Bucket=bucket, Key=key, **rest)
+        self._tag, self.size = found["ETag"], self._offset + found["ContentLength"]
+        return found["Body"]
+
+
+def _local(uri: str) -> str | None:
+    """Return the path of a file:// URI; None for one of S3.
+
+    Raises:
+        ProblemsFound: It is neither.
+    """
+    if uri.startswith(S3):
+        return None
+    if not uri.startswith(f"{FILE}/"):
+        raise fail("E421", uri, "is in no store that is known here", allowed="s3://bucket/key or file:///path")
+    return uri.removeprefix(FILE)
+
+
+def _place(uri: str) -> tuple[str, str]:
+    """Return bucket and key of a URI of S3."""
+    bucket, _, key = uri.removeprefix(S3).partition("/")
+    return bucket, key
+
+
+@contextmanager
+def _told(uri: str) -> Iterator[None]:
+    """Let what a store refuses within the block be a Problem about the URI.
+
+    Raises:
+        ProblemsFound: It refused.
+    """
+    try:
+        yield
+    except Refused as error:
+        if error.code in _ABSENT:
+            raise fail("E420", uri, f"is not there: {error.message}") from error
+        raise ProblemsFound((problem(error, uri),)) from error
+    except OSError as error:
+        raise _refused(error, uri) from error
+    except UnicodeEncodeError as error:
+        raise fail("E421", uri, "is no UTF-8, which keys of S3 are", value=ascii(uri)) from error
+
+
+def _refused(error: OSError, uri: str) -> ProblemsFound:
+    """Return what the system says about a URI, as a Problem."""
+    if isinstance(error, FileNotFoundError):
+        return fail("E420", uri, "is not there")
+    named = f" ({error.filename})" if error.filename else ""
+    return fail("E421", uri, f"{error.strerror or error}{named}")

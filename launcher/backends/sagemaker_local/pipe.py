@@ -1,0 +1,369 @@
+"""Pipe mode: a channel as one FIFO an epoch, `<channel>_0` first; the next appears when the last is closed.
+
+Source: How Amazon SageMaker Provides Training Information, Pipe mode; Amazon SageMaker API 2017-07-24, Channel.
+"""
+
+import contextlib
+import errno
+import fcntl
+import gzip
+import io
+import os
+import select
+import struct
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.sagemaker_local import inotify
+from launcher.backends.sagemaker_local.manifests import Entry, Piece
+from launcher.backends.sagemaker_local.objects import S3, S3Stream, Stores
+from launcher.common.problems import Problem, ProblemsFound, fail
+
+_PIPE_BYTES = 1 << 20
+"""Capacity of a FIFO: what anyone may ask for. Source: pipe(7), /proc/sys/fs/pipe-max-size."""
+
+_CHUNK_BYTES = 1 << 20
+_GATHERED_BYTES = 1 << 18
+_SMALL_BYTES = 1 << 16
+"""Files up to the second are gathered up to the first."""
+
+_AHEAD = 8
+"""Objects of S3 that are requested before their turn."""
+
+_CLOSE_TIMEOUT_S = 5.0
+
+_MAGIC = 0xCED7230A
+_MOST_BYTES = (1 << 29) - 1
+"""What begins a record, and what its length has 29 bits for. Source: Apache MXNet, dmlc/recordio.h."""
+
+
+class _Ended(Exception):
+    """The writer was told to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a channel's objects are streamed.
+
+    Args:
+        is_gzip: Whether they are unpacked.
+        is_recordio: Whether each is wrapped in a record.
+    """
+
+    is_gzip: bool = False
+    is_recordio: bool = False
+
+
+class Fifo:
+    """One epoch's FIFO, written without blocking. It appears when its writer is ready, and is gone after its reader.
+
+    Args:
+        path: Where.
+        wake_fd: Descriptor that becomes readable when the writer shall end.
+
+    Raises:
+        OSError: The system refuses.
+    """
+
+    def __init__(self, path: Path, wake_fd: int):
+        self.path, self._wake_fd = path, wake_fd
+        self._kept = bytearray()
+        hidden = path.with_name(f".{path.name}")
+        os.mkfifo(hidden)
+        # Opened both ways it waits for nobody, and a reader's open succeeds at once, which the watch tells of.
+        self._fd = os.open(hidden, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(PermissionError):
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            self._watch = inotify.Watch(str(hidden), inotify.OPENED)
+        except OSError:
+            os.close(self._fd)
+            hidden.unlink()
+            raise
+        hidden.rename(path)
+
+    def wait_for_reader(self) -> None:
+        """Return when somebody reads.
+
+        Raises:
+            _Ended: The writer shall end.
+        """
+        self._wait(self._watch.fd, select.POLLIN)
+        both, self._fd = self._fd, os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.close(both)
+        self._watch.change(str(self.path), inotify.READER_CLOSED)
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Write bytes, or keep a few until there are more: waking the reader costs more than to copy them.
+
+        Raises:
+            BrokenPipeError: Nobody reads any more.
+            _Ended: The writer shall end.
+        """
+        if len(self._kept) + len(data) > _GATHERED_BYTES:
+            self.flush()
+        if len(data) > _GATHERED_BYTES:
+            self._write(data)
+        else:
+            self._kept += data
+
+    def flush(self) -> None:
+        """Write what was kept; raises as `send` does."""
+        kept, self._kept = self._kept, bytearray()
+        self._write(kept)
+
+    def send_file(self, fd: int, count: int) -> int:
+        """Write up to `count` bytes of a file, many without copying them; return how many there were."""
+        if count <= _SMALL_BYTES:
+            data = os.pread(fd, count, 0)
+            self.send(data)
+            return len(data)
+        self.flush()
+        sent = 0
+        while sent < count:
+            try:
+                moved = os.sendfile(self._fd, fd, sent, count - sent)
+            except BlockingIOError:
+                self._wait(self._fd, select.POLLOUT)
+                continue
+            if not moved:
+                break
+            sent += moved
+        return sent
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._fd, left) :]
+            except BlockingIOError:
+                self._wait(self._fd, select.POLLOUT)
+
+    def end(self) -> None:
+        """Let the reader see the end, wait until it has closed, and remove the FIFO.
+
+        Raises:
+            _Ended: The writer shall end.
+        """
+        os.close(self._fd)
+        self._fd = -1
+        while self._is_read():
+            self._wait(self._watch.fd, select.POLLIN)
+            self._watch.forget()
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove it."""
+        for fd in (self._fd, self._watch.fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._watch.fd = -1
+        self.path.unlink(missing_ok=True)
+
+    def _is_read(self) -> bool:
+        """Tell whether somebody has it open: to write to a FIFO that nobody reads fails."""
+        try:
+            os.close(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno in (errno.ENXIO, errno.ENOENT):
+                return False
+            raise
+        return True
+
+    def _wait(self, fd: int, events: int) -> None:
+        poller = select.poll()
+        poller.register(fd, events)
+        poller.register(self._wake_fd, select.POLLIN)
+        if any(ready == self._wake_fd for ready, _ in poller.poll()):
+            raise _Ended
+
+
+class Writer(threading.Thread):
+    """Writes a channel's epochs for as long as somebody reads them.
+
+    Args:
+        stem: The FIFOs' path without the epoch.
+        epochs: What there is to stream in an epoch.
+        form: How.
+        stores: Where the objects are.
+    """
+
+    def __init__(self, stem: Path, epochs: Callable[[int], Sequence[Entry]], form: Form, stores: Stores):
+        super().__init__(name=f"pipe {stem.name}", daemon=True)
+        self.problem: Problem | None = None
+        self._stem, self._epochs, self._form, self._stores = stem, epochs, form, stores
+        self._wake_fd = -1
+        self._reading = stem.name
+        self._fifo: Fifo | None = None
+
+    def start(self) -> None:
+        """Begin with epoch 0, whose FIFO is there when this returns.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._fifo = Fifo(self._path(0), self._wake_fd)
+        super().start()
+
+    def run(self) -> None:
+        """Write epoch after epoch; one that cannot be read stays open, so that it does not look like its end."""
+        epoch = 0
+        try:
+            while True:
+                self._write(epoch)
+                epoch += 1
+                self._fifo = Fifo(self._path(epoch), self._wake_fd)
+        except _Ended:
+            pass
+        except ProblemsFound as error:
+            self._hold(error.problems[0])
+        except (OSError, EOFError, zlib.error) as error:
+            self._hold(Problem("E425", self._reading, f"cannot be streamed: {error}"))
+        finally:
+            self._fifo.remove()
+
+    def close(self) -> None:
+        """End the writer and remove its FIFO. One that waits for S3 ends when that answers or gives up."""
+        if self._wake_fd < 0:
+            return
+        os.eventfd_write(self._wake_fd, 1)
+        if self.ident:
+            self.join(_CLOSE_TIMEOUT_S)
+        if not self.is_alive():
+            os.close(self._wake_fd)
+            self._wake_fd = -1
+
+    def _path(self, epoch: int) -> Path:
+        return self._stem.with_name(f"{self._stem.name}_{epoch}")
+
+    def _hold(self, problem: Problem) -> None:
+        self.problem = problem
+        poller = select.poll()
+        poller.register(self._wake_fd, select.POLLIN)
+        poller.poll()
+
+    def _write(self, epoch: int) -> None:
+        self._fifo.wait_for_reader()
+        with contextlib.suppress(BrokenPipeError), contextlib.closing(self._opened(epoch)) as opened:
+            for uri, found in opened:
+                self._reading = uri
+                if isinstance(found, bytes):
+                    self._send_record(len(found), lambda data=found: self._fifo.send(data))
+                else:
+                    with found:
+                        self._send_object(found)
+            self._fifo.flush()
+        self._fifo.end()
+
+    def _opened(self, epoch: int) -> Iterator[tuple[str, Any]]:
+        """Yield each piece of an epoch: its name, and its bytes or a stream; those of S3 are asked for early."""
+        pieces = (piece for entry in self._epochs(epoch) for piece in entry.pieces)
+        waiting: deque[tuple[str, Any]] = deque()
+        pool = ThreadPoolExecutor(_AHEAD)
+        try:
+            for piece in pieces:
+                waiting.append(self._begun(piece, pool))
+                if len(waiting) > _AHEAD or not isinstance(waiting[0][1], Future):
+                    yield self._finished(waiting.popleft())
+            while waiting:
+                yield self._finished(waiting.popleft())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for _, begun in waiting:
+                if isinstance(begun, Future):
+                    begun.add_done_callback(_close_result)
+                elif not isinstance(begun, bytes):
+                    begun.close()
+
+    def _begun(self, piece: Piece, pool: ThreadPoolExecutor) -> tuple[str, Any]:
+        if isinstance(piece, bytes):
+            return self._stem.name, piece
+        if piece.uri.startswith(S3):
+            return piece.uri, pool.submit(self._stores.open, piece.uri)
+        return piece.uri, self._stores.open(piece.uri)
+
+    def _finished(self, begun: tuple[str, Any]) -> tuple[str, Any]:
+        """Return a piece when it is there; the reader is not kept waiting for those before it."""
+        uri, found = begun
+        if not isinstance(found, Future):
+            return begun
+        if not found.done():
+            self._fifo.flush()
+        return uri, found.result()
+
+    def _send_object(self, stream: Any) -> None:
+        if not self._form.is_gzip:
+            size = _size(stream)
+            self._send_record(size, lambda: self._pour(stream, size))
+            return
+        with gzip.GzipFile(fileobj=io.BufferedReader(stream, _CHUNK_BYTES)) as unpacked:
+            if not self._form.is_recordio:
+                self._copy(unpacked)
+                return
+            with _unpacked(unpacked, self._reading) as whole:
+                size = os.fstat(whole.fileno()).st_size
+                self._send_record(size, lambda: self._pour(whole, size))
+
+    def _send_record(self, size: int, send: Callable[[], Any]) -> None:
+        """Send a piece, in a record where that is wanted.
+
+        A record's bytes are not searched for the magic number: who reads a FIFO cannot begin in its middle.
+
+        Source: dmlc/recordio.h: magic, three flag bits (0: whole) and length, bytes, padding to 4.
+        """
+        if not self._form.is_recordio:
+            send()
+            return
+        if size > _MOST_BYTES:
+            raise fail("E425", self._reading, "is too large for a record", value=size, allowed=f"{_MOST_BYTES} bytes")
+        self._fifo.send(struct.pack("<II", _MAGIC, size))
+        send()
+        self._fifo.send(bytes(-size % 4))
+
+    def _pour(self, stream: Any, size: int) -> None:
+        """Send a stream whose size is known."""
+        is_remote = isinstance(stream, S3Stream)
+        sent = self._copy(stream) if is_remote else self._fifo.send_file(stream.fileno(), size)
+        if sent != size:
+            raise fail("E425", self._reading, f"changed while it was streamed: {sent} of {size} bytes")
+
+    def _copy(self, stream: Any) -> int:
+        sent, buffer = 0, memoryview(bytearray(_CHUNK_BYTES))
+        while count := stream.readinto(buffer):
+            self._fifo.send(buffer[:count])
+            sent += count
+        return sent
+
+
+def _close_result(begun: Future) -> None:
+    """Close the stream that nobody waits for any more."""
+    if not begun.cancelled() and begun.exception() is None:
+        begun.result().close()
+
+
+def _size(stream: Any) -> int:
+    return stream.size if isinstance(stream, S3Stream) else os.fstat(stream.fileno()).st_size
+
+
+def _unpacked(stream: Any, uri: str) -> Any:
+    """Return a file in memory that holds what is unpacked, since a record begins with its length.
+
+    Raises:
+        ProblemsFound: It is too large for a record.
+    """
+    whole = os.fdopen(os.memfd_create("record", os.MFD_CLOEXEC), "w+b", buffering=0)
+    size = 0
+    while data := stream.read(_CHUNK_BYTES):
+        size += len(data)
+        if size > _MOST_BYTES:
+            whole.close()
+            raise fail("E425", uri, "unpacked, is too large for a record", allowed=f"{_MOST_BYTES} bytes")
+        whole.write(data)
+    return whole

@@ -1,0 +1,80 @@
+"""What a host runs: the container's own words, the image's `train`, or mpirun where the job starts by MPI.
+
+Source: Amazon SageMaker, How Amazon SageMaker Runs Your Training Image; sagemaker-training toolkit 5.1.4,
+entry_point.py and mpi.py.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.sagemaker_local import enter, variables
+from launcher.backends.sagemaker_local.optml import INTERFACE, OPT_ML, Host, resource_config
+from launcher.model.parallelism import mpi
+
+TRAIN = "train"
+"""The argument that an image is run with, and the toolkit's program."""
+
+CODE = f"{OPT_ML}/code"
+_REST = ("sleep", "infinity")
+"""Program of a host that mpirun reaches from the first one."""
+
+
+def is_mpi(request: Mapping[str, Any]) -> bool:
+    """Tell whether mpirun starts the job's program, from the first host on all."""
+    own = request["AlgorithmSpecification"].get("ContainerEntrypoint")
+    return not own and (request.get("HyperParameters") or {}).get("sagemaker_mpi_enabled") == "true"
+
+
+def words(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tuple[str, ...]:
+    """Return the words of a host's program."""
+    if is_mpi(request):
+        return _mpirun(request, hosts, host) if host is hosts[0] else _REST
+    algorithm = request["AlgorithmSpecification"]
+    found = [*(algorithm.get("ContainerEntrypoint") or (TRAIN,)), *(algorithm.get("ContainerArguments") or ())]
+    return tuple(host.mapped(word) for word in found)
+
+
+def bring_code(request: Mapping[str, Any], host: Host) -> None:
+    """Copy the script's folder into a host, for a program that the toolkit does not start.
+
+    Raises:
+        OSError: It is not there.
+    """
+    source = _parameter(request, "sagemaker_submit_directory")
+    if is_mpi(request) and source and not source.startswith(f"{OPT_ML}/"):
+        shutil.copytree(source, host.real(CODE), dirs_exist_ok=True, symlinks=True)
+
+
+def _mpirun(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> tuple[str, ...]:
+    processes = int(_parameter(request, "sagemaker_mpi_num_of_processes_per_host") or 1)
+    groups = resource_config(host, hosts)["instance_groups"]
+    run = mpi.MpiRun(
+        tuple(name for group in groups for name in group["hosts"]),
+        processes,
+        interface=INTERFACE,
+        custom_options=_parameter(request, "sagemaker_mpi_custom_mpi_options") or "",
+        exported=tuple(sorted({*variables.toolkit(request, hosts, host), *(request.get("Environment") or {})})),
+        mp_parameters=json.loads((request.get("HyperParameters") or {}).get("mp_parameters", "{}")),
+    )
+    script = Path(CODE, str(_parameter(request, "sagemaker_program")))
+    interpreter = (sys.executable,) if script.suffix == ".py" else ("/bin/sh",)
+    return mpi.command(run, (*interpreter, str(script), *variables.arguments(variables.decoded(request, host))))
+
+
+def mpi_variables() -> dict[str, str]:
+    """Return the variables by which mpirun reaches the other hosts. Source: OpenMPI FAQ, Tuning (OMPI_MCA_…)."""
+    return {"OMPI_MCA_plm_rsh_agent": f"{sys.executable} {enter.__file__}"}
+
+
+def _parameter(request: Mapping[str, Any], name: str) -> Any:
+    text = (request.get("HyperParameters") or {}).get(name)
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,94 @@
+"""The calls that follow a training job, answered from the run folder of a job on this machine."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.local.state import is_alive
+from launcher.backends.sagemaker.client import Refused
+from launcher.backends.sagemaker_local import record
+from launcher.common.problems import fail
+
+_MOST_BYTES = 1 << 20
+"""Bytes of a page of log lines. Source: GetLogEvents."""
+
+PID_FILE = "operator.pid"
+"""In the run folder: number of the process group that the operator is in, on this machine."""
+
+_AGAIN = "recipes launch <bundle> runs the job again"
+_DIED = "InternalServerError: the process that ran the job ended without a last word; see"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServices:
+    """SageMaker and CloudWatch Logs for one job.
+
+    Args:
+        run_dir: The job's run folder.
+    """
+
+    run_dir: Path
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Call an operation of a service, as boto3 names them.
+
+        Raises:
+            Refused: There is no such job or stream, or the job has ended.
+            ProblemsFound: The job's record is damaged (E414).
+        """
+        calls = {
+            "describe_training_job": self._describe,
+            "stop_training_job": self._stop,
+            "describe_log_streams": self._streams,
+            "get_log_events": self._events,
+        }
+        return calls[operation](arguments)
+
+    def _describe(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        # First the lock, then the file: what a dead operator has said is its last word.
+        is_running = is_alive(self.run_dir)
+        try:
+            found = record.read(self.run_dir)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            path = str(self.run_dir / record.DESCRIPTION_FILE)
+            raise fail("E414", path, "is damaged: the state of its job cannot be read", remedy=_AGAIN) from error
+        if found is None:
+            raise Refused("ResourceNotFound", f"{arguments['TrainingJobName']} was never started", 400)
+        if is_running or found["TrainingJobStatus"] in ("Completed", "Failed", "Stopped"):
+            return found
+        reason = f"{_DIED} {self.run_dir / record.OPERATOR_LOG}"
+        return found | {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": reason}
+
+    def _stop(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if not is_alive(self.run_dir):
+            raise Refused("ValidationException", f"{arguments['TrainingJobName']} has ended", 400)
+        group = int((self.run_dir / PID_FILE).read_text(encoding="ascii"))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGTERM)
+        return {}
+
+    def _streams(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        prefix = arguments["logStreamNamePrefix"]
+        logs = sorted((self.run_dir / record.LOG_DIR).glob("*.log"))
+        return {"logStreams": [{"logStreamName": f"{prefix}{path.stem}"} for path in logs]}
+
+    def _events(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return whole lines from where the token says; of a job that has ended, the last piece too."""
+        is_running = is_alive(self.run_dir)
+        name = arguments["logStreamName"].rpartition("/")[2]
+        offset = int(arguments.get("nextToken", 0))
+        with (self.run_dir / record.LOG_DIR / f"{name}.log").open("rb") as file:
+            file.seek(offset)
+            read = file.read(_MOST_BYTES)
+        is_partial = is_running and len(read) < _MOST_BYTES
+        end = read.rfind(b"\n") + 1
+        page = read[:end] if end or is_partial else read
+        if not is_running and len(read) < _MOST_BYTES:
+            page = read
+        text = page.decode(errors="replace")
+        lines = text.removesuffix("\n").split("\n") if text else []
+        return {"events": [{"message": line} for line in lines], "nextForwardToken": str(offset + len(page))}

@@ -1,0 +1,191 @@
+"""Folders that are kept in a store while the job runs: checkpoints, both ways, and TensorBoard's logs, one way.
+
+Source: Amazon SageMaker API, CheckpointConfig, TensorBoardOutputConfig; SageMaker AI, Checkpoints in SageMaker AI.
+"""
+
+import logging
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.sagemaker import default_values
+from launcher.backends.sagemaker_local.manifests import Entry, path_problems
+from launcher.backends.sagemaker_local.objects import Stores
+from launcher.backends.sagemaker_local.optml import Host
+from launcher.common.problems import ProblemsFound
+
+INTERVAL_S = 2.0
+"""Between two looks at the folders. SageMaker does not say how often it looks."""
+
+_log = logging.getLogger("sync")
+
+_Seen = tuple[int, int]
+"""Size in bytes and time of change in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A folder of every host that a store keeps.
+
+    Args:
+        path: Below /opt/ml.
+        uri: The store's folder.
+        is_brought: Whether a host that starts gets what the store has.
+    """
+
+    path: str
+    uri: str
+    is_brought: bool
+
+
+def kept(request: Mapping[str, Any]) -> list[Kept]:
+    """Return the folders that a request wants kept."""
+    found = []
+    if config := request.get("CheckpointConfig"):
+        found.append(
+            Kept(
+                config.get("LocalPath") or default_values.CHECKPOINTS,
+                f"{config['S3Uri'].rstrip('/')}/",
+                is_brought=True,
+            )
+        )
+    if config := request.get("TensorBoardOutputConfig"):
+        uri = f"{config['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/tensorboard-output/"
+        found.append(Kept(config.get("LocalPath") or default_values.TENSORBOARD, uri, is_brought=False))
+    return found
+
+
+@dataclass(slots=True)
+class Sync:
+    """Keeps one folder of all hosts.
+
+    Args:
+        folder: The folder.
+        hosts: The job's.
+        stores: Where it is kept.
+        scratch: Folder for copies of files that are being written to.
+        known: What the store has of each host's files.
+        owners: Whose file of a name the store has.
+        notes: What is to be told, each once.
+    """
+
+    folder: Kept
+    hosts: Sequence[Host]
+    stores: Stores
+    scratch: Path
+    known: dict[Path, _Seen] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def bring(self) -> None:
+        """Let every host begin with what the store has.
+
+        Raises:
+            ProblemsFound: The store refuses, or a key of it is no path below the folder.
+        """
+        found = list(self.stores.list(self.folder.uri)) if self.folder.is_brought else []
+        entries = [Entry(each.uri.removeprefix(self.folder.uri), (each,)) for each in found]
+        if problems := tuple(path_problems(entries)):
+            raise ProblemsFound(problems)
+        for host in self.hosts:
+            top = host.real(self.folder.path)
+            top.mkdir(parents=True, exist_ok=True)
+            self.stores.fetch_all([(each, top / entry.path) for each, entry in zip(found, entries, strict=True)])
+            self.known |= {path: seen for _, _, path, seen in self._files([host])}
+
+    def send(self, *, settled: Mapping[Path, _Seen] | None = None) -> dict[Path, _Seen]:
+        """Put what has changed into the store; return every file as it is now.
+
+        Args:
+            settled: Files as they were a look ago: only what has stayed so is put. None puts everything: no program
+                runs any more.
+
+        Raises:
+            ProblemsFound: The store refuses.
+        """
+        now = {}
+        for host, name, path, seen in self._files(self.hosts):
+            now[path] = seen
+            is_settled = settled is None or settled.get(path) == seen
+            if is_settled and self.known.get(path) != seen and self._owns(host, name):
+                self._put(host, path, name, seen)
+        return now
+
+    def _owns(self, host: Host, name: str) -> bool:
+        """Tell whether the store's file of a name is this host's; the first one to change it keeps it."""
+        owner = self.owners.setdefault(name, host.name)
+        note = f"{self.folder.path}/{name} is on {owner} and on {host.name}: the first is kept"
+        if owner != host.name and note not in self.notes:
+            self.notes.append(note)
+        return owner == host.name
+
+    def _put(self, host: Host, path: Path, name: str, seen: _Seen) -> None:
+        """Put a file, unless it changes meanwhile: then the next look does."""
+        source, copy = host.led(path), self.scratch / "synced"
+        try:
+            shutil.copyfile(source, copy)
+            if _seen(source) == seen:
+                self.stores.put(copy, self.folder.uri + name)
+                self.known[path] = seen
+        except FileNotFoundError:
+            return
+        finally:
+            copy.unlink(missing_ok=True)
+
+    def _files(self, hosts: Sequence[Host]) -> Iterator[tuple[Host, str, Path, _Seen]]:
+        """Yield host, name, path and state of every file."""
+        for host in hosts:
+            top = host.real(self.folder.path)
+            for path in sorted(top.rglob("*")):
+                source = host.led(path)
+                if source.is_file() and (seen := _seen(source)):
+                    yield host, str(path.relative_to(top)), path, seen
+
+
+def _seen(path: Path) -> _Seen | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+class Syncing:
+    """Sends folders every now and then, beside the job, until it is told to stop.
+
+    Args:
+        folders: What to keep.
+        interval_s: Between two looks.
+    """
+
+    def __init__(self, folders: Sequence[Sync], interval_s: float):
+        self.folders = folders
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
+        if folders:
+            self._thread.start()
+
+    def finish(self) -> list[str]:
+        """Send what is left, once no program of the job runs; return what is to be told.
+
+        Raises:
+            ProblemsFound: The store refuses.
+        """
+        self._stop.set()
+        if self.folders:
+            self._thread.join()
+        for folder in self.folders:
+            folder.send()
+        return [note for folder in self.folders for note in folder.notes]
+
+    def _run(self) -> None:
+        looks: list[dict[Path, _Seen]] = [{} for _ in self.folders]
+        while not self._stop.wait(self._interval_s):
+            try:
+                looks = [folder.send(settled=look) for folder, look in zip(self.folders, looks, strict=True)]
+            except (ProblemsFound, OSError) as error:
+                _log.warning("not kept now; the next look tries again: %s", error)

@@ -1,0 +1,61 @@
+"""What a recipe asks of SageMaker that nobody plays on this machine."""
+
+from collections.abc import Iterator
+
+from launcher.backends.sagemaker import default_values, request, sections
+from launcher.backends.sagemaker import notices as training_job
+from launcher.backends.sagemaker.training_options import SmJobs, effective
+from launcher.common.problems import Notice
+from launcher.model.config_tree import get
+from launcher.model.instances import canonical, table
+from launcher.model.job_spec import JobSpec
+
+
+def notices(job: JobSpec) -> tuple[Notice, ...]:
+    """Return the notices of a training job, and in one more what of its settings has no effect here."""
+    jobs = effective(job.settings.sm_jobs_config)
+    words = "; ".join((*_accelerators(job, jobs), *_image(job, jobs), *_settings(jobs)))
+    own = (Notice("N136", f"not played on this machine: {words}"),) if words else ()
+    return (*training_job.notices(job), *own)
+
+
+def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
+    is_toolkits = (
+        job.model_type == default_values.SCRIPT
+        and default_values.has_toolkit(request.of_job(job))
+        and not _is_mpi(job)
+    )
+    starts = ", of which the toolkit starts a process each, else one a host" if is_toolkits else ""
+    types = [group.instance_type for group in default_values.groups(jobs)] or [job.resources.instance_type or ""]
+    for name in dict.fromkeys(map(canonical, types)):
+        instance = job.resources.instance if name == job.resources.instance_type else table().get(name)
+        if instance and instance.accelerators:
+            yield f"the {instance.accelerators} accelerators of {name} (hosts share what this machine has{starts})"
+
+
+def _is_mpi(job: JobSpec) -> bool:
+    return get(job.config, "recipes.distribution.mpi.enabled") is True
+
+
+def _image(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
+    if image := job.image or jobs.algorithm_name:
+        yield f"{image} (what is installed here stands for it)"
+
+
+def _settings(jobs: SmJobs) -> Iterator[str]:
+    keys = {
+        "role": jobs.role,
+        "network_isolation": jobs.network_isolation,
+        "encrypt_traffic": jobs.encrypt_traffic,
+        "vpc": jobs.vpc.subnets,
+        "output_kms_key": jobs.output_kms_key,
+        "volume_kms_key": jobs.volume_kms_key,
+        "spot": jobs.spot,
+        "keep_alive_s": jobs.keep_alive_s,
+        "training_plan_arn": jobs.training_plan_arn,
+        "mlflow": jobs.mlflow.resource_arn,
+        "metric_definitions": jobs.metric_definitions,
+    }
+    found = [key for key, value in keys.items() if value] + [name for name, _ in sections.members(jobs)]
+    if found:
+        yield ", ".join(found)

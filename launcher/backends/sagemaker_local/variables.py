@@ -1,0 +1,189 @@
+"""Variables of a host's program: those of the job, and those that the toolkit would derive from its files.
+
+Source: sagemaker-training toolkit 5.1.4, environment.py and mapping.py.
+"""
+
+import json
+import logging
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import launcher
+from launcher.backends.sagemaker_local.optml import INTERFACE, Host, resource_config
+from launcher.common.names import ENV_MASTER_ADDR, ENV_RUN_DIR
+
+_HOME = Path(launcher.__file__).resolve().parent.parent
+
+_KEPT = ("HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONPATH", "TERM", "TMPDIR", "TZ", "USER")
+_KEPT_PREFIXES = ("AWS_", "LC_")
+"""What of this machine's own variables a program gets: where things are, and who it is for AWS, as by its role."""
+
+RECIPE_DIR, START = "/opt/ml/input/data/recipe", "start.sh"
+"""Where the recipe's channel is, and what starts the launcher's own program there."""
+
+_OWN_PREFIX = "sagemaker_"
+"""Hyperparameters that begin so are the toolkit's, not the program's."""
+_PLACES = tuple(
+    f"{_OWN_PREFIX}{name}"
+    for name in (
+        *("program", "submit_directory", "enable_cloudwatch_metrics", "region", "container_log_level", "job_name"),
+        "s3_output",
+    )
+)
+"""Those of them that the toolkit takes out of what a framework gets. Source: params.py, SAGEMAKER_HYPERPARAMETERS."""
+_DISTRIBUTIONS = ("sagemaker_mpi_enabled", "sagemaker_torch_distributed_enabled")
+"""Those of them that the launcher sets by which a host's group trains together."""
+_UNNAMED = (
+    *("additional_framework_parameters", "channel_input_dirs", "distribution_hosts", "hyperparameters", "is_master"),
+    *("job_name", "master_hostname"),
+)
+"""What the toolkit knows and gives no variable of that name. Source: environment.py, to_env_vars."""
+
+
+def launcher_path() -> dict[str, str]:
+    """Return this process's variables with which a child finds this Python's programs, and this launcher."""
+    home = str(_HOME)
+    programs = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
+    found = {**os.environ, "PATH": os.pathsep.join(programs)}
+    # PYTHONPATH comes before the standard library: an installed launcher must not put its neighbours there.
+    if home not in sysconfig.get_paths().values():
+        inherited = os.environ.get("PYTHONPATH")
+        found["PYTHONPATH"] = f"{home}{os.pathsep}{inherited}" if inherited else home
+    return found
+
+
+def of_job(
+    request: Mapping[str, Any], arn: str, region: str, endpoint: str | None, hosts: Sequence[Host], host: Host
+) -> dict[str, str]:
+    """Return the whole environment of a host's program.
+
+    Args:
+        request: The job's.
+        arn: The job's.
+        region: The job's.
+        endpoint: Where S3 answers; None is AWS.
+        hosts: All of the job's.
+        host: The program's.
+    """
+    own = {n: v for n, v in os.environ.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}
+    entry = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
+    if f"{RECIPE_DIR}/{START}" not in entry:
+        # Only the launcher's own program finds the launcher in a checkout; to any other it is not there.
+        paths = [path for path in own.pop("PYTHONPATH", "").split(os.pathsep) if path and path != str(_HOME)]
+        own |= {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+    found = own | {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
+    found |= {"AWS_ENDPOINT_URL_S3": endpoint} if endpoint else {}
+    found |= {"TRAINING_JOB_NAME": request["TrainingJobName"], "TRAINING_JOB_ARN": arn}
+    if not host.is_private:
+        found |= toolkit(request, hosts, host) | {"SAGEMAKER_BASE_DIR": host.base}
+        found |= {ENV_RUN_DIR: f"{host.base}/output/data", ENV_MASTER_ADDR: "127.0.0.1"}
+    return found | {name: host.mapped(value) for name, value in (request.get("Environment") or {}).items()}
+
+
+def decoded(request: Mapping[str, Any], host: Host) -> dict[str, Any]:
+    """Return the hyperparameters of the program itself, each read as JSON where it is."""
+    found = {}
+    for name, text in (request.get("HyperParameters") or {}).items():
+        if not name.startswith(_OWN_PREFIX):
+            found[name] = _read(host.mapped(text))
+    return found
+
+
+def toolkit(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> dict[str, str]:
+    """Return the SM_* variables of a host whose configuration files are there."""
+    found = _training_env(request, hosts, host)
+    values, folders = found["hyperparameters"], found["channel_input_dirs"]
+    named = {name: value for name, value in found.items() if name not in _UNNAMED} | {
+        "hps": values,
+        "framework_params": found["additional_framework_parameters"],
+        "channels": sorted(folders),
+        "training_env": found,
+        "user_args": list(arguments(values)),
+        **{f"channel_{name}": folder for name, folder in folders.items()},
+        **{f"hp_{name}": value for name, value in values.items()},
+    }
+    return {f"SM_{name.upper()}": _text(value) for name, value in named.items()}
+
+
+def arguments(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the words by which a script gets hyperparameters, sorted by name. Source: toolkit 5.1.4, to_cmd_args."""
+    for name in sorted(values):
+        value = values[name]
+        if isinstance(value, Mapping):
+            value = ",".join(f"{key}={inner}" for key, inner in sorted(value.items()))
+        yield from (f"{'-' if len(name) == 1 else '--'}{name}", "" if value is None else str(value))
+
+
+def _training_env(request: Mapping[str, Any], hosts: Sequence[Host], host: Host) -> dict[str, Any]:
+    """Return what the toolkit's Environment knows, by its names."""
+    given = {name: _read(host.mapped(text)) for name, text in (request.get("HyperParameters") or {}).items()}
+    script = given.get("sagemaker_program")
+    inputs = json.loads((host.root / "input/config/inputdataconfig.json").read_text(encoding="utf-8"))
+    base = host.base
+    return _groups(hosts, host, given) | {
+        "additional_framework_parameters": {
+            name: value for name, value in given.items() if name.startswith(_OWN_PREFIX) and name not in _PLACES
+        },
+        "channel_input_dirs": {name: f"{base}/input/data/{name}" for name in inputs},
+        "framework_module": None,
+        "hyperparameters": decoded(request, host),
+        "input_config_dir": f"{base}/input/config",
+        "input_data_config": inputs,
+        "input_dir": f"{base}/input",
+        "job_name": request["TrainingJobName"],
+        "log_level": given.get("sagemaker_container_log_level", logging.INFO),
+        "model_dir": f"{base}/model",
+        "module_dir": given.get("sagemaker_submit_directory", f"{base}/code"),
+        "module_name": str(script or "").removesuffix(".py"),
+        "network_interface_name": INTERFACE,
+        "num_cpus": os.cpu_count() or 1,
+        "num_gpus": len(list(Path("/dev").glob("nvidia[0-9]*"))),
+        "num_neurons": 0,
+        "output_data_dir": f"{base}/output/data",
+        "output_dir": f"{base}/output",
+        "output_intermediate_dir": f"{base}/output/intermediate",
+        "user_entry_point": script,
+    }
+
+
+def _groups(hosts: Sequence[Host], host: Host, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what it knows of hosts and their groups."""
+    resources = resource_config(host, hosts)
+    groups = {group["instance_group_name"]: group for group in resources["instance_groups"]}
+    starts = any(given.get(name) for name in _DISTRIBUTIONS)
+    distributed = given.get("sagemaker_distribution_instance_groups", [host.group] if starts else [])
+    distribution_hosts = [name for group in groups if group in distributed for name in groups[group]["hosts"]]
+    master = (distribution_hosts or resources["hosts"])[0]
+    return {
+        "current_host": host.name,
+        "current_instance_group": host.group,
+        "current_instance_group_hosts": groups[host.group]["hosts"],
+        "current_instance_type": host.instance_type,
+        "distribution_hosts": distribution_hosts,
+        "distribution_instance_groups": distributed,
+        "hosts": resources["hosts"],
+        "instance_groups": list(groups),
+        "instance_groups_dict": groups,
+        "is_hetero": len(groups) > 1,
+        "is_master": host.name == master,
+        "master_hostname": master,
+        "resource_config": resources,
+    }
+
+
+def _text(value: Any) -> str:
+    """Return a value as the toolkit writes it: texts as they are, all else as compact, sorted JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,33 @@
+"""The `cluster` section of cluster=slurm."""
+
+from launcher.model.base_model import Listed, Model, NonNegativeInt
+
+
+class SlurmDocker(Model):
+    """How srun starts a container."""
+
+    docker_args: Listed[str] | None
+    """Words added to docker run on each node."""
+    post_launch_commands: Listed[str] | None
+    """Shell commands inside the container, before training."""
+
+
+class Settings(Model):
+    """Every key of cluster=slurm."""
+
+    exclusive: bool
+    """true takes whole nodes; false lets other jobs share them."""
+    mem: NonNegativeInt
+    """Memory per node in MiB; 0 takes all of it."""
+    job_name_prefix: str
+    """Put before the job's name in Slurm's queue."""
+    slurm_create_submission_file_only: bool
+    """true writes the batch script and does not submit it."""
+    stderr_to_stdout: bool
+    """true writes one log of both streams; false keeps errors apart."""
+    srun_args: Listed[str] | None
+    """Words added to srun."""
+    slurm_docker_cfg: SlurmDocker
+    """How nodes that run containers with docker start them."""
+    container_mounts: Listed[str] | None
+    """Paths of the node that the container sees at the same place, such as data on a shared file system."""

@@ -1,0 +1,137 @@
+"""An image of the user's own with the agent and this launcher's runtime, and what a job that runs in it needs. Pure.
+
+Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Build Training Container.
+"""
+
+import re
+from pathlib import Path
+
+from launcher.common.problems import Problem, fail
+from launcher.common.templating import render_template
+from launcher.families import BUNDLE_CONFIGS, interface
+from launcher.model.config_tree import get
+from launcher.model.job_spec import DEFAULT_SAVE_TIMEOUT_S, JobSpec
+
+AGENT = "hyperpod-elastic-agent==1.1.3"
+
+REQUIREMENTS = (
+    "amzn-sagemaker-checkpointing==1.1.3",
+    "boto3>=1.44",
+    "fastapi>=0.113.0",
+    "mlflow-skinny>=3.6,<4",
+    "numpy",
+    "psutil",
+    "pyyaml>=6",
+    "uvicorn[standard]>=0.30.6",
+    "xxhash>=3.4",
+)
+"""What the runtime and the agent import beside torch, the memory tier's client among it.
+
+Source: pyproject.toml; the agent's own metadata.
+"""
+
+UID = 1000
+"""User and group of the container: not root, as the restricted profile has it."""
+
+HOME = "/opt/recipes"
+CONFIG_MOUNT = "/config"
+"""Where a job's configurations are mounted."""
+
+_PUBLISHED = "/hyperpod-recipes:"
+"""Source: the image of the published LLMFT recipes."""
+
+_PORT = 8080
+"""Source: HyperPod training operator: the agent's port."""
+
+_AGENT_CONFIG = "/opt/ml/input/config"
+"""Folder that the agent writes to. Source: hyperpod_elastic_agent 1.1.3, rendezvous."""
+
+_WORK = "/opt/recipes/work"
+_AGENT_MODULE = "launcher.backends.kubernetes.process_one"
+_PACKAGE = Path(__file__).resolve().parent.parent
+_SHIPPED = (
+    "__init__.py",
+    "common/__init__.py",
+    "common/names.py",
+    "common/prctl.py",
+    "backends/__init__.py",
+    "backends/kubernetes/__init__.py",
+    "backends/kubernetes/process_one.py",
+)
+_RUNTIME = "runtime"
+_FIXED_IMAGE = re.compile(r"[A-Za-z0-9][\w./:-]*(?::(?!latest$)[\w.-]+|@sha256:[0-9a-f]{64})", re.ASCII)
+
+
+def files(base: str) -> dict[str, str]:
+    """Return the build context of an image on top of `base`, relative path to text.
+
+    Raises:
+        ProblemsFound: `base` is no image reference, or one that moves.
+    """
+    if not _FIXED_IMAGE.fullmatch(base):
+        message = "is no image reference that stays what it is"
+        raise fail("E366", "--base", message, value=base, allowed="[registry/]name:tag or name@sha256:…; not :latest")
+    place = {"home": HOME, "work": _WORK, "config_dir": _AGENT_CONFIG, "port": _PORT, "uid": UID}
+    return {
+        "Dockerfile": render_template("kubernetes/Dockerfile.j2", base=base, agent=AGENT, **place),
+        "requirements.txt": "".join(f"{line}\n" for line in REQUIREMENTS),
+        "bin/entrypoint": render_template(
+            "kubernetes/entrypoint.sh.j2", port=_PORT, save_timeout_s=DEFAULT_SAVE_TIMEOUT_S
+        ),
+        "bin/commands": render_template("kubernetes/commands.sh.j2"),
+        "bin/hyperpodrun": render_template("kubernetes/hyperpodrun.sh.j2", module=_AGENT_MODULE),
+        **{f"lib/launcher/{name}": text for name, text in _library().items()},
+    }
+
+
+def _library() -> dict[str, str]:
+    """Return the part of this package that runs in a container."""
+    runtime = sorted(
+        path.relative_to(_PACKAGE).as_posix()
+        for path in (_PACKAGE / _RUNTIME).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+    return {name: (_PACKAGE / name).read_text(encoding="utf-8") for name in (*_SHIPPED, *runtime)}
+
+
+def command(job: JobSpec) -> tuple[str, ...]:
+    """Return the start command of a job in such an image."""
+    family = interface(job.model_type)
+    words = tuple(CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.program(job))
+    config = (f"--config-path={CONFIG_MOUNT}",) if family.takes_config_path else ()
+    return (f"{HOME}/bin/entrypoint", *words, *config)
+
+
+def env(job: JobSpec) -> dict[str, str]:
+    """Return the variables that the entrypoint of such an image reads."""
+    found = {
+        "NNODES": str(job.initial_nodes),
+        "NPROC_PER_NODE": str(job.nproc_per_node),
+        "SHUTDOWN_TIMEOUT": str(job.save_timeout_s),
+    }
+    for name, key in (("PRE_SCRIPT_COMMANDS", "pre_script"), ("POST_SCRIPT_COMMANDS", "post_script")):
+        if commands := get(job.config, f"recipes.{key}"):
+            found[name] = "\n".join(commands)
+    return found
+
+
+def is_own(job: JobSpec) -> bool:
+    """Tell whether a job runs in such an image."""
+    return job.settings.runtime == "launcher"
+
+
+def problems(job: JobSpec) -> tuple[Problem, ...]:
+    """Return what a job asks of such an image that it does not have: training code from elsewhere, or itself."""
+    git = job.config["git"]
+    message = "an image of your own has its code in it, and fetches none"
+    remedy = "put the code into the image, or cluster.runtime=image"
+    found = [
+        Problem("E367", f"git.{key}", message, value=git[key], remedy=remedy)
+        for key in ("repo_url_or_path", "branch", "commit")
+        if git[key]
+    ]
+    if job.image and _PUBLISHED in job.image:
+        message = "is the published image, which has no entrypoint of this launcher"
+        remedy = "container=<image that recipes container made>, or cluster.runtime=image"
+        found.append(Problem("E367", "container", message, value=job.image, remedy=remedy))
+    return tuple(found)

@@ -1,0 +1,72 @@
+"""A planned job to a bundle: text from templates, then parsed back; nothing edits it afterwards. Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from launcher.checkpointing import access
+from launcher.common import yaml_io
+from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
+from launcher.common.problems import shown
+from launcher.model.backend import Backend
+from launcher.model.context import LaunchContext
+from launcher.model.job_spec import Bundle, JobSpec
+from launcher.planning import plan_report
+
+MANIFEST = "bundle.json"
+
+
+def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bundle:
+    """Put together every file of a job's bundle.
+
+    Args:
+        job: The planned job.
+        context: When, where and by whom it is launched.
+        backend: Renders its own files.
+
+    Returns:
+        The bundle, its files in the order of their names, `bundle.json` last.
+    """
+    configs = config_files(job)
+    files = {
+        "recipe.yaml": yaml_io.dump(job.config),
+        **{f"{CONFIG_DIR}/{name}": text for name, text in configs.items()},
+        "plan.json": json.dumps(plan_report.plan_json(job), indent=2) + "\n",
+        "plan.md": plan_report.plan_markdown(job),
+        **access.files(job),
+        **backend.render(job, configs),
+    }
+    hashes = {path: hashlib.sha256(files[path].encode()).hexdigest() for path in sorted(files)}
+    digest = bundle_digest(hashes)
+    manifest = {
+        "job_name": job.name,
+        "backend": job.backend,
+        "recipe": job.recipe,
+        "overrides": [shown(text) for text in job.overrides],
+        "created": context.created,
+        "user": context.user,
+        "git_revision": context.git_revision,
+        "versions": dict(context.versions),
+        "digest": digest,
+        "files": hashes,
+    }
+    files = {path: files[path] for path in sorted(files)} | {MANIFEST: json.dumps(manifest, indent=2) + "\n"}
+    return Bundle(job.name, job.base_results_dir / job.name, files, digest)
+
+
+def bundle_digest(hashes: Mapping[str, str]) -> str:
+    """Return sha256, hex, over the sorted `<sha256>  <path>` lines of a bundle's files (as sha256sum writes them)."""
+    lines = "".join(f"{hashes[path]}  {path}\n" for path in sorted(hashes))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def config_files(job: JobSpec) -> dict[str, str]:
+    """Return the configurations the container reads: the initial size's under the base name, then one a size.
+
+    Source: file names as the published image looks them up.
+    """
+    first = next(point for point in job.scales if point.nodes == job.initial_nodes)
+    files = {BASE_CONFIG: yaml_io.dump(first.config)}
+    if job.elastic:
+        files |= {config_name(point.nodes): yaml_io.dump(point.config) for point in job.scales}
+    return files

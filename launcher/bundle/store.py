@@ -1,0 +1,223 @@
+"""Bundles on disk: written whole or not at all, read back with every hash checked."""
+
+import contextlib
+import difflib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from launcher.bundle.render import MANIFEST, bundle_digest
+from launcher.common import os_errors
+from launcher.common.names import ADOPTED_FILE, JOB_FILE, NAME_FILE, RUN_DIR
+from launcher.common.problems import ProblemsFound, fail
+from launcher.model.job_spec import Bundle
+
+_EXECUTABLE = ".sh"
+RESULTS = "results"
+"""Where bundles are written unless `base_results_dir` says otherwise."""
+_MOST_NAMES = 8
+
+
+def refuse_unwritable(directory: Path) -> None:
+    """Raise a Problem where a bundle could not be written to `directory`. Leaves nothing behind.
+
+    Raises:
+        ProblemsFound: `directory` exists, or the operating system refuses a folder beside it.
+    """
+    with _draft(directory):
+        pass
+
+
+def write(bundle: Bundle) -> None:
+    """Write a bundle to its directory: beside it first, then renamed into place.
+
+    Raises:
+        ProblemsFound: The directory exists, or the operating system refuses.
+    """
+    with _draft(bundle.directory) as draft:
+        for name, text in bundle.files.items():
+            path = draft / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755 if path.suffix == _EXECUTABLE else 0o644)
+        draft.chmod(0o755)
+        draft.rename(bundle.directory)
+
+
+@contextlib.contextmanager
+def _draft(directory: Path) -> Iterator[Path]:
+    """Give an empty folder beside `directory`, and remove it after the block unless it was renamed.
+
+    Raises:
+        ProblemsFound: `directory` exists, or the operating system refuses something in the block.
+    """
+    if os.path.lexists(directory):
+        raise fail(
+            "E701",
+            "base_results_dir",
+            "a bundle of that name exists and is never overwritten",
+            value=str(directory),
+            remedy="launch again (the name's end is random), or remove the old one",
+        )
+    parent, draft = directory.parent, None
+    made = [path for path in directory.parents if not os.path.lexists(path)]
+    _refuse_tilde(parent, made)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
+        yield draft
+    except OSError as error:
+        raise os_errors.refused("E702", "base_results_dir", error, parent) from error
+    except ValueError as error:  # a null character
+        raise fail("E702", "base_results_dir", f"is not a path: {error}", value=str(parent)) from error
+    finally:
+        if draft:
+            shutil.rmtree(draft, ignore_errors=True)
+        for path in made:
+            with contextlib.suppress(OSError, ValueError):
+                path.rmdir()  # unless something is in it
+
+
+def _refuse_tilde(folder: Path, absent: Sequence[Path]) -> None:
+    for path in absent:
+        if path.name.startswith("~"):
+            remedy = f"base_results_dir={os.path.expanduser(folder.relative_to(path.parent))}"
+            raise fail("E702", "base_results_dir", "~ is expanded by a shell only", value=path.name, remedy=remedy)
+
+
+def locate(name: str) -> Path:
+    """Return the folder of a bundle that a user names: its path, or under `results` its folder or its job's own name.
+
+    Raises:
+        ProblemsFound: There is no such bundle.
+    """
+    if folder := find(name):
+        return folder
+    raise _unknown(name)
+
+
+def find(name: str) -> Path | None:
+    """Return the folder of a bundle that a user names as in `locate`; None if there is no such bundle.
+
+    Raises:
+        ProblemsFound: It is the folder of an adopted job.
+    """
+    if folder := _found(name, MANIFEST):
+        return folder
+    if folder := _found(name, ADOPTED_FILE):
+        raise _bundleless(folder)
+    return None
+
+
+def locate_job(name: str) -> Path:
+    """Return the folder of a job that a user names as in `locate`; an adopted job's holds no bundle.
+
+    Raises:
+        ProblemsFound: There is no such job.
+    """
+    if folder := _found(name, MANIFEST) or _found(name, ADOPTED_FILE):
+        return folder
+    raise _unknown(name)
+
+
+def _found(name: str, file: str) -> Path | None:
+    folders = (Path(name), Path(RESULTS, name), *_named(name))
+    return next((folder for folder in folders if os.path.isfile(folder / file)), None)
+
+
+def _named(name: str) -> Iterator[Path]:
+    """Yield the folders of jobs with a name of the user's own: under `results`, or in the folder before the slash."""
+    path = Path(name)
+    results = path.parent if path.name != name else Path(RESULTS)
+    yield from (folder for folder, known in given_names(results) if known == path.name)
+
+
+def given_names(results: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the folder and the name of each job of a results folder that has a name of the user's own."""
+    for file in sorted(results.glob(f"[!.]*/{NAME_FILE}")):
+        if known := given_name(file.parent):
+            yield file.parent, known
+
+
+def given_name(folder: Path) -> str | None:
+    """Return the name that a user gave to the job in `folder`; None if it has none."""
+    try:
+        return (folder / NAME_FILE).read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _bundleless(folder: Path) -> ProblemsFound:
+    message = "its job was adopted from a cluster; this machine has no bundle of it"
+    remedy = "recipes status, logs, events, wait, cancel, scale, pods and exec work without one"
+    return fail("E713", str(folder), message, remedy=remedy)
+
+
+def _unknown(name: str) -> ProblemsFound:
+    known = job_names()
+    close = difflib.get_close_matches(name, known, n=1)
+    return fail(
+        "E703",
+        name,
+        f"is neither the folder of a bundle nor a job under {RESULTS}/",
+        allowed=", ".join(known[-_MOST_NAMES:]) or None,
+        remedy=f"did you mean {close[0]}?" if close else None,
+    )
+
+
+def names(folder: str = RESULTS) -> list[str]:
+    """Return the bundles in a folder."""
+    return [path.parent.name for path in sorted(Path(folder).glob(f"*/{MANIFEST}"))]
+
+
+def job_names(folder: str = RESULTS) -> list[str]:
+    """Return the jobs in a folder: its bundles, those that were adopted, and the names that users gave them."""
+    adopted = (path.parent.name for path in Path(folder).glob(f"*/{ADOPTED_FILE}"))
+    return sorted([*names(folder), *adopted, *(name for _, name in given_names(Path(folder)))])
+
+
+def read(directory: Path) -> tuple[Bundle, str]:
+    """Read a bundle and the name of its backend.
+
+    Raises:
+        ProblemsFound: It is no bundle, or a file is missing or is not what was rendered.
+    """
+    if os.path.isfile(directory / ADOPTED_FILE) and not os.path.exists(directory / MANIFEST):
+        raise _bundleless(directory)
+    try:
+        text = (directory / MANIFEST).read_text(encoding="utf-8")
+        manifest = json.loads(text)
+        hashes = dict(manifest["files"])
+        files = {path: (directory / path).read_text(encoding="utf-8") for path in hashes}
+        job_name, digest = manifest["job_name"], manifest["digest"]
+        backend = json.loads(files["plan.json"])["backend"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise fail("E703", str(directory), f"is no bundle: {error}") from error
+    changed = [path for path, held in files.items() if hashlib.sha256(held.encode()).hexdigest() != hashes[path]]
+    changed += sorted(_files_in(directory) - {*files, MANIFEST})
+    if changed or bundle_digest(hashes) != digest:
+        raise fail(
+            "E704",
+            str(directory),
+            f"was changed after it was rendered: {', '.join(changed) or MANIFEST}",
+            remedy="render it again with the overrides you want; bundles are not edited",
+        )
+    return Bundle(job_name, directory.resolve(), {**files, MANIFEST: text}, digest), backend
+
+
+def _files_in(directory: Path) -> set[str]:
+    """Return the files of a bundle but for its job's record and the folder that the job writes to as it runs."""
+    own = (RUN_DIR, JOB_FILE, NAME_FILE)
+    # Such a file has a partial file beside it while it is written, which a killed process leaves.
+    partial = tuple(f".{name}." for name in (JOB_FILE, NAME_FILE))
+    tops = [path for path in directory.iterdir() if path.name not in own and not _is_partial(path, partial)]
+    files = (path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
+    return {str(path.relative_to(directory)) for path in files}
+
+
+def _is_partial(path: Path, begins: tuple[str, ...]) -> bool:
+    return path.name.startswith(begins) and path.name.endswith(".partial")

@@ -1,0 +1,187 @@
+"""What `recipes check` found, for people, for programs and for GitHub Actions."""
+
+import dataclasses
+import re
+import resource
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import pipeline
+from launcher.cli.commands.arguments import choice
+from launcher.cli.sweep import Checked, sweep
+from launcher.common import console
+from launcher.common.paths import CHECKOUT, COLLECTION
+from launcher.common.problems import Problem, ProblemsFound
+from launcher.config import catalogue
+from launcher.config.compose import compose
+from launcher.model import instances
+from launcher.model.config_tree import get
+from launcher.model.context import LaunchContext
+
+_PLACE = re.compile(r"(.+\.ya?ml):(\d+)(?::(\d+))?")
+_MIB = 1024
+"""KiB of one. Source: getrusage(2), ru_maxrss."""
+_MOST_SHOWN = 4
+"""Instance types named in one line."""
+
+
+def checked(name: str, overrides: Sequence[str], context: LaunchContext) -> Checked:
+    """Check one recipe, as a user names it, as it would be launched with these overrides."""
+    path = Path(name)
+    try:
+        words = [choice(name, overrides), *overrides]
+        composition = compose(words, context.cwd)
+    except ProblemsFound as error:
+        return Checked(name, path, None, False, 0, error.problems)
+    try:
+        job = pipeline.prepare(words, context)
+    except ProblemsFound as error:
+        instance_type = instances.canonical(str(composition.tree.get("instance_type")))
+        is_elastic = get(composition.tree, "recipes.elastic_policy.is_elastic") is True
+        where = None if composition.backend == "local" else instance_type
+        return Checked(name, path, where, is_elastic, 0, error.problems)
+    return Checked(
+        name, path, job.resources.instance_type, job.elastic is not None, len(job.scales), (), tuple(job.notices)
+    )
+
+
+def swept(overrides: Sequence[str], context: LaunchContext, *, is_quiet: bool) -> list[Checked]:
+    """Check every recipe on every instance type it lists; on a terminal, say how far it is."""
+    entries = catalogue.entries()
+    results = sweep(entries, context, overrides)
+    return list(results if is_quiet else _counted(results, len(entries)))
+
+
+def _counted(results: Iterable[Checked], num_recipes: int) -> Iterator[Checked]:
+    seen: set[str] = set()
+    with console.counter("recipes checked", num_recipes) as count:
+        for result in results:
+            if result.recipe not in seen:
+                seen.add(result.recipe)
+                count(len(seen))
+            yield result
+
+
+def report(results: Sequence[Checked]) -> None:
+    """Print every Problem once, with the recipe and the instance types it is met on; else what is right."""
+    for result in results:
+        if not result.problems and len(results) == len({r.recipe for r in results}):
+            _say_right(result)
+    shown, places = "", _places(results)
+    shared = _shared(places)
+    for text, recipes in shared.items():
+        console.show_problem(text)
+        more = f" and {len(recipes) - _MOST_SHOWN} more" if len(recipes) > _MOST_SHOWN else ""
+        console.say(f"     in {len(recipes)} recipes: {', '.join(recipes[:_MOST_SHOWN])}{more}", stderr=True)
+    for (recipe, text), (_, types) in places.items():
+        if text in shared:
+            continue
+        if recipe != shown:
+            console.say(recipe, "bold", stderr=True)
+            shown = recipe
+        console.show_problem(text)
+        if types and len(results) > 1:
+            more = f" and {len(types) - _MOST_SHOWN} more" if len(types) > _MOST_SHOWN else ""
+            console.say(f"     on {', '.join(types[:_MOST_SHOWN])}{more}", stderr=True)
+
+
+def _say_right(result: Checked) -> None:
+    sizes = f"{result.num_sizes} size{'s' if result.num_sizes > 1 else ''}"
+    where = f" on {result.instance_type}" if result.instance_type else ""
+    console.say(f"ok  {result.recipe}  {'elastic, ' if result.is_elastic else ''}{sizes}{where}")
+    for notice in result.notices:
+        console.show_notice(notice)
+
+
+def count(results: Sequence[Checked]) -> None:
+    """Print how many Problems there are, if any."""
+    num_problems, num_faulty = _num_distinct(results), sum(bool(result.problems) for result in results)
+    if num_problems:
+        where = f" in {num_faulty} of {len(results)} recipes" if len(results) > 1 else ""
+        console.say(f"{num_problems} problem{'' if num_problems == 1 else 's'}{where}", stderr=True)
+
+
+def summarize(results: Sequence[Checked], seconds: float) -> None:
+    """Print how much was checked, what that took and what came of it; of the notices only how many there are."""
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _MIB
+    num_problems, recipes = _num_distinct(results), {result.recipe for result in results}
+    sizes = sum(result.num_sizes for result in results)
+    said = f"{len(recipes)} recipes, {len(results)} jobs, {sizes} sizes in {seconds:.1f} s, {peak_mib:.0f} MiB: "
+    outcome = f"{num_problems} problem{'' if num_problems == 1 else 's'}"
+    console.say(said + outcome, "bold red" if num_problems else "bold green")
+    num_jobs = Counter(code for result in results for code in {notice.code for notice in result.notices})
+    if num_jobs:
+        listed = ", ".join(f"{code} on {number} jobs" for code, number in sorted(num_jobs.items()))
+        console.say(f"notes: {listed}; recipes rules says why", "dim")
+
+
+def annotate(results: Sequence[Checked]) -> None:
+    """Print every Problem as an error at its file and line.
+
+    Source: GitHub Actions, Workflow commands: setting an error message.
+    """
+    for (recipe, text), (result, types) in _places(results).items():
+        problem = next(p for p in result.problems if str(p) == text)
+        file, line = _file_and_line(problem, result)
+        where = f" ({', '.join(types)})" if types else ""
+        place = f"file={_escaped(file, ',:')}" + (f",line={line}" if line else "")
+        title = _escaped(f"{problem.code} {problem.path}", ",:")
+        print(f"::error {place},title={title}::{_escaped(f'{recipe}{where}: {text}')}")
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """Return a text as a workflow command takes it. Source: GitHub's actions/toolkit, command.ts."""
+    for sign in "%\r\n" + more:
+        text = text.replace(sign, f"%{ord(sign):02X}")
+    return text
+
+
+def _file_and_line(problem: Problem, result: Checked) -> tuple[str, int | None]:
+    """Return where a Problem's value was set, else the recipe; a path in a checkout starts at its root."""
+    match = _PLACE.fullmatch(problem.where or "") or _PLACE.fullmatch(problem.path)
+    path = COLLECTION / match[1] if match else result.path
+    root = CHECKOUT or COLLECTION.parent
+    return str(path.relative_to(root) if path.is_relative_to(root) else path), int(match[2]) if match else None
+
+
+def as_json(results: Sequence[Checked]) -> dict[str, Any]:
+    """Return what was checked and found as plain data."""
+    return {
+        "num_problems": _num_distinct(results),
+        "checked": [
+            {
+                "recipe": result.recipe,
+                "instance_type": result.instance_type,
+                "is_elastic": result.is_elastic,
+                "num_sizes": None if result.problems else result.num_sizes,
+                "problems": [dataclasses.asdict(problem) for problem in result.problems],
+                "notices": [dataclasses.asdict(notice) for notice in result.notices],
+            }
+            for result in results
+        ],
+    }
+
+
+def _shared(places: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return each Problem that several recipes have, as text, to their names."""
+    recipes: dict[str, list[str]] = {}
+    for recipe, text in places:
+        recipes.setdefault(text, []).append(recipe)
+    return {text: names for text, names in recipes.items() if len(names) > 1}
+
+
+def _num_distinct(results: Sequence[Checked]) -> int:
+    return len({text for _, text in _places(results)})
+
+
+def _places(results: Sequence[Checked]) -> dict[tuple[str, str], tuple[Checked, list[str]]]:
+    """Return each recipe and Problem, as text, to the first job that has it and the instance types of all."""
+    found: dict[tuple[str, str], tuple[Checked, list[str]]] = {}
+    for result in results:
+        for problem in result.problems:
+            _, types = found.setdefault((result.recipe, str(problem)), (result, []))
+            if result.instance_type and result.instance_type not in types:
+                types.append(result.instance_type)
+    return found

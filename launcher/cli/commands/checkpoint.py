@@ -1,0 +1,181 @@
+"""The command that tells how large checkpoints are and how often to save them."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher.cli.commands.arguments import (
+    AsJson,
+    Overrides,
+    Picture,
+    SizedRecipe,
+    Target,
+    composed,
+    say_unknown_instance,
+)
+from launcher.common.problems import fail
+
+if TYPE_CHECKING:
+    from launcher.checkpointing.forecast import Forecast
+    from launcher.model.checked_recipe import CheckedRecipe
+    from launcher.model.checkpointing import Estimate
+
+_RATES = ("copy", "memory", "persistent", "storage")
+
+
+_Parameters = Annotated[
+    float | None, typer.Option(metavar="N", min=1, help="Parameters saved, such as 70e9, in place of counting.")
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="A model's config.json to count instead.", dir_okay=False),
+]
+_Failures = Annotated[
+    float | None,
+    typer.Option("--failures-per-node-hour", metavar="X", help="Failures of one node in an hour."),
+]
+_Mtbf = Annotated[
+    float | None, typer.Option("--mtbf-hours", metavar="H", help="Hours between failures of the job, instead.")
+]
+_Bandwidth = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TIER=GB/S", help="memory, persistent or copy, a node; storage, all nodes. Repeat it."),
+]
+_Restart = Annotated[
+    float | None, typer.Option("--restart-s", metavar="S", help="Seconds from a failure to training.")
+]
+_Step = Annotated[float | None, typer.Option("--step-s", metavar="S", help="Seconds of one optimizer step.")]
+
+
+def checkpoint(
+    recipe: SizedRecipe,
+    overrides: Overrides = None,
+    parameters: _Parameters = None,
+    config: _Config = None,
+    rate: _Failures = None,
+    mtbf: _Mtbf = None,
+    bandwidth: _Bandwidth = None,
+    restart: _Restart = None,
+    step: _Step = None,
+    picture: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell how large checkpoints are and how often to save. Bytes of each rank, the best interval, the goodput."""
+    from launcher.checkpointing import report
+    from launcher.common import console
+    from launcher.planning.check import check
+    from launcher.rules import checkpoint_notices
+
+    target = Target.read(recipe)
+    checked = check(composed(target.name, overrides))
+    say_unknown_instance(checked.composition)
+    sizes = [scale.nodes for scale in checked.sizes]
+    nodes = target.among(sizes) or max(sizes)
+    given = {"failures_per_node_hour": _rate(rate, mtbf, nodes), "restart_s": restart, "step_s": step}
+    given |= {"parameters": _whole(parameters), **_bandwidths(bandwidth or ())}
+    expected = _forecast(checked, target.name, _estimate(checked, given), config)
+    if picture is not None:
+        from launcher.checkpointing import picture as pictures
+
+        pictures.draw(expected, nodes, target.name.rpartition("/")[2], picture)
+    found = list(checkpoint_notices.of_forecast(checked, expected))
+    if as_json:
+        said = [{"code": notice.code, "message": notice.message} for notice in found]
+        print(json.dumps(report.as_json(expected, nodes) | {"notices": said}, indent=2))
+        return
+    console.say_all(report.lines(expected, nodes))
+    for notice in found:
+        console.show_notice(notice)
+    if picture is not None:
+        console.say(f"picture {console.shown_path(picture)}")
+
+
+def _rate(rate: float | None, mtbf_hours: float | None, nodes: int) -> float | None:
+    if rate is not None and mtbf_hours is not None:
+        message = "a node's failures and the job's are two ways to say one thing"
+        raise fail("E801", "recipes checkpoint", message, allowed="one of --failures-per-node-hour and --mtbf-hours")
+    if mtbf_hours is not None and not 1e-9 <= mtbf_hours * nodes <= 1e9:
+        allowed = "a finite number of hours above 0, from 1e-9 to 1e9 with all nodes together"
+        raise fail("E801", "--mtbf-hours", "is not a valid time", value=mtbf_hours, allowed=allowed)
+    return 1 / (mtbf_hours * nodes) if mtbf_hours else rate
+
+
+def _whole(number: float | None) -> float | None:
+    """Return a number without its fraction; what is no number stays as it is, for the types to refuse."""
+    return round(number) if number is not None and math.isfinite(number) else number
+
+
+def _bandwidths(words: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        try:
+            found[f"{name}_gb_per_s"] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or name not in _RATES:
+            allowed = ", ".join(f"{rate}=GB/S" for rate in _RATES)
+            raise fail("E801", "--bandwidth", "is no tier and its rate", value=word, allowed=allowed)
+    return found
+
+
+def _estimate(checked: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
+    """Return the recipe's estimate with what the command line says in its place.
+
+    Raises:
+        ProblemsFound: A value is outside its range.
+    """
+    from launcher.common.problems import ProblemsFound
+    from launcher.model.checkpointing import Estimate
+    from launcher.model.validation import type_problems
+
+    section = checked.recipe.checkpointing
+    own = section.estimate.model_dump() if section and section.estimate else {}
+    said = {key: value for key, value in given.items() if value is not None}
+    estimate, problems = type_problems(Estimate, own | said, "recipes.checkpointing.estimate")
+    if problems:
+        raise ProblemsFound(problems)
+    return estimate
+
+
+def _forecast(checked: "CheckedRecipe", name: str, estimate: "Estimate", config: Path | None) -> "Forecast":
+    from launcher.checkpointing.architecture import UnknownArchitecture
+    from launcher.checkpointing.forecast import forecast
+
+    if config is not None and estimate.parameters:
+        message = "the parameters are given, and a config.json to count them by"
+        raise fail("E801", "recipes checkpoint", message, allowed="one of --parameters and --config")
+    config = config or _beside_the_model(checked)
+    try:
+        expected = forecast(checked, estimate, _read(config) if config else None)
+    except UnknownArchitecture as error:
+        raise fail("E807", str(config), str(error), remedy="--parameters N") from error
+    if expected is None:
+        message = "the model's parameters are unknown, and with them the size of its checkpoints"
+        raise fail("E807", name, message, remedy="--parameters 8e9, or --config FILE, the model's config.json")
+    return expected
+
+
+def _beside_the_model(checked: "CheckedRecipe") -> Path | None:
+    """Return the config.json of a model that the recipe names by a folder which this machine has too."""
+    from launcher.model.config_tree import get
+    from launcher.rules.models import MODEL
+
+    model = get(checked.composition.tree, MODEL)
+    path = Path(model, "config.json") if isinstance(model, str) and model else None
+    return path if path and os.path.isfile(path) else None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise fail("E807", str(path), f"cannot be read: {error}") from error
+    if not isinstance(tree, Mapping) or not tree:
+        raise fail("E807", str(path), "is no model's config.json")
+    return tree

@@ -1,0 +1,229 @@
+"""Commands about a Kubernetes cluster: what it has, whose jobs are on it, and following one of them from here."""
+
+import dataclasses
+import json
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher.cli.commands.arguments import AsJson
+from launcher.cli.commands.pods import age
+from launcher.common.problems import fail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from launcher.backends.kubernetes.capacity import Capacity, Node
+    from launcher.backends.kubernetes.client import Connection
+    from launcher.backends.kubernetes.inventory import ClusterJob
+    from launcher.jobs.registry import JobRecord
+
+_JOBS = ("job", "by", "state", "nodes", "age", "message")
+_NODES = ("node", "instance", "state", "free", "accelerators", "health")
+_QUOTAS = ("queue", "flavor", "resource", "used", "quota", "borrowed")
+_WAITING = ("queue", "place", "job", "namespace", "priority", "age", "why")
+
+Context = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="Of the kubeconfig; its current one otherwise."),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", metavar="NAME", help="The context's own otherwise."),
+]
+
+
+def cluster(context: Context = None, namespace: Namespace = None, as_json: AsJson = False) -> None:
+    """Show what a cluster has. Nodes, free accelerators, quotas, and who waits for them."""
+    from launcher.backends.kubernetes import capacity
+    from launcher.common import console
+
+    with _connected(context) as connection:
+        found = capacity.read(connection, _namespace(connection, namespace))
+    if as_json:
+        print(json.dumps(_capacity_json(found), indent=2))
+    else:
+        _show_nodes(found)
+        _show_queues(found)
+    for notice in found.notices:
+        console.show_notice(notice, stderr=True)
+
+
+def cluster_jobs(context: str | None, namespace: str | None, *, is_everywhere: bool, as_json: bool) -> None:
+    """Print the training jobs of a cluster, for `recipes jobs --cluster`."""
+    from launcher.backends.kubernetes import inventory
+    from launcher.common import console
+
+    if is_everywhere and namespace:
+        raise fail("E801", "recipes jobs", "--all-namespaces leaves no --namespace to choose", value=namespace)
+    with _connected(context) as connection:
+        where = None if is_everywhere else _namespace(connection, namespace)
+        found = inventory.jobs(connection, where)
+        if not found and where:
+            inventory.require_namespace(connection, where)
+    if as_json:
+        print(json.dumps([_job_json(job) for job in found], indent=2))
+    elif not found:
+        console.say(f"no training jobs in {where or 'any namespace'}", "dim", stderr=True)
+    else:
+        _show_jobs(found, has_namespaces=is_everywhere)
+
+
+def adopt(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Its name on the cluster.")],
+    context: Context = None,
+    namespace: Namespace = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="HyperPodPyTorchJob or PyTorchJob, where both exist.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Its name under results/; its own otherwise.")
+    ] = None,
+) -> None:
+    """Follow a job that was launched elsewhere. It gets a record under results/, and no bundle."""
+    from launcher import pipeline
+    from launcher.backends.kubernetes import inventory, objects, server
+    from launcher.bundle import store
+    from launcher.cli import terminal
+    from launcher.common import console
+    from launcher.jobs import adopted
+
+    if kind not in (None, *objects.JOB_KINDS):
+        raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(objects.JOB_KINDS))
+    inventory.refuse_odd_job(job)
+    if name:
+        inventory.refuse_odd(name, "--as")
+    with _connected(context) as connection:
+        found = inventory.find(connection, _namespace(connection, namespace), job, kind)
+        outline, cluster_id = inventory.outline(found), str(server.identified(connection))
+    folder = Path(store.RESULTS, name or job)
+    record = adopted.write(folder, _record(connection, found, folder, cluster_id), outline)
+    console.say(f"adopted {terminal.native_name(record.handle)} as {folder}", "bold")
+    terminal.show_status(pipeline.load_backend("k8s").status(record.handle))
+
+
+def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":
+    """Return the record of a job as its cluster has it; what only its bundle would say stays empty."""
+    from launcher.backends.kubernetes import lenient, objects
+    from launcher.jobs.registry import JobRecord
+    from launcher.model.job_spec import JobHandle
+
+    metadata = found["metadata"]
+    annotations = metadata.get("annotations") or {}
+    own = (metadata["name"], found["kind"], metadata["namespace"], connection.context, metadata["uid"])
+    handle = JobHandle("k8s", folder.name, folder.absolute(), *own, server=cluster_id)
+    created = datetime.fromisoformat(metadata["creationTimestamp"]).astimezone(UTC).isoformat(timespec="seconds")
+    user = lenient.text(annotations.get(objects.USER)) or "unknown"
+    return JobRecord(handle, annotations.get(objects.DIGEST, ""), created, user)
+
+
+@contextmanager
+def _connected(context: str | None) -> "Iterator[Connection]":
+    """Give a connection; a request that fails within the block is a Problem.
+
+    Raises:
+        ProblemsFound: There is no such cluster, or it refuses.
+    """
+    from launcher.backends.kubernetes.client import connect
+    from launcher.backends.kubernetes.errors import told
+    from launcher.common import console
+
+    connection = connect(context)
+    with told("--namespace"), console.while_waiting(f"asking {connection.host} …"):
+        yield connection
+
+
+def _namespace(connection: "Connection", namespace: str | None) -> str:
+    from launcher.backends.kubernetes import inventory
+
+    if namespace is not None:
+        inventory.refuse_odd(namespace, "--namespace")
+        return namespace
+    return inventory.default_namespace(connection.context)
+
+
+def _show_jobs(found: tuple["ClusterJob", ...], *, has_namespaces: bool) -> None:
+    """Print a table of jobs, with their kinds where they differ."""
+    from launcher.common import console
+
+    has_kinds = len({job.kind for job in found}) > 1
+    head, rows = _JOBS, [_job_cells(job) for job in found]
+    if has_kinds:
+        head, rows = (
+            (head[0], "kind", *head[1:]),
+            [(row[0], job.kind, *row[1:]) for row, job in zip(rows, found, strict=True)],
+        )
+    if has_namespaces:
+        head, rows = ("namespace", *head), [(job.namespace, *row) for row, job in zip(rows, found, strict=True)]
+    console.show_table(head, rows)
+
+
+def _job_cells(job: "ClusterJob") -> tuple[str, ...]:
+    state = job.state.value if job.state else "unknown"
+    nodes = "?" if job.nodes is None else str(job.nodes or "-")
+    return job.name, job.user or "-", state, nodes, age(job.created_s), job.message.partition("\n")[0]
+
+
+def _job_json(job: "ClusterJob") -> dict[str, Any]:
+    fields = dataclasses.asdict(job)
+    return fields | {"created": _time(fields.pop("created_s"))}
+
+
+def _capacity_json(found: "Capacity") -> dict[str, Any]:
+    fields = dataclasses.asdict(found)
+    for waiting in fields["waiting"] or ():
+        waiting["created"] = _time(waiting.pop("created_s"))
+    return fields
+
+
+def _time(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")
+
+
+def _show_nodes(found: "Capacity") -> None:
+    from launcher.common import console
+    from launcher.rules import instance_notices
+
+    if found.nodes is None:
+        return
+    console.show_table(_NODES, [_node_cells(node) for node in found.nodes])
+    for instance in sorted({node.instance or "-" for node in found.nodes if node.resource}):
+        own = [node for node in found.nodes if (node.instance or "-") == instance and node.resource]
+        usable = [node for node in own if node.state == "Ready"]
+        free = "?" if any(node.free is None for node in usable) else sum(node.free or 0 for node in usable)
+        total = sum(node.accelerators for node in usable)
+        ready = f"{len(usable)} of {len(own)} node{'s' if len(own) > 1 else ''} ready"
+        console.say(f"total  {instance}  {free} of {total} accelerators free; {ready}")
+    for notice in instance_notices.unknown_nodes(node.instance for node in found.nodes if node.resource):
+        console.show_notice(notice, stderr=True)
+
+
+def _node_cells(node: "Node") -> tuple[str, ...]:
+    free = "?" if node.free is None else str(node.free)
+    has = f"{node.accelerators} {node.resource}" if node.resource else "-"
+    health = ", ".join(f"{name} {value}" for name, value in node.health.items())
+    return node.name, node.instance or "-", node.state, free if node.resource else "-", has, health
+
+
+def _show_queues(found: "Capacity") -> None:
+    from launcher.common import console
+
+    if not found.has_kueue:
+        console.say("\nno Kueue answers on this cluster: it has no queues and no quotas of theirs")
+        return
+    if found.quotas:
+        rows = [(q.queue, q.flavor, q.resource, q.used, q.nominal or "-", q.borrowed) for q in found.quotas]
+        console.say("")
+        console.show_table(_QUOTAS, rows)
+    if found.waiting:
+        rows = [
+            (w.queue, str(w.position), w.job, w.namespace, str(w.priority), age(w.created_s), w.why)
+            for w in found.waiting
+        ]
+        console.say("")
+        console.show_table(_WAITING, rows)
+    elif found.waiting is not None:
+        console.say("\nnothing waits for quota")

@@ -1,0 +1,189 @@
+"""Commands that compile a recipe: check it, plan it, render it, or start one of your own."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from launcher.cli.commands.arguments import (
+    AsJson,
+    GivenName,
+    Overrides,
+    Picture,
+    Recipe,
+    choice,
+    complete_recipe,
+    complete_recipe_or_override,
+    full_name,
+    parted,
+)
+from launcher.common.problems import ProblemsFound, fail
+
+if TYPE_CHECKING:
+    from launcher.model.job_spec import JobSpec
+
+
+def check(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RECIPE]... [KEY=VALUE]...",
+            help="Recipes, and overrides of them all.",
+            autocompletion=complete_recipe_or_override,
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every recipe, static and elastic, on every instance type it lists.")
+    ] = False,
+    as_json: AsJson = False,
+    github: Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions.")] = False,
+) -> None:
+    """Check recipes and write nothing. Exit code 2 where there are Problems."""
+    from launcher.cli import launch
+    from launcher.cli.commands import checked
+    from launcher.model.context import LaunchContext
+
+    names, overrides = parted(words)
+    if as_json and github:
+        raise fail("E801", "recipes check", "prints JSON or annotations", allowed="one of --json and --github")
+    if bool(names) is every:
+        raise fail("E801", "recipes check", "give recipes, or --all", remedy="recipes check --all")
+    context = LaunchContext.read()
+    began_s = time.monotonic()
+    if every:
+        results = checked.swept(overrides, context, is_quiet=as_json or github)
+    else:
+        results = [checked.checked(name, overrides, context) for name in names]
+    if as_json:
+        print(json.dumps(checked.as_json(results), indent=2, default=str))
+    elif github:
+        checked.annotate(results)
+    else:
+        checked.report(results)
+        checked.count(results) if names else checked.summarize(results, time.monotonic() - began_s)
+    if any(result.problems for result in results):
+        raise typer.Exit(launch.USER_ERROR)
+
+
+def plan(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    picture: Picture = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            "--prices",
+            metavar="FILE",
+            help="Your prices: YAML, instance type to an hour. Else dated ones.",
+            dir_okay=False,
+        ),
+    ] = None,
+    hours: Annotated[
+        float | None, typer.Option("--hours", min=0, help="How long it runs, for its cost; a training job's limit.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan every size of a recipe. Shows how samples fall on the ranks, how long they idle, and the speedup."""
+    from launcher import pipeline
+    from launcher.cli import terminal
+    from launcher.common import console
+    from launcher.model.context import LaunchContext
+    from launcher.planning import plan_report
+
+    job = pipeline.prepare([choice(recipe, overrides or ()), *(overrides or ())], LaunchContext.read())
+    cost, paid = _costs(job, prices, hours)
+    if picture is not None:
+        from launcher.planning import plan_picture
+
+        plan_picture.draw(job, picture)
+    if as_json:
+        print(json.dumps(plan_report.plan_json(job) | cost, indent=2))
+        return
+    terminal.show_plan(job, in_full=True)
+    for i, line in enumerate(paid):
+        console.say_fitted(line, "" if i else "dim")
+    if picture is not None:
+        console.say(f"picture {console.shown_path(picture)}")
+
+
+def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dict[str, Any], list[str]]:
+    """Return what a job costs, as plain data and as lines: by the user's prices, else by the dated ones.
+
+    Nothing is paid for a job on this machine, which is asked about only with `--prices` or `--hours`.
+    """
+    from launcher.common import console
+    from launcher.jobs import costs
+    from launcher.jobs import prices as tables
+
+    if job.backend in ("local", "contract") and table is None and hours is None:
+        return {}, []
+    if costs.is_serverless(job) and table is None and hours is None:
+        return {"costs": None}, [costs.SERVERLESS]
+    prices = tables.read(table) if table else tables.shipped(job.backend)
+    for notice in tables.unknown(prices, job.resources.instance_type):
+        console.show_notice(notice, stderr=True)
+    if table is None and (lacking := [name for name in costs.instance_types(job) if name not in prices.per_hour]):
+        return {"costs": None}, [f"no price of {', '.join(lacking)} is known: --prices FILE takes yours"]
+    found = costs.costs(job, prices, hours)
+    source = [f"{line}{'' if table else '; --prices FILE takes yours'}" for line in costs.bases(job, prices)]
+    return {"costs": costs.as_json(job, found, prices)}, [*costs.table(found, prices), *source]
+
+
+def render(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    stdout: Annotated[bool, typer.Option("--stdout", help="Print the manifests only; write no bundle.")] = False,
+    name: GivenName = None,
+) -> None:
+    """Write the bundle of a recipe. With --stdout, print its manifests for kubectl apply -f - instead."""
+    from launcher import pipeline
+    from launcher.cli import launch
+    from launcher.model.context import LaunchContext
+
+    words = [choice(recipe, overrides or ()), *(overrides or ())]
+    if not stdout:
+        raise typer.Exit(launch.main([*words, "dry_run=true"], name))
+    if name is not None:
+        raise fail("E801", "--name", "--stdout writes no bundle that could have a name", value=name)
+    context = LaunchContext.read()
+    job = pipeline.prepare(words, context)
+    if job.backend != "local":  # a manifest is applied as it is printed, so its run must exist
+        job = pipeline.track(job, context, is_visible=True)
+    files = pipeline.render(job, context).files
+    manifests = [text for path, text in files.items() if path.startswith("manifests/")] or [
+        files[name] for name in ("request.json", "run.sh") if name in files
+    ]
+    sys.stdout.write("---\n".join(manifests))
+
+
+def new(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The recipe to write; it ends in .yaml.")],
+    base: Annotated[
+        str,
+        typer.Option("--from", metavar="RECIPE", help="The recipe it inherits.", autocompletion=complete_recipe),
+    ] = "training/tiny/tiny_lm_cpu",
+) -> None:
+    """Write a recipe of your own. It inherits another, and shows the keys that people change most."""
+    from launcher.cli import new_recipe as own
+    from launcher.common import console
+
+    schema = own.write(path, full_name(base))
+    written = console.shown_path(path)
+    console.say(f"recipe {written}, and {console.shown_path(schema)} for editors   next: {_next_step(path, written)}")
+
+
+def _next_step(path: Path, written: str) -> str:
+    """Return the command to try a new recipe with: its plan, on this machine or else a cluster, if it is complete."""
+    from launcher import pipeline
+    from launcher.model.context import LaunchContext
+
+    for words in ([], ["cluster=k8s"]):
+        try:
+            pipeline.prepare([choice(str(path)), *words], LaunchContext.read())
+        except ProblemsFound:
+            continue
+        return " ".join(["recipes plan", written, *words])
+    return f"recipes check {written}, which says what to fill in"

@@ -1,0 +1,78 @@
+"""The command that lists instance types."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.commands.arguments import AsJson
+from launcher.common.problems import fail
+
+if TYPE_CHECKING:
+    from launcher.jobs.prices import Prices
+    from launcher.model.instances import Instance
+
+_HEAD = ("type", "accelerators", "GiB each", "processes", "vCPUs", "GiB", "EFA", "RDMA", "use", "USD/h", "price of")
+_RDMA = {True: "yes", False: "-", None: "?"}
+_USES = ("training", "hyperpod")
+
+
+def instances(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="Parts of the name.")] = None,
+    accelerator: Annotated[
+        str | None, typer.Option("--accelerator", metavar="NAME", help="Part of its name: H100, NVIDIA, Trainium.")
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option("--accelerator-memory", metavar="GIB", min=0, help="At least, of each.")
+    ] = None,
+    efa: Annotated[bool, typer.Option("--efa", help="With EFA.")] = False,
+    use: Annotated[str | None, typer.Option("--use", metavar="USE", help="training or hyperpod.")] = None,
+    most: Annotated[
+        float | None, typer.Option("--max-price", metavar="USD", min=0, help="At most, for an hour, where known.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List instance types. Shows what each has, and its dated price."""
+    from launcher.common import console
+    from launcher.jobs import prices
+    from launcher.model.instances import table
+
+    if use not in (None, *_USES):
+        raise fail("E801", "--use", "is not a use of instances", value=use, allowed=" or ".join(_USES))
+    known = prices.shipped("k8s" if use == "hyperpod" else "sm_jobs")
+    tests: list[tuple[bool, Callable[[Instance], bool]]] = [
+        (bool(words), lambda each: all(word.lower() in each.name for word in words or ())),
+        (accelerator is not None, lambda each: (accelerator or "").lower() in each.accelerator.lower()),
+        (memory is not None, lambda each: each.accelerator_memory_gib >= (memory or 0)),
+        (efa, lambda each: each.efa > 0),
+        (use is not None, lambda each: use in each.use),
+        (most is not None, lambda each: known.per_hour.get(each.name, float("inf")) <= (most or 0)),
+    ]
+    found = [each for each in table().values() if all(test(each) for is_given, test in tests if is_given)]
+    if as_json:
+        print(json.dumps([_as_json(each, known) for each in found], indent=2))
+        return
+    if found:
+        console.show_table(_HEAD, [_cells(each, known) for each in found])
+    console.say(f"{len(found)} of {len(table())} instance types", "dim", stderr=True)
+
+
+def _cells(each: "Instance", known: "Prices") -> tuple[str, ...]:
+    count = f"{each.accelerators} x {each.accelerator}" if each.accelerators else "-"
+    size = f"{each.accelerator_memory_gib:g}" if each.accelerators else ""
+    numbers = (str(each.processes or "any"), str(each.vcpus), str(each.memory_gib), str(each.efa or "-"))
+    name = each.name + (" (arm64)" if each.architecture == "arm64" else "")
+    cells = (name, count, size, *numbers, _RDMA[each.gpudirect_rdma], "+".join(each.use))
+    if each.name not in known.per_hour:
+        return *cells, "?", ""
+    basis = known.basis[each.name]
+    return *cells, f"{known.per_hour[each.name]:,.2f}", f"{basis.kind}, {basis.region}, {basis.date}"
+
+
+def _as_json(each: "Instance", known: "Prices") -> dict[str, object]:
+    price = known.per_hour.get(each.name)
+    return asdict(each) | {
+        "price": None if price is None else {"usd_per_hour": price, **asdict(known.basis[each.name])}
+    }

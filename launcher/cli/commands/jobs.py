@@ -1,0 +1,124 @@
+"""Commands about a job: launch it, read its logs, scale it, see its timeline."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from launcher.cli.commands.arguments import AsJson, AsLines, BundleName, GivenName, JobName
+from launcher.common.problems import fail
+
+
+def launch(
+    bundle: BundleName,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end. On this machine that is always done.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also where its job has ended; one that succeeded is refused without it.")
+    ] = False,
+    name: GivenName = None,
+) -> None:
+    """Launch a bundle that was rendered earlier and follow the job. One that failed resumes from its checkpoint."""
+    from launcher.bundle import store as bundles
+    from launcher.cli import launch
+    from launcher.common.interrupts import exit_code
+    from launcher.jobs import job_names
+
+    try:
+        found = bundles.read(bundles.locate(bundle))
+        with job_names.given(found[0].directory, name):
+            code = launch.launch(*found, wait=wait, is_again=again)
+    except KeyboardInterrupt as interrupt:
+        code = exit_code(interrupt)
+    raise typer.Exit(code)
+
+
+def logs(
+    job: JobName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job has ended.")] = False,
+    rank: Annotated[
+        list[int] | None, typer.Option("--rank", min=0, help="Whose lines; several times for several. 0 by itself.")
+    ] = None,
+    all_ranks: Annotated[bool, typer.Option("--all-ranks", help="Those of all ranks.")] = False,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", min=0, help="One start of the workers only; in a pod, of its container."),
+    ] = None,
+    stderr: Annotated[bool, typer.Option("--stderr", help="What they wrote to standard error.")] = False,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="What the training operator's own log says of the job, on k8s.")
+    ] = False,
+    as_json: AsLines = False,
+) -> None:
+    """Show what the workers wrote, attempt by attempt."""
+    from launcher.cli.commands import followed
+    from launcher.common import console
+    from launcher.model.job_spec import LogSelection
+
+    if operator:
+        if follow or rank or all_ranks or attempt is not None or stderr:
+            raise fail("E801", "--operator", "selects no ranks or attempts, and is not followed")
+        _operator_log(job, as_json=as_json)
+        return
+
+    ranks = None if all_ranks else tuple(sorted(set(rank or (0,))))
+    selection = LogSelection(ranks, attempt, stderr, has_headings=True)
+    backend, record = followed.opened(job)
+    for line in backend.logs(record.handle, selection, follow=follow):
+        console.say(json.dumps(followed.log_json(line, selection)) if as_json else line)
+
+
+def _operator_log(job: str, *, as_json: bool) -> None:
+    """Print the lines of the operator's log that mention a job."""
+    from launcher.cli.commands import pods
+    from launcher.common import console
+
+    backend, record = pods.opened(job)
+    for line in backend.operator_log(record.handle):
+        console.say(json.dumps({"kind": "operator", "rank": None, "text": line}) if as_json else line)
+
+
+def scale(
+    job: JobName,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes it shall have; a size of its plan.")],
+    min_nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--min-nodes", min=1, help="Nodes it goes on with at least, on k8s; else its plan's smallest size."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a running job for another size. Where a scenario plays, it is the most it may have."""
+    from launcher.cli.commands import followed
+    from launcher.common import console
+
+    backend, record = followed.opened(job)
+    backend.scale(record.handle, nodes, min_nodes)
+    if as_json:
+        print(json.dumps({"job": record.handle.job_name, "nodes": nodes}, indent=2))
+        return
+    console.say(f"asked for {nodes} node{'s' if nodes > 1 else ''}; recipes events -f {job} tells when it has them")
+
+
+def timeline(bundle: BundleName, as_json: AsJson = False) -> None:
+    """Show when a job scaled, and what it cost."""
+    from launcher import timeline as timelines
+    from launcher.bundle import store as bundles
+    from launcher.cli import terminal
+    from launcher.common import os_errors
+    from launcher.common.names import EVENTS_FILE, RUN_DIR, TIMELINE
+
+    run_dir = bundles.locate(bundle) / RUN_DIR
+    if not (run_dir / EVENTS_FILE).exists():
+        raise fail("E705", bundle, "its job was never launched on this machine")
+    try:
+        course = timelines.write(run_dir)
+    except OSError as error:
+        raise os_errors.refused("E708", str(run_dir), error, error.filename or run_dir) from error
+    if as_json:
+        sys.stdout.write((run_dir / TIMELINE).with_suffix(".json").read_text(encoding="utf-8") + "\n")
+    else:
+        terminal.show_timeline(course, run_dir)

@@ -1,0 +1,161 @@
+"""Commands about the program itself: its schemas, its codes, and the files that are made from it."""
+
+import json
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.cli.commands.arguments import AsJson
+from launcher.common.problems import ProblemsFound, fail
+
+_WIDTH = 100
+"""Columns of a reason where there is no terminal."""
+_INDENT = " " * 6
+_MOST_FILES = 8
+
+Check = Annotated[bool, typer.Option("--check", help="Write nothing; exit code 2 where something is not current.")]
+
+
+def _complete_model_type(incomplete: str) -> list[str]:
+    """Return the families that a word may become."""
+    from launcher import families
+
+    return [name for name in families.names() if name.startswith(incomplete)]
+
+
+def schema(
+    model_type: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL_TYPE]", help="Without it, those there are.", autocompletion=_complete_model_type
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it to a file.", dir_okay=False)
+    ] = None,
+) -> None:
+    """Print the JSON Schema of a recipe file. Editors show by it every key's meaning, unit and default."""
+    from launcher import families
+    from launcher.common import console
+    from launcher.common.suggestions import did_you_mean
+
+    known = families.names()
+    if model_type is None:
+        if out is not None:
+            message = "a file holds the schema of one recipe family"
+            raise fail("E801", "recipes schema", message, allowed=", ".join(known), remedy="recipes schema tiny_lm")
+        for name in known:
+            console.say(name)
+        return
+    if model_type not in known:
+        remedy = did_you_mean(model_type, known)
+        raise fail(
+            "E104", "MODEL_TYPE", "no such recipe family", value=model_type, allowed=", ".join(known), remedy=remedy
+        )
+    from launcher.cli.devtools.schema import schema_file
+
+    text = schema_file(model_type)
+    if out is None:
+        print(text, end="")
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise fail("E805", str(out), f"cannot be written: {error.strerror}") from error
+    console.say(f"schema {console.shown_path(out)}")
+
+
+def rules(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[CODE|WORD]...", help="Only these codes, or those about a word.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every code, its reason and its source."""
+    from launcher.cli.devtools.codes import all_codes
+    from launcher.common import console
+
+    codes = all_codes()
+    said = {c.code: f"{c.subject} {c.reason} {c.source}" for c in codes}
+    found = [c for c in codes if not words or any(_is_about(c.code, said[c.code], word) for word in words)]
+    if not found:
+        raise fail("E802", " ".join(words or ()), "no code is that, or is about it", remedy="recipes rules lists all")
+    if as_json:
+        keys = ("code", "subject", "reason", "source", "cluster")
+        print(json.dumps([{key: getattr(code, key) for key in keys} for code in found], indent=2))
+        return
+    width, subject = console.width() or _WIDTH, ""
+    for code in found:
+        if code.subject != subject:
+            console.say(("\n" if subject else "") + code.subject, "bold")
+            subject = code.subject
+        only = f" ({code.cluster} only)" if code.cluster else ""
+        reason = textwrap.wrap(f"{code.code}  {code.reason}{only}", width, subsequent_indent=_INDENT)
+        source = textwrap.wrap(code.source, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+        console.say_all([*((line, "") for line in reason), *((line, "dim") for line in source)])
+
+
+def _is_about(code: str, text: str, word: str) -> bool:
+    """Tell whether a word begins a code or, if it looks like none, is in what the code is about."""
+    is_code = word[:1].upper() in ("E", "N") and word[1:].isdigit()
+    return code.startswith(word.upper()) if is_code else word.lower() in text.lower()
+
+
+def scripts(check: Check = False) -> None:
+    """Write launcher_scripts/, a script for each recipe."""
+    from launcher.cli.devtools import scripts as made
+    from launcher.common.paths import CHECKOUT
+
+    _generate(check, "scripts", CHECKOUT, made.FOLDER, made.stale, made.write)
+
+
+def docs(check: Check = False) -> None:
+    """Write the pages of docs/ that are generated. Recipes, keys, codes and commands."""
+    from launcher.cli.devtools import reference
+    from launcher.common.paths import CHECKOUT
+
+    _generate(check, "docs", CHECKOUT, "", reference.stale, reference.write)
+
+
+def _generate(
+    check: bool,
+    command: str,
+    checkout: Path | None,
+    folder: str,
+    stale: Callable[[Path], Sequence[Path]],
+    write: Callable[[Path], Sequence[Path]],
+) -> None:
+    """Write what is stale below a folder of the checkout, or say what is.
+
+    Raises:
+        ProblemsFound: There is no checkout; it refuses; or, with `check`, something is stale.
+    """
+    from launcher.common import console
+
+    if checkout is None:
+        raise fail("E805", f"recipes {command}", "the package is installed; its files are made in a checkout")
+    if check:
+        if found := [str(Path(folder, path)) for path in stale(checkout / folder)]:
+            raise _stale(command, found)
+        console.say(f"{command} are current")
+        return
+    try:
+        written = write(checkout / folder)
+    except OSError as error:
+        raise fail("E805", str(error.filename), f"cannot be written: {error.strerror}") from error
+    for path in written:
+        console.say(str(Path(folder, path)))
+    console.say(f"{len(written)} written" if written else f"{command} are current")
+
+
+def _stale(command: str, found: Sequence[str]) -> ProblemsFound:
+    more = f" and {len(found) - _MOST_FILES} more" if len(found) > _MOST_FILES else ""
+    return fail(
+        "E804",
+        f"recipes {command}",
+        f"not as the code makes them: {', '.join(found[:_MOST_FILES])}{more}",
+        remedy=f"recipes {command}, then commit what it wrote",
+    )

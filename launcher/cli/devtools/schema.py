@@ -1,0 +1,231 @@
+"""JSON Schema of recipe files, for editors: every key with its type, unit, effect and default.
+
+Descriptions are the docstrings under the models' fields, read from the source only when a schema is asked for;
+defaults are what the collection's parts set. Nothing here is on the road of a launch.
+
+Source: JSON Schema, draft 2020-12. References are left out but for two, so that editors that know draft-07 do too.
+"""
+
+import ast
+import importlib
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from launcher.config import recipe_parts
+from launcher.config.recipe_parts import Given
+from launcher.model.backend_registry import settings_model
+from launcher.model.config_tree import get
+from launcher.model.recipe import Launch
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_REFERENCE = r"^(\$\{.+\}|\?\?\?)$"
+"""A value that refers to another one, or that whoever inherits the file must give.
+
+Source: OmegaConf documentation, Variable interpolation and Mandatory missing values.
+"""
+_SIZE = "^[1-9][0-9]*$"
+_DEFAULTS = {
+    "description": "Files this one is made of, lowest precedence first, e.g. /base/llmft/common@_here_: a path from"
+    " recipes_collection/ or the search path, without .yaml. _self_ is this file and stands last to win.",
+    "type": "array",
+    "items": {"type": ["string", "object"]},
+}
+
+
+def json_schema(model_type: str) -> dict[str, Any]:
+    """Return the schema of a recipe file. Nothing is required: a recipe inherits what it leaves out.
+
+    Unknown keys are refused, unless the file declares `extra_keys`, which a schema cannot look up.
+
+    Args:
+        model_type: A known family, see `launcher.families`.
+    """
+    schema = recipe_schema(model_type)
+    schema["properties"] = {"defaults": _DEFAULTS, **schema["properties"]}
+    known = _known_keys(schema)
+    _describe_sizes(schema["properties"]["scale_config"], known["properties"])
+    return {
+        "$schema": DIALECT,
+        "title": f"Recipe of model_type {model_type}",
+        **_with_references(schema),
+        "type": "object",  # of the file itself, which can be no reference
+        "if": {"not": {"required": ["extra_keys"]}},
+        "then": {"$ref": "#/$defs/known_keys"},
+        "$defs": {"known_keys": known},
+    }
+
+
+def schema_file(model_type: str) -> str:
+    """Return the text of a file that holds the schema."""
+    return json.dumps(json_schema(model_type), indent=2, ensure_ascii=False) + "\n"
+
+
+def recipe_schema(model_type: str) -> dict[str, Any]:
+    """Return the schema of a whole recipe of a known family: only its own keys, and no references."""
+    model = importlib.import_module(f"launcher.families.{model_type}").Recipe
+    return _of_model(model, recipe_parts.defaults(model_type))
+
+
+def cluster_schema(cluster: str) -> dict[str, Any]:
+    """Return the schema of the `cluster` section of one choice of `cluster`, by its name."""
+    settings = settings_model(cluster)
+    return _of_model(settings, _given(recipe_parts.values_of(recipe_parts.CLUSTERS / f"{cluster}.yaml")))
+
+
+def contract_schema() -> dict[str, Any]:
+    """Return the schema of what cluster=local has with contract=sagemaker, beside the keys of cluster=sm_jobs."""
+    settings = settings_model("contract")
+    schema = _of_model(
+        settings, _given(recipe_parts.values_of(recipe_parts.CLUSTERS / "contract" / "sagemaker.yaml"))
+    )
+    del schema["properties"]["sm_jobs_config"]
+    return schema
+
+
+def launch_schema() -> dict[str, Any]:
+    """Return the schema of the top level of a launch."""
+    schema = _of_model(Launch, _given(recipe_parts.values_of(recipe_parts.CONFIG_FILE)))
+    for group, name in recipe_parts.choices_of(recipe_parts.CONFIG_FILE).items():
+        schema["properties"][group] |= {"type": "string", "default": name}
+    return schema
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Given]:
+    return {path: Given((value,), ()) for path, value in values.items()}
+
+
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Return what the docstring under each field says, by the field's name; a subclass's own wins."""
+    found: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        if issubclass(owner, BaseModel) and owner is not BaseModel:
+            found |= _field_docstrings(inspect.getsourcefile(owner)).get(owner.__name__, {})
+    return {name: found[name] for name in model.model_fields if name in found}
+
+
+@cache
+def _field_docstrings(file: str) -> dict[str, dict[str, str]]:
+    """Return class name to field name to docstring, for every class of a file."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    return {node.name: dict(_docstrings_in(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _docstrings_in(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, after in zip(node.body, node.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            yield ast.unparse(field.target), " ".join(str(after.value.value).split())
+
+
+class _Generator(GenerateJsonSchema):
+    """pydantic's own, with descriptions, without titles, and with nothing required."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        model, made = schema["cls"], super().model_schema(schema)
+        texts = descriptions(model)
+        for name, info in model.model_fields.items():
+            node = made["properties"][info.alias or name]
+            made["properties"][info.alias or name] = {"description": texts.get(name, ""), **node}
+        return {key: value for key, value in made.items() if key not in ("required", "title")}
+
+
+def _of_model(model: type[BaseModel], values: Mapping[str, Given]) -> dict[str, Any]:
+    """Return a model's schema as one tree, with the values that parts give its keys."""
+    made = model.model_json_schema(by_alias=True, schema_generator=_Generator)
+    schema = _inlined(made, made.get("$defs", {}))
+    for path, given in values.items():
+        _set_values(schema, path.split("."), given)
+    return schema
+
+
+def _set_values(node: Any, keys: list[str], given: Given) -> None:
+    """Write the values of a dotted path into the schema of its key, or of the free mapping that holds it."""
+    for i, key in enumerate(keys):
+        properties = get(mapping_in(node), "properties")
+        if properties is None and given.default:
+            inside = node["default"] if isinstance(node.get("default"), dict) else {}
+            node["default"] = inside | {".".join(keys[i:]): given.default[0]}
+            return
+        if key not in (properties or ()):
+            return  # a key outside the recipe, such as the image that its parts choose
+        node = properties[key]
+    node.pop("default", None)
+    node |= {"default": given.default[0]} if given.default else {}
+    node |= {"examples": [*given.default, *given.others]} if given.others else {}
+
+
+def _inlined(node: Any, defs: Mapping[str, Any]) -> Any:
+    """Return a copy of a schema with every reference replaced by what it refers to; a field's own text wins."""
+    if isinstance(node, list):
+        return [_inlined(item, defs) for item in node]
+    if not isinstance(node, dict):
+        return node
+    copied = {key: _inlined(value, defs) for key, value in node.items() if key not in ("$ref", "$defs")}
+    if "$ref" in node:
+        return _inlined(defs[node["$ref"].rpartition("/")[2]], defs) | copied
+    return copied
+
+
+def mapping_in(node: Any) -> Any:
+    """Return the member of an optional mapping that has properties, or the schema itself."""
+    members = node.get("anyOf", ()) if isinstance(node, dict) else ()
+    return next((member for member in members if "properties" in member), node)
+
+
+def _known_keys(schema: Mapping[str, Any]) -> dict[str, Any] | bool:
+    """Move `additionalProperties: false` out of a schema into one that says nothing but which keys there are."""
+    mapping = mapping_in(schema)
+    if "properties" not in mapping:
+        return True
+    mapping.pop("additionalProperties")
+    known = {key: _known_keys(node) for key, node in mapping["properties"].items()}
+    return {"properties": known, "additionalProperties": False}
+
+
+def _describe_sizes(node: dict[str, Any], known: dict[str, Any]) -> None:
+    """Say what an entry of scale_config may change: what a size trains with, and the number of nodes it is for."""
+    own = {"trainer": ("num_nodes",), "training_config": None}
+
+    def entry(root: str) -> dict[str, Any]:
+        return {
+            "properties": {
+                key: {"properties": {name: {"$ref": f"{root}/{key}/properties/{name}"} for name in names}}
+                if names
+                else {"$ref": f"{root}/{key}"}
+                for key, names in own.items()
+            }
+        }
+
+    table = next(member for member in node["anyOf"] if member.get("type") == "object")
+    table |= {
+        "patternProperties": {_SIZE: {"type": "object", **entry("#/properties")}},
+        "additionalProperties": False,
+    }
+    closed = entry("#/$defs/known_keys/properties") | {"additionalProperties": False}
+    closed["properties"]["trainer"]["additionalProperties"] = False
+    known["scale_config"] = {"patternProperties": {_SIZE: closed}}
+
+
+def _with_references(node: Any) -> Any:
+    """Allow `${…}` and `???` wherever something else than a text belongs."""
+    if isinstance(node, list):
+        return [_with_references(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    allowed = {key: value if key in _LITERAL else _with_references(value) for key, value in node.items()}
+    if isinstance(node.get("type"), str) and node["type"] not in ("string", "null") and "const" not in node:
+        allowed |= {"type": [node["type"], "string"], "pattern": _REFERENCE}
+    return allowed
+
+
+_LITERAL = ("default", "examples", "enum", "const", "description")
+"""Keywords whose values are no schemas."""

@@ -1,0 +1,80 @@
+"""`launcher_scripts/`: for each recipe a script that turns its environment into overrides. Generated, never edited.
+
+A family whose recipes run as they are has a template in `templates/scripts/`; that of users' own scripts has none.
+
+Source: names of scripts and of variables as the published launcher's scripts have them.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.common.paths import TEMPLATES
+from launcher.common.templating import render_template
+from launcher.config.catalogue import Entry, entries
+
+FOLDER = "launcher_scripts"
+"""The scripts' folder in a checkout."""
+
+
+def scripts() -> dict[Path, str]:
+    """Return every script: its path below `launcher_scripts/`, and its text."""
+    return {_path(entry): _script(entry) for entry in entries() if (TEMPLATES / _template(entry)).is_file()}
+
+
+def stale(folder: Path) -> list[Path]:
+    """Return what is not as it would be generated, paths below `folder`, sorted.
+
+    Args:
+        folder: A `launcher_scripts/` folder.
+
+    Returns:
+        Scripts that are absent, changed, not executable, or of no recipe.
+    """
+    return _stale(folder, scripts())
+
+
+def _stale(folder: Path, wanted: Mapping[Path, str]) -> list[Path]:
+    there = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    changed = {path for path in there & wanted.keys() if not _is_current(folder / path, wanted[path])}
+    return sorted((there ^ wanted.keys()) | changed)
+
+
+def write(folder: Path) -> list[Path]:
+    """Write what is stale in `folder`; a script of no recipe is removed.
+
+    Returns:
+        What was written or removed, paths below `folder`.
+    """
+    wanted = scripts()
+    found = _stale(folder, wanted)
+    for path in found:
+        if path not in wanted:
+            (folder / path).unlink()
+            continue
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(wanted[path], encoding="utf-8")
+        (folder / path).chmod(0o755)
+    return found
+
+
+def _path(entry: Entry) -> Path:
+    return Path(entry.family, f"run_{entry.path.stem}.sh")
+
+
+def _template(entry: Entry) -> str:
+    return f"scripts/{entry.model_type}.sh.j2"
+
+
+def _script(entry: Entry) -> str:
+    return render_template(
+        _template(entry),
+        title=" ".join(entry.display_name.split()) or entry.name,
+        recipe=entry.name,
+        is_elastic=entry.is_elastic,
+        has_model=bool(entry.model_name_or_path),
+    )
+
+
+def _is_current(path: Path, text: str) -> bool:
+    return os.access(path, os.X_OK) and path.read_bytes() == text.encode()

@@ -1,0 +1,101 @@
+"""What a command prints on a terminal, as an SVG picture. rich is imported when one is drawn."""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+from collections.abc import Iterator
+
+from launcher.common.problems import fail
+
+COMMAND = (
+    "recipes plan fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora \\\n"
+    "    ++recipes.elastic_policy.is_elastic=true cluster=k8s"
+)
+"""The command of the README's picture, as it is typed."""
+WIDTH = 100
+"""Columns of the terminal."""
+_SUFFIX = re.compile(r"(?<=-)[a-z0-9]{5}(?=   )")
+"""The random end of a job's name, in a plan's first line."""
+_FIXED = "x068q"
+_VARIABLES = {"TERM": "xterm-256color", "COLUMNS": str(WIDTH), "COLORTERM": "truecolor", "LINES": "50"}
+_FORMAT = """\
+<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+    <style>
+    .{unique_id}-matrix {{
+        font-family: monospace;
+        font-size: {char_height}px;
+        line-height: {line_height}px;
+    }}
+    {styles}
+    </style>
+    <defs>
+    <clipPath id="{unique_id}-clip-terminal">
+      <rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+    </clipPath>
+    {lines}
+    </defs>
+    {chrome}
+    <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+    {backgrounds}
+    <g class="{unique_id}-matrix" xml:space="preserve">
+    {matrix}
+    </g>
+    </g>
+</svg>
+"""
+"""rich's own, without a font that a browser would have to load."""
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def plan_picture() -> str:
+    """Return the SVG of COMMAND and what it prints now. The same plan gives the same bytes.
+
+    Raises:
+        ProblemsFound: The command fails.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    shown = Text.assemble((f"$ {COMMAND}\n", "bold cyan"), Text.from_ansi(printed().rstrip("\n")))
+    console = Console(record=True, file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="truecolor")
+    console.print(shown, soft_wrap=True, end="")
+    svg = console.export_svg(title="", code_format=_FORMAT, unique_id="plan")
+    return "\n".join(line.rstrip() for line in svg.splitlines())
+
+
+def printed() -> str:
+    """Return what COMMAND prints on a terminal, escape codes included, its job's name with a fixed end.
+
+    Raises:
+        ProblemsFound: The command fails.
+    """
+    from launcher.cli import main
+
+    with _terminal() as output:
+        code = main.run(shlex.split(COMMAND.replace("\\\n", ""))[1:])
+    if code:
+        raise fail("E805", "docs/pictures/plan.svg", "the command of the picture fails", value=COMMAND)
+    return _SUFFIX.sub(_FIXED, output.getvalue(), count=1)
+
+
+@contextlib.contextmanager
+def _terminal() -> Iterator[io.StringIO]:
+    """Give what the block prints, as if to a terminal of WIDTH columns with colours."""
+    known = {name: os.environ.get(name) for name in (*_VARIABLES, "NO_COLOR")}
+    os.environ |= _VARIABLES
+    os.environ.pop("NO_COLOR", None)
+    try:
+        with contextlib.redirect_stdout(_Terminal()) as output:
+            yield output
+    finally:
+        for name, value in known.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,297 @@
+"""`python main.py`: overrides to a running job, and an exit code."""
+
+import collections
+import contextlib
+import signal
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from launcher import pipeline
+from launcher.bundle import store as bundles
+from launcher.cli import terminal
+from launcher.common import console, interrupts, os_errors, process, redaction
+from launcher.common.interrupts import (
+    Interrupted,
+    deferred,
+    exit_code,
+    mute_lost_streams,
+    signals_as_interrupts,
+)
+from launcher.common.names import RUN_DIR
+from launcher.common.problems import ProblemsFound
+from launcher.common.process import INTERRUPTED, USER_ERROR
+from launcher.jobs import adopted, job_names, registry, relaunch, tracking
+from launcher.jobs.registry import JobRecord
+from launcher.model.backend import Backend
+from launcher.model.config_tree import get
+from launcher.model.context import LaunchContext
+from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
+
+if TYPE_CHECKING:
+    from launcher.timeline import Timeline
+
+JOB_FAILED = 3
+"""Exit code of a command whose job failed; the others are in `launcher.common.process`."""
+EXIT_CODES = {
+    JobState.SUCCEEDED: 0,
+    JobState.FAILED: JOB_FAILED,
+    JobState.GONE: JOB_FAILED,
+    JobState.CANCELLED: INTERRUPTED,
+}
+"""What a command that follows a job to its end exits with."""
+_LATE = "about to end; Ctrl-C once more leaves the rest undone"
+
+
+def main(overrides: Sequence[str], name: str | None = None) -> int:
+    """Compile `overrides`, write the bundle, launch it and follow it where that is asked for.
+
+    Args:
+        overrides: As typed by the user.
+        name: What the user calls the job, if anything.
+
+    Returns:
+        The exit code: 0, 2 when the input is at fault, 3 when the job failed, 128 and the signal's number when a
+        signal ended it (130 at Ctrl-C, 143 at SIGTERM, 129 at SIGHUP).
+    """
+    redaction.install()
+    with signals_as_interrupts():
+        return _main(overrides, name)
+
+
+def _main(overrides: Sequence[str], name: str | None) -> int:
+    outcome = "nothing was written or submitted"
+    try:
+        context = LaunchContext.read()
+        job = _prepared(overrides, context, name)
+        terminal.show_plan(job)
+        if job.config["server_dry_run"]:
+            pipeline.validate(job, context)
+            console.say("the cluster would take this job; nothing was created there")
+        process.allow_clean_up()
+        if tracking.is_tracked(job):
+            console.say("reserving the MLflow run …", "dim", stderr=True)
+        job = pipeline.track(job, context)
+        bundle = pipeline.render(job, context)
+        pipeline.write(bundle)
+        if name is not None:
+            job_names.give(bundle.directory, name)
+        outcome = f"the bundle {bundle.directory.name} is written, nothing was submitted"
+        if job.config["dry_run"] or job.config["server_dry_run"]:
+            terminal.show_bundle(bundle, next_step=f"recipes launch {terminal.typed_path(bundle.directory)}")
+            return 0
+        terminal.show_bundle(bundle)
+        return launch(
+            bundle, job.backend, wait=job.config["wait"] or get(job.config, "cluster.sm_jobs_config.wait") is True
+        )
+    except KeyboardInterrupt as interrupt:
+        return exit_code(interrupt)
+    except ProblemsFound as error:
+        if "debug=true" in (text.lstrip("+") for text in overrides):
+            traceback.print_exception(error, chain=False)  # what it was raised from may repeat a secret
+        console.show_problems(error.problems, error.outcome or outcome)
+        return USER_ERROR
+    except OSError as error:
+        if (problem := os_errors.environmental(error)) is None:
+            raise
+        console.show_problems((problem,), outcome)
+        return USER_ERROR
+
+
+def _prepared(overrides: Sequence[str], context: LaunchContext, name: str | None) -> JobSpec:
+    """Return the planned job, unless it or its name is at fault.
+
+    Raises:
+        ProblemsFound: Every fault in what the user gave.
+    """
+    found = job_names.problems(name)
+    try:
+        job = pipeline.prepare(overrides, context)
+    except ProblemsFound as error:
+        raise ProblemsFound((*found, *error.problems)) from error
+    if found := found or job_names.problems(name, job.base_results_dir):
+        raise ProblemsFound(found)
+    return job
+
+
+def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: bool = False) -> int:
+    """Start the job of a bundle on disk; follow it to its end if it ends with this process, or with `wait`.
+
+    Args:
+        bundle: The bundle.
+        backend_name: Its choice of `cluster`.
+        wait: Whether to follow a job that outlives this process.
+        is_again: Whether to start a job once more that has ended.
+
+    Returns:
+        The exit code: of a job that is followed, how it ended.
+
+    Raises:
+        ProblemsFound: The backend refuses, or the job has succeeded already (E715).
+    """
+    backend = pipeline.load_backend(backend_name)
+    with signals_as_interrupts():
+        if backend.ends_with_launcher:
+            return _run_here(bundle, backend, is_again=is_again)
+        return _run_elsewhere(bundle, backend, wait=wait, is_again=is_again)
+
+
+def _run_elsewhere(bundle: Bundle, backend: Backend, *, wait: bool, is_again: bool) -> int:
+    """Start a job that outlives this process; follow it to its end with `wait`."""
+    job = _submit(bundle, backend, is_again=is_again)
+    try:
+        return _attend(bundle, backend, job, wait=wait)
+    except ProblemsFound as error:
+        raise ProblemsFound(error.problems, f"the job was submitted as {job.handle.native_id}") from error
+
+
+def _attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> int:
+    terminal.show_submitted(job.handle)
+    if wait:
+        return _follow(bundle, backend, job)
+    if not job.handle.is_new and (status := registry.status(job, backend)).state.is_final:
+        conclude(job, status)  # submitting has marked its run as running
+        terminal.show_status(status)
+        console.say(f"recipes launch --again {terminal.typed_path(bundle.directory)}  launches it once more", "dim")
+        return 0
+    terminal.show_next(bundle)
+    return 0
+
+
+def _submit(bundle: Bundle, backend: Backend, *, is_again: bool) -> JobRecord:
+    with registry.launching(bundle.directory):
+        _settle_finished(bundle, backend, is_again=is_again)
+        return pipeline.submit(bundle, backend)
+
+
+def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> None:
+    """Make way for another launch of a job that has ended, where that is wanted.
+
+    Raises:
+        ProblemsFound: It succeeded, and another launch is not asked for; or it cannot be launched again.
+    """
+    if not (ended := relaunch.finished(bundle.directory, backend)):
+        return
+    if is_again:
+        backend.clear(ended[0].handle)
+    elif ended[1].state is JobState.SUCCEEDED:
+        if not backend.ends_with_launcher:
+            conclude(*ended)
+        raise relaunch.refuse(ended[0])
+
+
+def conclude(job: JobRecord, status: JobStatus) -> None:
+    """Mark the MLflow run of a job elsewhere by how it ended, once; a store that refuses is asked again next time."""
+    if job.is_closed or status.state is JobState.GONE or adopted.is_adopted(job.handle.bundle_dir):
+        return  # an adopted job's run is known to its own bundle only
+    try:
+        tracking.finish(bundles.read(job.handle.bundle_dir)[0], status.state)
+    except ProblemsFound as error:
+        console.show_problems(error.problems, "the job has ended; only its MLflow run does not say so")
+    else:
+        registry.close(job)
+
+
+def _follow(bundle: Bundle, backend: Backend, job: JobRecord) -> int:
+    """Follow a job that outlives this process: first its states, then its log. A signal ends the following alone.
+
+    One that was not seen to run has a log all the same, which says why.
+    """
+    try:
+        for status in registry.changes(job, backend):
+            terminal.show_status(status)
+            if status.state is not JobState.PENDING:
+                break
+        if not job.ended:
+            _show_log(backend, job.handle, follow=not status.state.is_final)
+        if not status.state.is_final:
+            *_, status = registry.changes(job, backend)
+    except KeyboardInterrupt as interrupt:
+        console.say("detached; the job keeps running", stderr=True)
+        terminal.show_next(bundle)
+        return exit_code(interrupt)
+    conclude(job, status)
+    terminal.show_end(bundle, status, is_here=False)
+    return EXIT_CODES[status.state]
+
+
+def _show_log(backend: Backend, handle: JobHandle, *, follow: bool) -> bool:
+    """Show a job's log and return whether it could be read; how the job ends does not depend on that."""
+    try:
+        terminal.follow(backend.logs(handle, follow=follow))
+    except ProblemsFound as error:
+        console.show_problems(error.problems, "only the job's log cannot be shown")
+        return False
+    return True
+
+
+def _run_here(bundle: Bundle, backend: Backend, *, is_again: bool) -> int:
+    """Run a job that ends with this process. A signal stops it, a second one at once; so does the end of a reader."""
+    job = interrupt = None
+    try:
+        job = _submit(bundle, backend, is_again=is_again)
+        if not _show_log(backend, job.handle, follow=True):
+            with contextlib.suppress(ProblemsFound):  # its status is read once more below
+                collections.deque(backend.wait(job.handle), maxlen=0)
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        if job is None:
+            if isinstance(error, KeyboardInterrupt):
+                console.say(f"cancelled  stopped by {interrupts.name(error)} before the job started", stderr=True)
+            raise
+        mute_lost_streams()
+        interrupt = error if isinstance(error, KeyboardInterrupt) else Interrupted(signal.SIGPIPE)
+        _cancel(backend, job.handle, interrupts.name(interrupt))
+    return _end_here(bundle, backend, job.handle, interrupt)
+
+
+def _end_here(bundle: Bundle, backend: Backend, handle: JobHandle, interrupt: KeyboardInterrupt | None) -> int:
+    """Report how a job on this machine ended, to its MLflow run too; return the exit code."""
+    with deferred(_LATE):
+        try:
+            status = backend.status(handle)
+        except ProblemsFound as error:  # its folder is gone, or its record is damaged
+            console.show_problems(error.problems, "the job was started; how it ended cannot be read")
+            _close_run(bundle, JobState.FAILED, outcome="its metrics that were not sent yet are lost")
+            return JOB_FAILED
+        is_interrupted = interrupt is not None and status.state is JobState.CANCELLED
+        if is_interrupted:
+            status = replace(status, message=f"stopped by {interrupts.name(interrupt)}")
+        _close(bundle, status)
+    return exit_code(interrupt) if is_interrupted else EXIT_CODES[status.state]
+
+
+def _cancel(backend: Backend, handle: JobHandle, signal_name: str) -> None:
+    again = f"{signal_name} again: at once, without it"
+    console.say(f"stopping; an elastic job saves a checkpoint first ({again})", stderr=True)
+    try:
+        backend.cancel(handle)
+    except KeyboardInterrupt:
+        with deferred(_LATE):
+            console.say("stopping at once", stderr=True)
+            backend.cancel(handle)  # the job's second signal, which it does not put off
+
+
+def _close(bundle: Bundle, status: JobStatus) -> None:
+    """Send what is left to tell of a job that has ended on this machine, and say how it ended."""
+    from launcher import timeline  # compiling a recipe does not pay for it
+
+    run_dir = bundle.directory / RUN_DIR
+    course = None
+    try:
+        course = timeline.refresh(run_dir)
+    except OSError as error:
+        console.say(f"no timeline: {os_errors.described(error, error.filename or run_dir)[0]}", stderr=True)
+    _close_run(bundle, status.state, course)
+    if course and (course.has_scaled or course.unfired):
+        terminal.show_timeline(course, run_dir)
+    # Without a last word the operator has died.
+    terminal.show_end(bundle, status, can_go_on=course is not None and course.state is None)
+
+
+def _close_run(bundle: Bundle, state: JobState, course: "Timeline | None" = None, outcome: str = "") -> None:
+    """Mark the MLflow run of a job by how it ended; a job that has run is not undone by its tracking store."""
+    try:
+        tracking.finish(bundle, state, course)
+    except ProblemsFound as error:
+        console.show_problems(error.problems, outcome or f"unsent metrics stay in {bundle.directory / RUN_DIR}")

@@ -1,0 +1,197 @@
+"""The `recipes` command: its commands in order, and how it ends. What each does is in `launcher.cli.commands`."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from launcher import identity
+from launcher.cli.commands import (
+    checkpoint,
+    cluster,
+    compiling,
+    container,
+    followed,
+    governance,
+    hardware,
+    inspect,
+    jobs,
+    listed,
+    pods,
+    project,
+    ranks,
+)
+from launcher.common import console, os_errors, process, redaction
+from launcher.common.interrupts import signals_as_interrupts
+from launcher.common.problems import Problem, ProblemsFound
+
+_COMPLETE = "_RECIPES_COMPLETE"
+"""Environment variable by which a shell asks for completion."""
+
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Recipes": {"list": inspect.list_, "show": inspect.show, "explain": inspect.explain, "diff": inspect.diff},
+    "From a recipe to a job": {
+        "check": compiling.check,
+        "plan": compiling.plan,
+        "ranks": ranks.ranks,
+        "checkpoint": checkpoint.checkpoint,
+        "render": compiling.render,
+        "launch": jobs.launch,
+        "new": compiling.new,
+    },
+    "Jobs": {
+        "jobs": listed.jobs,
+        "jobs remove": listed.remove,
+        "status": followed.status,
+        "logs": jobs.logs,
+        "events": followed.events,
+        "wait": followed.wait,
+        "scale": jobs.scale,
+        "cancel": followed.cancel,
+        "timeline": jobs.timeline,
+        "adopt": cluster.adopt,
+    },
+    "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
+    "Clusters and images": {
+        "instances": hardware.instances,
+        "cluster": cluster.cluster,
+        "governance": governance.governance,
+        "container": container.container,
+    },
+    "The program itself": {
+        "schema": project.schema,
+        "rules": project.rules,
+        "scripts": project.scripts,
+        "docs": project.docs,
+    },
+}
+"""Every command under the heading that the help shows it with."""
+
+
+class _Command(TyperCommand):
+    """A command whose help spells its arguments as its metavars do, without the types of our code."""
+
+    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:
+        arguments = [p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        return ["[OPTIONS]", *arguments]
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+        params = self.get_params(ctx)
+        arguments = [(p.metavar, p.help or "") for p in params if p.param_type_name == "argument"]
+        options = [p.get_help_record(ctx) for p in params if p.param_type_name == "option"]
+        for heading, rows in (("Arguments", arguments), ("Options", options)):
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+
+class _Grouped(TyperGroup):
+    """Commands under their headings, in our order."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:
+        return [name for commands in _COMMANDS.values() for name in commands if " " not in name]
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:
+        """Find a command of one word, or of two such as `jobs remove`."""
+        if (name := " ".join(args[:2])) in self.commands and len(args) > 1:
+            return name, self.commands[name], args[2:]
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:
+        for heading, names in _COMMANDS.items():
+            with formatter.section(heading):
+                limit = formatter.width - 6 - max(map(len, names))
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in names])
+
+
+app = typer.Typer(
+    cls=_Grouped,
+    add_completion=True,
+    rich_markup_mode=None,  # boxes cost 0.2 s and are in the way of a pipe
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        console.say(identity())
+        raise typer.Exit
+
+
+@app.callback()
+def _recipes(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Compile training recipes into reviewable bundles, and launch them."""
+
+
+for _commands in _COMMANDS.values():
+    for _name, _function in _commands.items():
+        app.command(_name, cls=_Command)(_function)
+
+_UsageError: Any = typer.BadParameter.__base__
+"""What typer raises for a command line it does not understand."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the words of a command line; return the exit code. A user's mistake is Problems and exit code 2."""
+    redaction.install()
+    with signals_as_interrupts() as signals:
+        code = process.ended(lambda: _run(words))
+    # typer answers every KeyboardInterrupt with 130.
+    return 128 + signals[0] if signals and code == process.INTERRUPTED else code
+
+
+def _run(words: Sequence[str]) -> int:
+    try:
+        return _command(words)(list(words), prog_name="recipes", standalone_mode=False) or 0
+    except ProblemsFound as error:
+        console.show_problems(error.problems, error.outcome or "nothing was done")
+        return process.USER_ERROR
+    except _UsageError as error:
+        console.show_problems((_usage_problem(error),), "nothing was done")
+        return process.USER_ERROR
+    except OSError as error:
+        if (problem := os_errors.environmental(error)) is None:
+            raise
+        console.show_problems((problem,), "nothing was done")
+        return process.USER_ERROR
+    except SystemExit as stop:  # typer's own end where nobody reads on, and of completion
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None
+        return stop.code
+
+
+def _command(words: Sequence[str]) -> Any:
+    """Return the command, with our completion in place of typer's."""
+    command = typer.main.get_command(app)
+    if _COMPLETE in os.environ or any("completion" in word for word in words):
+        from launcher.cli.commands import shells
+
+        shells.register()
+    return command
+
+
+def _usage_problem(error: Any) -> Problem:
+    """Return what typer says of a command line as a Problem."""
+    from launcher.common.suggestions import nearest
+    from launcher.config import slips
+
+    where = error.ctx.command_path if error.ctx else "recipes"
+    is_unknown = hasattr(error, "possibilities") and error.ctx
+    known = [name for each in error.ctx.command.params for name in each.opts] if is_unknown else []
+    near = nearest(error.option_name, known) if is_unknown else []
+    near = near or ([p.remedy for p in slips.of_flags([error.option_name])] if is_unknown else [])
+    message = error.message if is_unknown else error.format_message()
+    return Problem(
+        "E801",
+        where,
+        message[:1].lower() + message[1:].rstrip("."),
+        allowed=error.ctx.get_usage().removeprefix("Usage: ") if error.ctx else None,
+        remedy=f"did you mean {' or '.join(near)}?" if near else f"{where} --help",
+    )

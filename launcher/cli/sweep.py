@@ -1,0 +1,190 @@
+"""Every recipe of a catalogue on every instance type it lists, at every size: what `recipes check --all` runs.
+
+A recipe is composed once. What differs between its instance types, and between the elastic job and the static one, is
+then set on the composition: the same trees that composing them one by one would give, in a fraction of the time.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher import pipeline
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import Notice, Problem, ProblemsFound
+from launcher.config.catalogue import Entry
+from launcher.config.compose import compose
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.composition import Composition
+from launcher.model.config_tree import AUTO, get, replaced
+from launcher.model.context import LaunchContext
+from launcher.model.size_plan import spans
+from launcher.planning.check import examine, with_origin
+from launcher.planning.job_planner import plan
+from launcher.rules import Rule, rules_for
+
+_INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
+_DEALING = ("E221", "E222", "E223")
+"""Codes of the rules on how samples are dealt out to the ranks."""
+_SCRIPT = "recipes.training_cfg"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A recipe, checked as one job.
+
+    Args:
+        recipe: Its name.
+        path: Its file.
+        instance_type: What it was checked on; None when it could not be composed.
+        is_elastic: Whether as an elastic job.
+        num_sizes: Sizes that were planned; 0 where there are Problems.
+        problems: What is wrong with it.
+        notices: What a user of this recipe on this instance type should know.
+    """
+
+    recipe: str
+    path: Path
+    instance_type: str | None
+    is_elastic: bool
+    num_sizes: int
+    problems: tuple[Problem, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+def sweep(entries: Sequence[Entry], context: LaunchContext, overrides: Sequence[str] = ()) -> Iterator[Checked]:
+    """Check every recipe on each of its instance types, static and, where it has a policy, elastic.
+
+    Args:
+        entries: The recipes.
+        context: Of the launches that are tried.
+        overrides: For every recipe; without a cluster among them, cluster=k8s.
+
+    Yields:
+        One result for each recipe, instance type and kind of job, in that order, as soon as it is there.
+    """
+    for entry in entries:
+        words = [*choice(entry), *overrides]
+        if not any(word.startswith("cluster=") for word in words):
+            words.append("cluster=k8s")
+        try:
+            base = compose(words, context.cwd)
+            if brought := _brought(base):
+                base = compose([*words, *brought], context.cwd)
+        except ProblemsFound as error:
+            yield Checked(entry.name, entry.path, None, False, 0, error.problems)
+            continue
+        for variant in variants(base, context):
+            yield checked(entry, variant, context)
+
+
+def choice(entry: Entry) -> list[str]:
+    """Return the overrides that choose a recipe of the collection, or of another folder."""
+    folder = str(entry.path.absolute()).removesuffix(f"/recipes/{entry.name}.yaml")
+    return [f"recipes={entry.name}"] + ([] if folder == str(COLLECTION) else [f"hydra.searchpath=['{folder}']"])
+
+
+def _brought(base: Composition) -> list[str]:
+    """Return stand-ins for what a recipe leaves to each launch: the image, and a script of the user's own."""
+    words = [] if base.tree.get("container") else ["container=image-of-the-launch"]
+    script = get(base.tree, _SCRIPT)
+    if isinstance(script, Mapping) and not (script.get("entry_script") or script.get("entry_module")):
+        words += [f"{_SCRIPT}.entry_script=script-of-the-launch.py", f"++{_SCRIPT}.run.ntasks_per_node=1"]
+    return words
+
+
+def variants(base: Composition, context: LaunchContext) -> Iterator[Composition]:
+    """Yield a recipe's composition for each instance type it lists, as static and as elastic job."""
+    recipe = base.tree["recipes"]
+    listed = recipe.get("instance_types") if isinstance(recipe, Mapping) else None
+    types = listed if isinstance(listed, list) and listed else [base.tree.get(_INSTANCE)]
+    kinds = (False, True) if isinstance(get(base.tree, "recipes.elastic_policy"), Mapping) else (None,)
+    is_referred_to = base.refers_to(_INSTANCE, "is_elastic")
+    for instance_type in types:
+        for is_elastic in kinds:
+            said = {_INSTANCE: instance_type} | ({} if is_elastic is None else {_ELASTIC: is_elastic})
+            yield _composed_anew(base, said, context) if is_referred_to else _with_values(base, said)
+
+
+def _composed_anew(base: Composition, said: Mapping[str, object], context: LaunchContext) -> Composition:
+    return compose([*base.overrides, *_words(said)], context.cwd)
+
+
+def _with_values(base: Composition, said: Mapping[str, object]) -> Composition:
+    """Return a composition as it would be with these overrides at its end."""
+    tree = base.tree
+    for path, value in said.items():
+        tree = replaced(tree, path, value)
+    words = _words(said)
+    return dataclasses.replace(
+        base,
+        tree=tree,
+        overrides=(*base.overrides, *words),
+        explicit={**base.explicit, **dict(zip(said, words, strict=True))},
+    )
+
+
+def _words(said: Mapping[str, object]) -> list[str]:
+    return [f"{path}={str(value).lower() if isinstance(value, bool) else value}" for path, value in said.items()]
+
+
+def checked(entry: Entry, composition: Composition, context: LaunchContext) -> Checked:
+    """Check and plan one job of a recipe."""
+    result = functools.partial(
+        Checked,
+        entry.name,
+        entry.path,
+        str(composition.tree.get(_INSTANCE)),
+        get(composition.tree, _ELASTIC) is True,
+    )
+    checked, problems = examine(composition)
+    if not problems:
+        job = plan(checked, context)
+        return result(len(job.scales), pipeline.load_backend(job.backend).check(job), job.notices)
+    others = [problem for problem in problems if problem.code not in _DEALING]
+    notice = _is_for_more_devices(checked, others)
+    if notice is None:
+        return result(0, with_origin(composition, problems))
+    return result(0 if others else len(checked.sizes), with_origin(composition, others), (notice,))
+
+
+def _is_for_more_devices(checked: CheckedRecipe | None, others: Sequence[Problem]) -> Notice | None:
+    """Return what to say of sizes that are right, but for nodes of more devices than this instance type has.
+
+    They are no fault of the recipe where the planner deals the same samples out on this one. `others` are faults of
+    another kind, which it would meet too.
+    """
+    faulty = frozenset(problem.path for problem in others)
+    if checked is None or not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
+        return None  # a fault that the arithmetic would follow from
+    if not checked.is_elastic or not _dealing_problems(checked):
+        return None
+    written_for = checked.recipe.trainer.devices
+    at_home = dataclasses.replace(checked, instance=None)
+    if checked.devices >= written_for or checked.recipe.scale_config == AUTO or _dealing_problems(at_home):
+        return None
+    auto = dataclasses.replace(
+        checked.composition, tree=replaced(checked.composition.tree, "recipes.scale_config", AUTO)
+    )
+    if any(problem not in others for problem in examine(auto)[1]):
+        return None
+    alone = ((scale.nodes, dataclasses.replace(checked, scales=(scale,))) for scale in checked.sizes)
+    sizes = spans(nodes for nodes, size in alone if _dealing_problems(size))
+    return Notice(
+        "N114",
+        f"sizes {sizes} are written for {written_for} devices a node, {checked.instance.name} has {checked.devices}:"
+        " ++recipes.scale_config=auto plans them",
+    )
+
+
+def _dealing_rules(checked: CheckedRecipe) -> list[Rule]:
+    return [rule for rule in rules_for(checked.backend) if rule.code in _DEALING]
+
+
+def _dealing_problems(checked: CheckedRecipe) -> list[Problem]:
+    return [
+        problem
+        for rule in _dealing_rules(checked)
+        for problem in rule.check(checked, functools.partial(Problem, rule.code))
+    ]

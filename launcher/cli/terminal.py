@@ -1,0 +1,268 @@
+"""What people see: the plan, a job that runs, its end. Beside `console` the only module that imports rich."""
+
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.bundle.store import given_name
+from launcher.common.console import say, say_all, show_notice, show_table, shown_path, width
+from launcher.common.names import LOG_DIR, RUN_DIR
+from launcher.model.backend import NEWS
+from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
+from launcher.planning import plan_report
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, Task
+
+    from launcher.timeline import Timeline
+
+_STEP = re.compile(r"step (\d+)/(\d+)\s+(.*)")
+_NEWS = re.compile(rf"({'|'.join(NEWS)})  ")
+_QUIET_S = 2.0
+"""Seconds between two step lines where there is no progress bar."""
+_PATIENCE_S = 5.0
+"""Seconds without a step after which a job is said to do something else, unless its steps take that long."""
+_WAITING = "waiting"
+"""What a job does that takes no step, where no news told more."""
+_STATE_STYLES = {
+    JobState.PENDING: "yellow",
+    JobState.SCALING: "yellow",
+    JobState.RUNNING: "green",
+    JobState.SUCCEEDED: "bold green",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "bold red",
+    JobState.GONE: "bold red",
+}
+_PIPED = 100
+"""Columns of a chart where there is no terminal."""
+_WIDE = 100
+"""Columns from which there is room for a bar and the remaining time."""
+
+
+def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
+    """Print a job's name, its sizes and its notices; `in_full`, also what each size costs and is worth."""
+    say(f"{job.name}   {plan_report.kind(job)}", "bold")
+    head, rows = plan_report.aligned(job, in_full=in_full)
+    show_table(head, rows)
+    say(plan_report.summary(job))
+    if in_full and len(job.scales) > 1:
+        say("")
+        for line in plan_report.chart(job, width() or _PIPED):
+            say(line)
+    for notice in job.notices:
+        show_notice(notice)
+
+
+def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
+    """Print where a bundle is and what to do with it."""
+    name = given_name(bundle.directory)
+    label = f" ({name})" if name else ""
+    size = f"{len(bundle.files)} files, digest {bundle.digest[:6]}"
+    where = f"bundle {shown_path(bundle.directory)}{label}  {size}"
+    say(where + (f"   next: {next_step}" if next_step else ""))
+
+
+def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_go_on: bool = False) -> None:
+    """Print how a job ended, and where its logs and its curve are.
+
+    Args:
+        bundle: The job's.
+        status: How it ended.
+        is_here: Whether its logs are on this machine.
+        can_go_on: Whether to say how it is launched again.
+    """
+    from launcher.jobs import tracking  # which takes all that planning takes
+
+    is_success = status.state is JobState.SUCCEEDED
+    said = "" if is_success else f"  {status.message}"
+    say(f"{status.state.value}{said}", "bold green" if is_success else "bold red", stderr=not is_success)
+    folder = typed_path(bundle.directory)
+    if can_go_on:
+        say(f"recipes launch {folder} goes on from the last checkpoint", stderr=True)
+    say(f"logs {shown_path(bundle.directory / RUN_DIR / LOG_DIR)}" if is_here else f"logs: recipes logs {folder}")
+    if settings := tracking.run_of(bundle):
+        say(f"mlflow run {settings.run_id} in {settings.tracking_uri}")
+        if command := tracking.ui_command(settings.tracking_uri):
+            say(command)
+
+
+def typed_path(path: Path) -> str:
+    """Return a path as a shell takes it, as short as it can be typed from the current folder."""
+    return shlex.quote(shown_path(path))
+
+
+def show_submitted(handle: JobHandle) -> None:
+    """Print what a job is called where it runs, and whether it was there before."""
+    name = native_name(handle)
+    before = f"{name} is there already, from this very bundle; nothing was submitted"
+    say(f"submitted {name}" if handle.is_new else before, "bold")
+
+
+def native_name(handle: JobHandle) -> str:
+    """Return what a job is called where it runs, and where that is."""
+    name = "/".join(part for part in (handle.kind, handle.native_id) if part)
+    places = (("namespace", handle.namespace), ("context", handle.context))
+    where = ", ".join(f"{word} {place}" for word, place in places if place)
+    return f"{name} ({where})" if where else name
+
+
+def show_next(bundle: Bundle) -> None:
+    """Print the commands that follow a submitted job, and the one that ends it."""
+    folder = typed_path(bundle.directory)
+    for command, what in (("logs -f", "its log"), ("wait", "until it has ended"), ("cancel", "ends it")):
+        say(f"recipes {command} {folder}  {what}", "dim")
+
+
+def show_status(status: JobStatus) -> None:
+    """Print a job's state, its size, and what it waits for or why it ended, in a line."""
+    say(status_line(status), _STATE_STYLES.get(status.state, ""))
+
+
+def status_line(status: JobStatus) -> str:
+    """Return a job's state, its size, and what it waits for or why it ended."""
+    target = f" -> {status.target_nodes}" if status.target_nodes is not None else ""
+    nodes = f"{status.nodes}{target} node{'' if status.nodes == 1 and not target else 's'}"
+    parts = [status.state.value, nodes if status.nodes or target else "", status.message]
+    return "  ".join(part for part in parts if part)
+
+
+def show_timeline(course: "Timeline", run_dir: Path) -> None:
+    """Print the timeline of a job's last launch, and where its picture is or what it lacks."""
+    from launcher import timeline
+
+    head, *rows = timeline.text(course, width()).splitlines()
+    say(head, "bold")
+    for row in rows:
+        say(row)
+    pictures = [path for path in timeline.report_files(run_dir) if path.suffix == ".svg"]
+    say(f"picture {shown_path(pictures[0])}" if pictures else timeline.NO_PICTURE)
+
+
+def follow(lines: Iterator[str]) -> None:
+    """Print a job's log as it comes; its steps as a progress bar on a terminal, else one in two seconds.
+
+    A step that is done again moves the bar back. The last progress line is the last step, and reports that the job
+    ended or that following it was interrupted.
+    """
+    if not sys.stdout.isatty():
+        _follow_plain(lines)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    pulse = _Pulse()
+    with _progress(console, pulse) as progress:
+        task = progress.add_task("training", total=None)
+        with pulse.until_over():
+            for line in lines:
+                if match := _STEP.match(line):
+                    done, total, rest = match.groups()
+                    pulse.step(rest, time.monotonic())
+                    progress.update(task, completed=int(done), total=int(total))
+                elif _NEWS.match(line):
+                    pulse.news(line)
+                    console.print(line, style="yellow", markup=False)
+                else:
+                    console.print(line, markup=False)
+
+
+def _progress(console: "Console", pulse: "_Pulse") -> "Progress":
+    """Return a progress bar; on a narrow terminal its step and what goes on, without the bar."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Now(ProgressColumn):
+        def render(self, _task: "Task") -> Text:
+            return Text(pulse.words(time.monotonic()), no_wrap=True, overflow="ellipsis")
+
+    class Remaining(TimeRemainingColumn):
+        def render(self, task: "Task") -> Text:
+            return Text() if pulse.is_over else Text("remaining ").append_text(super().render(task))
+
+    columns = [TextColumn("step"), MofNCompleteColumn(table_column=Column(no_wrap=True))]
+    if console.width >= _WIDE:
+        columns[1:1] = [BarColumn(bar_width=20)]
+        columns.append(Remaining(table_column=Column(no_wrap=True)))
+    return Progress(*columns, Now(), console=console)
+
+
+class _Pulse:
+    """What a job does now, in words: its last step's, or what keeps it from the next."""
+
+    def __init__(self) -> None:
+        self._said = ""
+        self._pause = "starting"
+        self._since: float | None = None
+        self._patience_s = _PATIENCE_S
+        self._outcome = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is followed."""
+        return bool(self._outcome)
+
+    @contextmanager
+    def until_over(self) -> Iterator[None]:
+        """Report from the end of the block on that the job ended, or that following it was interrupted."""
+        self._outcome = ""
+        try:
+            yield
+        except BaseException:
+            self._outcome = "interrupted"
+            raise
+        self._outcome = "ended"
+
+    def step(self, said: str, now_s: float) -> None:
+        """Take what a step says, at a time of the monotonic clock."""
+        gap_s = now_s - self._since if self._since is not None else float("inf")
+        if self._pause == _WAITING:
+            self._patience_s = max(_PATIENCE_S, 3 * gap_s)
+        elif gap_s > self._patience_s:
+            self._pause = _WAITING  # what the news told of is over
+        self._said, self._since = said, now_s
+
+    def news(self, line: str) -> None:
+        """Take a line of news. A fault and a suspension end the training; other nodes come while it goes on."""
+        kind, _, words = line.partition("  ")
+        is_suspension = kind == "scale" and " -> 0 " in words
+        if kind == "fault" or is_suspension:
+            self._said = ""
+        if kind == "fault" or (kind == "scale" and " -> " in words):
+            self._pause = "waiting for nodes" if is_suspension else "restarting"
+
+    def words(self, now_s: float) -> str:
+        """Return what goes on at a time of the monotonic clock."""
+        if self._outcome:
+            return f"{self._outcome}; last step: {self._said}" if self._said else self._outcome
+        if self._since is None:
+            return self._pause
+        quiet_s = now_s - self._since
+        if self._said and quiet_s <= self._patience_s:
+            return self._said
+        return f"{self._pause} ({quiet_s:.0f} s since the last step)"
+
+
+def _follow_plain(lines: Iterator[str]) -> None:
+    """Print lines, one step in two seconds; the step before a line of news and the last step always."""
+    last_s, held_back = 0.0, []
+    try:
+        for line in lines:
+            match, now_s = _STEP.match(line), time.monotonic()
+            if match and match[1] != match[2] and now_s - last_s < _QUIET_S:
+                held_back = [line]
+                continue
+            if match:
+                last_s, held_back = now_s, []
+            elif _NEWS.match(line):
+                say_all((step, "") for step in held_back)
+                held_back = []
+            say(line)
+    finally:
+        say_all((step, "") for step in held_back)

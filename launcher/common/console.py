@@ -1,0 +1,168 @@
+"""Lines on standard output and standard error, with colours where somebody sees them. Imports rich only then."""
+
+import functools
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from launcher.common.problems import Notice, Problem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+_PIPED = 100
+"""Columns where there is no terminal."""
+_INDENT_OF_PROBLEM, _INDENT_OF_NOTICE = " " * 7, " " * 11
+"""What the further lines of a line that is wrapped start with: a little more than it does; under its message."""
+
+
+def say(text: str, style: str = "", *, stderr: bool = False) -> None:
+    """Print a line, in `style` (rich's words) where it goes to a terminal that shows colours."""
+    stream = sys.stderr if stderr else sys.stdout
+    if style and _shows_colours(stream):
+        _console(stderr=stderr).print(text, style=style, markup=False)
+    else:
+        print(text, file=stream, flush=True)
+
+
+def say_all(lines: Iterable[tuple[str, str]]) -> None:
+    """Print lines, each with its style; one by one they would cost a console each."""
+    console = _console() if _shows_colours(sys.stdout) else None
+    for text, style in lines:
+        if console and style:
+            console.print(text, style=style, markup=False)
+        else:
+            print(text)
+    sys.stdout.flush()
+
+
+def width() -> int | None:
+    """Return the columns of the terminal; None where nobody looks, so that nothing is cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _shows_colours(stream: TextIO) -> bool:
+    """Tell whether a stream is a terminal that may get escape codes.
+
+    Source: https://no-color.org
+    """
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _console(*, stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def show_problems(problems: tuple[Problem, ...], outcome: str = "nothing was written or submitted") -> None:
+    """Print every Problem on standard error, then what came of it."""
+    for problem in problems:
+        show_problem(str(problem))
+    say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}; {outcome}", stderr=True)
+
+
+def show_problem(text: str) -> None:
+    """Print a Problem on standard error, its first line so that it stands out."""
+    head, *rest = text.splitlines()
+    say(head, "bold red", stderr=True)
+    for line in rest:
+        for part in _wrapped(line, _INDENT_OF_PROBLEM, sys.stderr):
+            say(part, stderr=True)
+
+
+def show_notice(notice: Notice, *, stderr: bool = False) -> None:
+    """Print a notice."""
+    for line in _wrapped(str(notice), _INDENT_OF_NOTICE, sys.stderr if stderr else sys.stdout):
+        say(line, "yellow", stderr=stderr)
+
+
+def say_fitted(text: str, style: str = "") -> None:
+    """Print a line, on a terminal that is too narrow in several, cut between words."""
+    for part in _wrapped(text, "  ", sys.stdout):
+        say(part, style)
+
+
+def say_wrapped(head: str, text: str, style: str = "") -> None:
+    """Print a head and a text: in one line where it fits or nobody looks, else the text below it, indented."""
+    line, columns = f"{head}  {text}", width()
+    if columns is None or len(line) <= columns:
+        say(line, style)
+    else:
+        _say_below(head, text, style)
+
+
+def _say_below(head: str, text: str, style: str) -> None:
+    """Print a head, and a text below it that is indented and cut between words."""
+    indent = {"initial_indent": _INDENT_OF_NOTICE, "subsequent_indent": _INDENT_OF_NOTICE}
+    say(head, style)
+    for part in textwrap.wrap(text, width() or _PIPED, break_on_hyphens=False, **indent):
+        say(part, style)
+
+
+def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
+    """Print rows as aligned columns.
+
+    On a terminal too narrow for a row its last cell goes below it, and on one too narrow for the other columns all
+    cells but the first two do, each with its column's name.
+    """
+    from launcher.common import text_table  # which imports YAML
+
+    first, *lines = text_table.table([head, *rows])
+    columns, begin = width(), first.rindex(head[-1])
+    is_narrow = columns is not None and max(len(line[:begin].rstrip()) for line in lines) > columns
+    if not is_narrow:
+        say(first if columns is None or len(first) <= columns else first[:begin].rstrip(), "dim")
+    for line, cells, style in zip(lines, rows, styles or [""] * len(lines), strict=True):
+        if is_narrow:
+            named = [f"{name} {cell}" for name, cell in zip(head[2:], cells[2:], strict=True) if cell]
+            _say_below("  ".join(cells[:2]), ", ".join(named), style)
+        elif columns is None or len(line) <= columns or not cells[-1]:
+            say(line, style)
+        else:
+            _say_below(line[:begin].rstrip(), cells[-1], style)
+
+
+def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
+    """Return a line in pieces that fit a terminal, cut between words; whole where it goes elsewhere."""
+    if not stream.isatty() or len(line) <= (columns := shutil.get_terminal_size().columns):
+        return [line]
+    return textwrap.wrap(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+@contextmanager
+def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Give a function that tells how many of `total` are done; seen only while on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    say_count = functools.partial(print, end="", file=sys.stderr, flush=True)
+    try:
+        yield lambda done: say_count(f"\r{done} of {total} {what}")
+    finally:
+        say_count("\r" + " " * len(f"{total} of {total} {what}") + "\r")
+
+
+@contextmanager
+def while_waiting(what: str) -> Iterator[None]:
+    """Show what is waited for until the block ends; seen only on a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(what, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r" + " " * len(what) + "\r", end="", file=sys.stderr, flush=True)
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as short as it can be typed from the current folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,0 +1,124 @@
+"""Signals that end a command: Ctrl-C, SIGTERM and SIGHUP end it in the same way, and so does output nobody reads."""
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from launcher.common import console
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LOST = select.POLLERR | select.POLLHUP
+"""Events of a pipe without a reader, and of a terminal that was closed.
+
+Source: poll(2); Linux, tty_io.c, hung_up_tty_poll.
+"""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A command that a signal ended.
+
+    Args:
+        signum: The signal.
+        is_rolled_back: Whether it is known that nothing of a submission is left.
+    """
+
+    def __init__(self, signum: int = signal.SIGINT, *, is_rolled_back: bool = False):
+        super().__init__()
+        self.signum, self.is_rolled_back = signum, is_rolled_back
+
+
+def exit_code(interrupt: KeyboardInterrupt) -> int:
+    """Return the exit code of a command that a signal ended: 130 for Ctrl-C, 143, 129 or 141.
+
+    Source: Bash manual, Exit Status: 128 and the signal's number.
+    """
+    return 128 + signum(interrupt)
+
+
+def signum(interrupt: KeyboardInterrupt) -> int:
+    """Return the signal behind an interrupt."""
+    return interrupt.signum if isinstance(interrupt, Interrupted) else signal.SIGINT
+
+
+def name(interrupt: KeyboardInterrupt) -> str:
+    """Return what users call the signal behind an interrupt."""
+    number = signum(interrupt)
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+@contextmanager
+def signals_as_interrupts() -> Iterator[list[int]]:
+    """Let SIGTERM and SIGHUP raise Interrupted within the block, as Ctrl-C raises KeyboardInterrupt.
+
+    A signal that is ignored, as nohup has it, stays ignored. Yields the signals taken so far.
+    """
+    taken: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        taken.append(number)
+        _raise(number, frame)
+
+    with _handled((signal.SIGTERM, signal.SIGHUP), interrupt):
+        yield taken
+
+
+@contextmanager
+def deferred(message: str) -> Iterator[None]:
+    """Ignore the first signal within the block, which soon ends by itself; the next one interrupts it.
+
+    Args:
+        message: What is printed at the first one.
+    """
+
+    def defer(_number: int, _frame: FrameType | None) -> None:
+        for each in _SIGNALS:
+            if signal.getsignal(each) is defer:
+                signal.signal(each, _raise)
+        mute_lost_streams()
+        console.say(message, stderr=True)
+
+    with _handled(_SIGNALS, defer):
+        yield
+
+
+def mute_lost_streams() -> None:
+    """Discard further output that nobody can read: the terminal was closed, or the reader of the pipe has ended."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            descriptor = stream.fileno()
+            poll = select.poll()
+            poll.register(descriptor, 0)
+        except (AttributeError, ValueError, OSError):  # replaced or closed
+            continue
+        if any(events & _LOST for _, events in poll.poll(0)):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
+
+
+def _raise(number: int, _frame: FrameType | None) -> None:
+    mute_lost_streams()
+    raise Interrupted(number)
+
+
+@contextmanager
+def _handled(signals: tuple[int, ...], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle signals within the block, but for those that are ignored.
+
+    Outside the main thread, where Python handles none, change nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, signal.SIG_DFL if old is None else old)

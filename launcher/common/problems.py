@@ -1,0 +1,101 @@
+"""What is wrong with a user's input, said so that it need not be looked up twice."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.common.redaction import masked
+from launcher.common.secret_forms import without_detected
+from launcher.common.secret_names import NAME, is_secret, names_secret
+
+_REFERENCE_KEYS = re.compile(r"(?:\.(?:secretKeyRef|name|key|env|\d+)\b)*=?")
+"""What may follow a secret's name in an override and is not its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault in what the user gave. Problems are collected and shown together.
+
+    Args:
+        code: Stable code, `E` and three digits.
+        path: Dotted path of the faulty key, or the override itself when it names no key.
+        message: What is wrong, in one sentence.
+        value: The value found; None when there is none to show (or it is a secret).
+        allowed: What would be accepted.
+        remedy: What to type instead.
+        where: Where the value came from: `file:line` or the override.
+    """
+
+    code: str
+    path: str
+    message: str
+    value: Any = None
+    allowed: str | None = None
+    remedy: str | None = None
+    where: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.value is not None and is_secret(self.path):
+            object.__setattr__(self, "value", None)
+        for name in ("path", "message", "value", "allowed", "remedy", "where"):
+            text = getattr(self, name)
+            if text is not None and (hidden := without_detected(masked(str(text)))) != str(text):
+                object.__setattr__(self, name, hidden)
+
+    def __str__(self) -> str:
+        lines = [f"{self.code} {self.path}", f"     {self.message}"]
+        if self.value is not None:
+            lines.append(f"     value: {self.value!r}")
+        for name in ("allowed", "remedy"):
+            if text := getattr(self, name):
+                lines.append(f"     {name}: {text}")
+        if self.where:
+            lines.append(f"     set by {self.where}")
+        return "\n".join(lines)
+
+
+def shown(override: str) -> str:
+    """Return an override as it may be shown: without what follows the name of a secret, whatever separates them."""
+    key, equals, _ = override.partition("=")
+    found = next((match for match in NAME.finditer(override) if names_secret(match[0])), None)
+    if found is None:
+        return masked(override)
+    end = _REFERENCE_KEYS.match(override, found.end()).end()
+    if found.start() > len(key) and equals:
+        return f"{key}=…"
+    return f"{override[:end]}…" if override[end:] else override
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the user should know about a job that is otherwise right.
+
+    Args:
+        code: Stable code, `N` and three digits.
+        message: One line.
+    """
+
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"note  {self.code} {self.message}"
+
+
+class ProblemsFound(Exception):
+    """Raised by a stage that cannot return its value.
+
+    Args:
+        problems: Every fault found, in the order they should be shown.
+        outcome: What exists in spite of them, such as a submitted job; None where nothing was done.
+    """
+
+    def __init__(self, problems: tuple[Problem, ...], outcome: str | None = None):
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+        self.outcome = outcome
+
+
+def fail(code: str, path: str, message: str, **details: Any) -> "ProblemsFound":
+    """Return the exception that carries one Problem; `details` are Problem's other fields."""
+    return ProblemsFound((Problem(code, path, message, **details),))

@@ -1,0 +1,201 @@
+"""The last gate: what is printed, logged or recorded holds no value that is known to be a secret.
+
+Known are the values of this process's variables that are named like secrets, and every value that was given under a
+secret's name, in a file or an override. Tokens and credentials that show by their form are hidden alike.
+
+A value that is too short or too common is not known: `X_KEY=1` must not hide every 1. See `is_distinctive`.
+"""
+
+import base64
+import contextlib
+import functools
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+from urllib.parse import quote, quote_plus
+
+from launcher.common import secret_forms
+from launcher.common.process import OUTPUT
+from launcher.common.secret_forms import is_clear, is_reference, is_written
+from launcher.common.secret_names import names_secret
+
+_LEAST_LENGTH, _LEAST_LETTERS, _LEAST_DISTINCT = 8, 12, 5
+"""Characters of a value that is searched for; of one of letters alone, which may be a word; and different ones."""
+_LONG = 12
+"""Characters of a value that is found inside a longer word too."""
+_given: dict[str, str] = {}
+"""Values given under a secret's name, to where they were given."""
+
+
+def is_distinctive(value: str) -> bool:
+    """Return whether a value is found only where it was meant: long, not one word or one character repeated."""
+    if len(value) < _LEAST_LENGTH or len(set(value)) < _LEAST_DISTINCT or not is_written(value):
+        return False
+    return not (value.isalpha() and len(value) < _LEAST_LETTERS)
+
+
+def learn(tree: Any, path: str = "") -> None:
+    """Remember the secrets in a configuration, which is about to be used, refused or shown."""
+    for where, value in secrets_of(tree, path):
+        _remember(value, where)
+
+
+def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield path and value of every secret in a configuration that is written in clear.
+
+    Args:
+        tree: Any value of it.
+        path: Dotted path of that value.
+    """
+    name = next((part for part in path.split(".") if names_secret(part)), path.rpartition(".")[2])
+    if isinstance(tree, Mapping):
+        if not is_reference(tree):
+            for key, value in tree.items():
+                yield from secrets_of(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from secrets_of(value, path)
+    elif is_clear(name, tree):
+        yield path, str(tree)
+    elif isinstance(tree, str) and not tree.isalnum():
+        yield from ((path, value) for value in secret_forms.secrets_in(tree))
+
+
+def _remember(value: str, where: str) -> None:
+    if value not in _given:
+        _given[value] = where
+        _patterns.cache_clear()
+
+
+def masked(text: str) -> str:
+    """Return a text without the secrets that are known or that show by their form."""
+    anywhere, after_names = _patterns(_variables())
+    if anywhere:
+        text = anywhere.sub("…", text)
+    for pattern in after_names:
+        text = pattern.sub(r"\1…", text)
+    return secret_forms.masked(text)
+
+
+def masked_tree(value: Any) -> Any:
+    """Return plain data with the secrets in its texts masked."""
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, Mapping):
+        return {key: masked_tree(each) for key, each in value.items()}
+    return [masked_tree(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def exposed(text: str) -> Iterator[str]:
+    """Yield the origin of every known secret that a text holds: `$HF_TOKEN`, or the path it was given at."""
+    anywhere, _ = _patterns(_variables())
+    if anywhere and anywhere.search(text):
+        known = {**_given, **{value: f"${name}" for name, value in _variables()}}
+        yield from (where for value, where in known.items() if is_distinctive(value) and _finds(value, text))
+
+
+def install() -> None:
+    """Mask what this process prints from now on, tracebacks and logs included; read its variables again."""
+    _variables.cache_clear()
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, _Masked):
+            setattr(sys, name, _Masked(stream))
+
+
+class _Masked:
+    """A text stream that masks what is written to it."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() takes a text, not {type(text).__name__}")
+        with self._named():
+            self._stream.write(masked(text))
+        return len(text)
+
+    def flush(self) -> None:
+        with self._named():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Tell errors of this stream from those of files, which have no name where a write fails."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = OUTPUT
+            raise
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@functools.cache
+def _variables() -> tuple[tuple[str, str], ...]:
+    """Return the variables of this process that are named like secrets and whose values can be searched for."""
+    return tuple((name, value) for name, value in os.environ.items() if names_secret(name) and is_distinctive(value))
+
+
+@functools.lru_cache(maxsize=4)
+def _patterns(variables: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str] | None, tuple[re.Pattern[str], ...]]:
+    """Return what finds distinctive values anywhere, and what finds the others directly after their names."""
+    distinctive = {value for _, value in variables} | set(filter(is_distinctive, _given))
+    forms = "|".join(map(_searched, sorted(distinctive, key=len, reverse=True)))
+    others = (_after_name(where, value) for value, where in _given.items() if value not in distinctive)
+    return re.compile(forms, re.I) if forms else None, tuple(filter(None, others))
+
+
+def _after_name(path: str, value: str) -> re.Pattern[str] | None:
+    """Return a pattern of a value that follows its name, as YAML, JSON and shells write the two."""
+    name = path.rpartition(".")[2]
+    if not value or not names_secret(name):
+        return None
+    return re.compile(rf"({re.escape(name)}['\"]?\s*[:=]+\s*['\"]?){re.escape(value)}(?![A-Za-z0-9])")
+
+
+def _finds(value: str, text: str) -> bool:
+    return re.search(_searched(value), text, re.I) is not None
+
+
+def _searched(value: str) -> str:
+    """Return a pattern that finds a value as it is, and as files and protocols write it."""
+    found = [_whole(form) for form in sorted(_spellings(value), key=len, reverse=True)]
+    return "|".join([*found, *map(re.escape, _encoded(value.encode()))])
+
+
+def _whole(form: str) -> str:
+    text = r"\s+".join(map(re.escape, form.split(" ")))
+    if len(form) >= _LONG:
+        return text
+    before = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))" if form[0].isalnum() else ""
+    return before + text + (r"(?![A-Za-z0-9])" if form[-1].isalnum() else "")
+
+
+def _spellings(value: str) -> set[str]:
+    """Return a value as texts, JSON, YAML, shells and URLs have it, and its long lines."""
+    lines = {line.strip() for line in value.splitlines() if len(line.strip()) >= _LONG}
+    quoted = {quote(value), quote(value, safe=""), quote_plus(value)}
+    escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+    shell = shlex.quote(value)
+    doubled = {value.replace("'", "''"), shell[1:-1] if shell[0] == "'" else shell}
+    return {value, *lines, *quoted, *escaped, *doubled}
+
+
+def _encoded(raw: bytes) -> Iterator[str]:
+    """Yield what base64 and hexadecimal texts hold where they hold these bytes, whatever stands before them."""
+    for before in range(3):
+        text = base64.b64encode(bytes(before) + raw).decode()
+        part = text[-(-8 * before // 6) : 8 * (before + len(raw)) // 6]
+        yield from {part, part.replace("+", "-").replace("/", "_")}
+    yield raw.hex()

@@ -1,0 +1,219 @@
+"""Which values are secrets by their form, whatever the key is called: tokens, URLs with credentials, commands.
+
+The names of secrets are in `secret_names`.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from launcher.common.secret_names import names_secret
+from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
+
+if TYPE_CHECKING:
+    from detect_secrets.plugins.base import RegexBasedDetector
+
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{30,}|glpat-[\w-]{20,}"
+    r"|sk-[\w-]{32,}|xox[abeprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"
+    r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*)",
+    re.S,
+)
+"""Tokens of Hugging Face, GitHub, GitLab, OpenAI, Slack and AWS, any JSON Web Token, a private key. They are searched
+for in everything that is printed, where `_detectors` would cost too much.
+
+Source: GitHub, Secret scanning, Supported patterns; AWS IAM, Identifiers, Unique ids; RFC 7519, 3.1; RFC 7468, 10.
+"""
+_DETECTORS = (
+    *("artifactory.ArtifactoryDetector", "aws.AWSKeyDetector", "azure_storage_key.AzureStorageKeyDetector"),
+    *("cloudant.CloudantDetector", "discord.DiscordBotTokenDetector", "github_token.GitHubTokenDetector"),
+    *("gitlab_token.GitLabTokenDetector", "ibm_cloud_iam.IbmCloudIamDetector", "ibm_cos_hmac.IbmCosHmacDetector"),
+    *("jwt.JwtTokenDetector", "mailchimp.MailchimpDetector", "npm.NpmDetector", "openai.OpenAIDetector"),
+    *("private_key.PrivateKeyDetector", "pypi_token.PypiTokenDetector", "sendgrid.SendGridDetector"),
+    *("slack.SlackDetector", "softlayer.SoftlayerDetector", "square_oauth.SquareOAuthDetector"),
+    *("stripe.StripeDetector", "telegram_token.TelegramBotTokenDetector", "twilio.TwilioKeyDetector"),
+)
+"""Detectors of detect-secrets, module and class. Left out: entropy and IP addresses, which hashes and hosts have too;
+keywords and basic authentication, for which `secret_names` and `_USER_INFO` know more spellings."""
+_CANDIDATE = re.compile(
+    r"(?<![A-Za-z0-9])(?=[A-Za-z0-9]*[0-9])(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z0-9]{12,}"
+    r"|[A-Z][A-Z0-9]{15,}|PRIVATE KEY|hooks\.slack"
+)
+"""What a text holds if a detector finds anything in it; importing the detectors takes 0.16 s."""
+_IDENTIFIER = re.compile(
+    r"\barn:aws[\w-]*:\S*|\bsha(?:256|384|512):[0-9a-f]{64,128}\b|\b[0-9a-f]{40}\b|\b[0-9a-f]{64}\b"
+    r"|\b(?:[A-Z][a-z]+\d?){2,}\b"
+)
+"""ARNs, image digests and revisions, in parts of which detectors see tokens, and names of classes."""
+
+_USER_INFO = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)|(?:(?<=https://)|(?<=http://))[^\s/@:'\"$]+(?=@)")
+"""User name and password of a URL in a text, or the token alone.
+
+Source: RFC 3986, 3.2.1.
+"""
+_BARE_USER_INFO = re.compile(r"(?<![\w/@.:-])([\w.+-]+):([^\s:/@'\"$({]+)@(?!sha\d+:)(?=[\w-]+[.:/]|localhost)")
+"""The same without a scheme, as `git clone` and `rsync` take it. `repo:tag@sha256:…` is an image's digest."""
+_MAIL = frozenset(("acct", "bcc", "cc", "from", "mailto", "reply-to", "sip", "to", "xmpp"))
+"""What stands before the colon of an address of a person."""
+_ASSIGNED = re.compile(
+    r"""(?:(?:\B-D|\b)([A-Za-z_][\w-]*)['"]?\s?=(?!=)\s?|(?<![\w-])--([A-Za-z][\w-]*)(?:=|\s+)"""
+    r"""|\b([A-Za-z_][\w-]*)['"]?:\s*)(?:(?:bearer|basic|token)\s+)?"""
+    r"""(?=("[^"\n]*"|'[^'\n]*'|['"]?[^\s'";&|,}\]]+))""",
+    re.I,
+)
+"""A variable, an option, or a header or member in a command, and its value."""
+_SPACED = re.compile(
+    r"""\b([A-Za-z_][\w-]*)\s+(?:<<<\s*)?['"]?((?=\S*\d)(?=\S*[A-Za-z])[^\s'";&|/$<>{(-][^\s'";&|/]{5,})"""
+)
+"""A name in a command and what follows it after a blank, if letters and digits are mixed there: `setx DB_PASS …`."""
+_WITHIN = r"[^|;&\n]{0,200}?"
+_VALUE = r"""['"]?([^\s'"]+)"""
+_GIVEN = re.compile(
+    rf"""\b(?:curl|wget|http)\b{_WITHIN}\s(?:-u|--user)[\s=]*['"]?[^\s:'"$]+:([^\s'"]+)"""
+    rf"""|\b(?:docker|podman|helm|nerdctl|crane|oras|az)\b{_WITHIN}\blogin\b{_WITHIN}\s-p[\s=]*{_VALUE}"""
+    rf"""|\b(?:mysql|mysqldump|mariadb|mongosh?)\b{_WITHIN}\s-p{_VALUE}|\bredis-cli\b{_WITHIN}\s-a\s*{_VALUE}"""
+    rf"""|\bwandb\s+login\s+(?:--\S+\s+)*([^\s-]\S*)|\bsshpass\s+-p\s*{_VALUE}|--from-literal[\s=]+[^\s=]+={_VALUE}"""
+    rf"""|\b(?:echo|printf)\s+(?:-\w+\s+)*{_VALUE}['"]?\s*(?:\|{_WITHIN}(?:-stdin\b|--with-token\b|\blogin\b)"""
+    r"""|>+\s*\S*(?:token|secret|passw|credential|netrc|pgpass|api_?key))"""
+    rf"""|\b(?:login|--with-token|-stdin)\b{_WITHIN}<<<\s*{_VALUE}|\bbearer\s+['"]?([^\s'"]{{8,}})""",
+    re.I,
+)
+"""Commands that are given a secret without its name.
+
+Source: the manuals of curl, wandb, sshpass, docker, mysql and huggingface-cli; RFC 6750, 2.1.
+"""
+_ELSEWHERE = re.compile(
+    r"\$[\w{(]|<[^>]*>|@[\w./~]|%[(\w]+[)%]|[{\\…]|\*+$|(?:s3|file|secretsmanager|ssm|vault)://|arn:aws"
+    r"|(?:~|\.{1,2})?/[\w.@ -]{0,30}(?:/|\.|$)"
+)
+"""How a value begins that only says where the secret is: a variable, a file, a placeholder."""
+_NUMBER = re.compile(r"[\d.,]+[kMGTB%]?")
+_NOTHING = frozenset(("", "true", "false", "none", "null", "yes", "no", "on", "off", "~", "[]", "{}"))
+
+
+def is_written(value: Any) -> bool:
+    """Return whether a value under a secret's name is the secret itself, not where it is or whether there is one.
+
+    A list or a mapping is if anything in it is; a reference (`{secretKeyRef: …}`, `{env: NAME}`) is not.
+    """
+    if isinstance(value, dict):
+        return not is_reference(value) and any(map(is_written, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(is_written, value))
+    if value is None or isinstance(value, bool):
+        return False
+    text = str(value).strip()
+    return text.lower() not in _NOTHING and not _ELSEWHERE.match(text)
+
+
+def is_clear(name: str, value: Any) -> bool:
+    """Return whether a value is a secret because of its name. A number of `tokens` is a count."""
+    if isinstance(value, int | float | str) and name.lower().endswith("tokens") and _NUMBER.fullmatch(str(value)):
+        return False
+    return names_secret(name) and is_written(value)
+
+
+def is_reference(value: Any) -> bool:
+    """Return whether a value names where a secret is."""
+    match value:
+        case {"env": str(name)} if len(value) == 1:
+            return bool(re.fullmatch(VARIABLE_NAME, name))
+        case {"secretKeyRef": {"name": str(name), "key": str(key), **others}} if len(value) == 1 and not others:
+            return is_dns_subdomain(name) and is_secret_key(key)
+    return False
+
+
+def holds_credentials(url: str) -> bool:
+    """Return whether a URL carries a password, or a user name that a web server would take for one."""
+    if "://" not in url:
+        return holds_user_info(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that hold no address; what it is must not matter to a secret in it
+        return "@" in url
+    has_password = parts.password is not None and is_written(parts.password)
+    is_token = parts.username is not None and parts.scheme.removeprefix("git+") in ("http", "https")
+    return has_password or (is_token and is_written(parts.username) and parts.password is None)
+
+
+def holds_token(text: str) -> bool:
+    """Return whether a text has a token in it, by its form."""
+    return _TOKEN.search(text) is not None or any(_detected(text))
+
+
+def holds_secret(text: str) -> bool:
+    """Return whether a command or another text has a secret in it by where it stands: in a URL, or after a name."""
+    return next(_spans(text, has_members=True), None) is not None
+
+
+def holds_user_info(text: str) -> bool:
+    """Return whether a text has a URL with a password or a token before its host in it."""
+    return next(_user_info_spans(text), None) is not None
+
+
+def secrets_in(text: str) -> Iterator[str]:
+    """Yield the values of a command, a URL or another text that are secrets by where they stand."""
+    yield from (text[slice(*span)] for span in _spans(text, has_members=True))
+
+
+def _spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each value that is a secret by where it stands.
+
+    Args:
+        text: Any text.
+        has_members: Whether `name: value` and `name value` in it are members, headers or words of a command; in
+            prose they are not.
+    """
+    yield from _user_info_spans(text)
+    for match in _ASSIGNED.finditer(text):
+        name = match[1] or match[2] or (match[3] if has_members else "")
+        if name and is_clear(name, match[4].strip("'\"")):
+            yield match.span(4)
+    for match in _SPACED.finditer(text) if has_members else ():
+        if is_clear(match[1], match[2]):
+            yield match.span(2)
+    for match in _GIVEN.finditer(text):
+        if match.lastindex and is_written(match[match.lastindex]):
+            yield match.span(match.lastindex)
+
+
+def _user_info_spans(text: str) -> Iterator[tuple[int, int]]:
+    if "@" in text:
+        for match in _USER_INFO.finditer(text):
+            if is_written(match[0].rpartition(":")[2]):
+                yield match.span()
+        yield from (match.span(2) for match in _BARE_USER_INFO.finditer(text) if match[1].lower() not in _MAIL)
+
+
+def masked(text: str) -> str:
+    """Return a text without the secrets in it that are known by their form or place."""
+    kept, first = "", 0
+    for begin, end in sorted(_spans(text, has_members=False)):
+        kept += f"{text[first:begin]}…" if begin >= first else ""
+        first = max(first, end)
+    return _TOKEN.sub("…", kept + text[first:])
+
+
+def without_detected(text: str) -> str:
+    """Return a text without what the detectors find in it; slower than `masked`."""
+    for found in sorted(set(_detected(text)), key=len, reverse=True):
+        text = text.replace(found, "…")
+    return text
+
+
+def _detected(text: str) -> Iterator[str]:
+    """Yield what the detectors find, if they need to be asked."""
+    if _CANDIDATE.search(text) and _CANDIDATE.search(rest := _IDENTIFIER.sub(" ", text)):
+        for detector in _detectors():
+            if any(detector.analyze_string(rest)):
+                yield from (match[0] for form in detector.denylist for match in form.finditer(rest))
+
+
+@cache
+def _detectors() -> tuple["RegexBasedDetector", ...]:
+    import importlib
+
+    found = (name.partition(".") for name in _DETECTORS)
+    return tuple(getattr(importlib.import_module(f"detect_secrets.plugins.{m}"), name)() for m, _, name in found)

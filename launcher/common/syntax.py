@@ -1,0 +1,73 @@
+"""Forms of names that registries and stores define: images and buckets. Pure."""
+
+import ipaddress
+import re
+
+_HOST = r"[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?P<name>(?:(?:{_HOST}(?:\.{_HOST})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?/)?{_PART}(?:/{_PART})*)"
+    r"(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@(?P<digest>[a-z0-9]+:[0-9a-f]+))?"
+)
+_DIGESTS = {"sha256": 64, "sha384": 96, "sha512": 128}
+_LONGEST_IMAGE = 255
+_IMAGE_ID = re.compile(r"[0-9a-f]{64}")
+"""Source: Distribution, reference grammar, NameTotalLengthMax; OCI Image Specification, Digests."""
+IMAGE_FORM = "[registry[:port]/]name[:tag][@sha256:digest]"
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_RESERVED = ("xn--", "sthree-", "amzn-s3-demo-")
+BUCKET_FORM = "3 to 63 lower-case letters, digits, - and ., beginning and ending with a letter or digit"
+
+
+def is_image(text: str) -> bool:
+    """Return whether a text is an image reference that a node can resolve."""
+    match = _IMAGE.fullmatch(text)
+    if not match or len(match["name"]) > _LONGEST_IMAGE or _IMAGE_ID.fullmatch(match["name"]):
+        return False
+    algorithm, _, value = (match["digest"] or "").partition(":")
+    return not algorithm or len(value) == _DIGESTS.get(algorithm)
+
+
+def is_bucket(name: str) -> bool:
+    """Return whether a bucket of S3, or the alias of an access point, can have a name.
+
+    Source: Amazon S3 User Guide, General purpose bucket naming rules.
+    """
+    if not _BUCKET.fullmatch(name) or ".." in name or name.startswith(_RESERVED):
+        return False
+    try:
+        ipaddress.IPv4Address(name)
+    except ValueError:
+        return True
+    return False
+
+
+DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""Source: Kubernetes, Object Names and IDs: RFC 1123 label names."""
+
+
+DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""Source: Kubernetes, Object Names and IDs: DNS subdomain names."""
+
+
+def is_dns_label(text: str) -> bool:
+    """Return whether a text is an RFC 1123 label."""
+    return bool(DNS_LABEL.fullmatch(text))
+
+
+def is_dns_subdomain(text: str) -> bool:
+    """Return whether a text is a DNS subdomain name, as most objects have."""
+    return bool(DNS_SUBDOMAIN.fullmatch(text))
+
+
+VARIABLE_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+"""Name of an environment variable. Source: POSIX, Environment Variables: what every shell can set."""
+
+_SECRET_KEY = re.compile(r"\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*")
+_LONGEST_KEY = 253
+
+
+def is_secret_key(text: str) -> bool:
+    """Return whether a text is a valid key of a Secret. Source: Kubernetes, Secrets: keys of data."""
+    return bool(_SECRET_KEY.fullmatch(text)) and len(text) <= _LONGEST_KEY

@@ -1,0 +1,170 @@
+"""The values of overrides, set one by one on the composed files, and why one cannot be."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from launcher.common.problems import Problem, ProblemsFound, shown
+from launcher.config.effects import Effects
+from launcher.config.hydra_compose import first_line
+from launcher.model.config_tree import AUTO, SCALES, is_index, leaves
+from launcher.model.recipe import RecipeBase
+from launcher.model.validation import field_names
+
+_MOST_PLACES = 3
+"""Keys that a Problem suggests."""
+
+
+def apply(config: DictConfig, values: Sequence[Override]) -> tuple[Effects, bool]:
+    """Set every value on `config`.
+
+    Returns:
+        What each override comes to, and whether some are of single sizes while the sizes are planned.
+
+    Raises:
+        ProblemsFound: What an override asks for cannot be done; every such override is reported.
+    """
+    is_planned = _is_planned(config, values)
+    corrections = [o for o in values if is_planned and o.key_or_group.startswith(f"{SCALES}.")]
+    base = [o for o in values if not (is_planned and o.key_or_group.startswith(f"{SCALES}."))]
+    effects = Effects()
+    problems = _apply(config, base, _set, effects)
+    if corrections:
+        OmegaConf.update(config, SCALES, {}, merge=False, force_add=True)
+        problems += _apply(config, corrections, _correct, effects)
+    if problems:
+        raise ProblemsFound(tuple(problems))
+    return effects, bool(corrections)
+
+
+def _apply(
+    config: DictConfig,
+    values: Sequence[Override],
+    setter: Callable[[DictConfig, Override], Problem | None],
+    effects: Effects,
+) -> list[Problem]:
+    """Apply overrides in order and note what they come to; return what is wrong with them."""
+    problems = []
+    for override in values:
+        landing = _landing(config, override)
+        if problem := setter(config, override):
+            problems.append(problem)
+        else:
+            effects.note(override, landing)
+    return problems
+
+
+def _landing(config: DictConfig, override: Override) -> list[str]:
+    """Return the dotted path of every leaf that an override is about to set, or of the key it removes."""
+    key = override.key_or_group
+    if override.is_delete():
+        return [key]
+    found = leaves(override.value(), key)
+    return [path for path, value in found if value != {} or not _keys_at(config, path)]
+
+
+def _keys_at(config: DictConfig, path: str) -> bool:
+    """Return whether a mapping with keys stands at a path, to which an empty one adds nothing."""
+    try:
+        node = OmegaConf.select(config, path)
+    except OmegaConfBaseException:
+        return False
+    return OmegaConf.is_dict(node) and bool(node.keys())
+
+
+def _set(config: DictConfig, override: Override) -> Problem | None:
+    """Apply one value override to `config`; return what is wrong with it, if anything."""
+    key, where = override.key_or_group, shown(override.input_line)
+    if override.package is not None:
+        return Problem("E003", key, "a value cannot be given a package with @", where=where)
+    try:
+        if problem := _unreachable(config, key, where):
+            return problem
+        if override.is_delete():
+            return _remove(config, override)
+        if key.partition(".")[0] in config and (place := _misplaced(config, key)):
+            return Problem("E101", key, "unknown key", remedy=f"did you mean {place}?", where=where)
+        if isinstance(override.value(), dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
+            remedy = f'"{key}=[{override.input_line.partition("=")[2]}]"' if where == override.input_line else None
+            return Problem("E003", key, "is a list", remedy=remedy, where=where)
+        OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
+    except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
+        return Problem("E003", key, first_line(error), where=where)
+    return None
+
+
+def _unreachable(config: DictConfig, key: str, where: str) -> Problem | None:
+    """Return why a key cannot be reached: a list on the way lacks the item, or a reference stands in the way."""
+    node: Any = config
+    words = key.split(".")
+    for i, word in enumerate(words):
+        if OmegaConf.is_list(node):
+            if not (is_index(word) and int(word) < len(node)):
+                return _no_item(".".join(words[:i]), len(node), key, where)
+            word = int(word)
+        elif not OmegaConf.is_dict(node) or word not in node:
+            return None
+        if OmegaConf.is_interpolation(node, word) and i < len(words) - 1:
+            above = ".".join(words[: i + 1])
+            message = f"cannot be set: {above} is {node._get_node(word)._value()}"
+            return Problem("E003", key, message, remedy="set the key that it refers to", where=where)
+        node = node._get_node(word) if not OmegaConf.is_missing(node, word) else None
+    return None
+
+
+def _no_item(path: str, length: int, key: str, where: str) -> Problem:
+    items = f"{length} item{'' if length == 1 else 's'}"
+    allowed = f"0 to {length - 1}" if length > 1 else "0" if length else None
+    remedy = f"give the list: {path}=[…]"
+    return Problem("E003", key, f"{path} has {items}", allowed=allowed, remedy=remedy, where=where)
+
+
+def _remove(config: DictConfig, override: Override) -> Problem | None:
+    """Remove a key; return why that cannot be done, if it cannot."""
+    key, where = override.key_or_group, shown(override.input_line)
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    if OmegaConf.is_list(node):
+        remedy = f"give the items that stay: {parent}=[…]"
+        return Problem("E008", key, "an item is not removed by itself", remedy=remedy, where=where)
+    if not OmegaConf.is_dict(node) or name not in node:
+        place = _misplaced(config, key)
+        remedy = f"did you mean ~{place}?" if place else None
+        return Problem("E008", key, "cannot be removed: there is no such key", remedy=remedy, where=where)
+    if override.value() not in (None, "") and OmegaConf.select(config, key) != override.value():
+        remedy = f"~{key} removes it, whatever its value"
+        return Problem("E008", key, "cannot be removed: it has another value", remedy=remedy, where=where)
+    del node[name]
+    return None
+
+
+def _misplaced(config: DictConfig, key: str) -> str | None:
+    """Return where a key is that was given without the words before it, None if it is in place or not known."""
+    head, _, rest = key.partition(".")
+    if head in config and (not rest or OmegaConf.is_dict(config[head])):
+        return None
+    tree = OmegaConf.to_container(config, resolve=False)
+    found = [path for path, _ in leaves(tree) if path.endswith(f".{key}") and not path.startswith(SCALES)]
+    if found:
+        return " or ".join(found[:_MOST_PLACES])
+    of_parts = {name: names for name in ("recipes", "cluster") if (names := tree.get(name)) and head in names}
+    if not of_parts and head in field_names(RecipeBase):
+        of_parts = {"recipes": None}
+    return next((f"{name}.{key}" for name in of_parts), None)
+
+
+def _is_planned(config: DictConfig, values: Sequence[Override]) -> bool:
+    """Return whether the sizes are planned: then overrides of single sizes have no mapping to be set in."""
+    said = [None if o.is_delete() else o.value() for o in values if o.key_or_group == SCALES]
+    return (said[-1] if said else OmegaConf.select(config, SCALES)) == AUTO
+
+
+def _correct(config: DictConfig, override: Override) -> Problem | None:
+    """Apply an override of a single size; one that is removed is null."""
+    if override.is_delete() and override.key_or_group.count(".") == SCALES.count(".") + 1:
+        OmegaConf.update(config, override.key_or_group, None, force_add=True)
+        return None
+    return _set(config, override)

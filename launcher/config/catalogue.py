@@ -1,0 +1,266 @@
+"""The recipes there are, told from their files alone.
+
+A listing needs nine facts of each recipe, not its composition, and must not wait for Hydra: the few forms of a
+defaults list that recipes use are followed here. A recipe in any other form is composed, and so is one with a fault,
+for the composition's words about it.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.common import yaml_io
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import ProblemsFound
+from launcher.model.config_tree import ABSENT, child, get
+
+_FOLDER = "recipes"
+_LARGEST = 1 << 16
+"""Bytes of a file that is read here; the largest of the collection has 2,400."""
+_REFERENCE = re.compile(r"\$\{(?P<dots>\.*)(?P<path>\w+(\.\w+)*)\}")
+_REFERENCES = 8
+"""References that are followed one after the other; more may be a circle."""
+_FACTS = (
+    "display_name",
+    "run.name",
+    "run.model_type",
+    "instance_types",
+    "elastic_policy",
+    "training_config.model_config.model_name_or_path",
+    "training_config.training_args.trainer_type",
+    "training_config.model_config.peft_config.peft_type",
+)
+"""Keys of a recipe that a listing is made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recipe of a collection.
+
+    Args:
+        name: Path under `recipes/` without `.yaml`, as `recipes=` takes it.
+        display_name: One line for people; empty when the recipe has none.
+        family: The folder it lies in.
+        model: Its `run.name`; empty when the user must give one.
+        model_name_or_path: The weights to start from; empty when the user must give them.
+        technique: Objective and weights trained, e.g. `sft_lora` or `dpo_fft`; None where the recipe tells none.
+        is_elastic: Whether it has an `elastic_policy`, on or off.
+        instance_types: What it was made for, in the recipe's order.
+        model_type: Its recipe family in `launcher.families`; empty for a script of the user's own.
+        path: Its file.
+    """
+
+    name: str
+    display_name: str
+    family: str
+    model: str
+    model_name_or_path: str
+    technique: str | None
+    is_elastic: bool
+    instance_types: tuple[str, ...]
+    model_type: str
+    path: Path
+
+
+def names(folder: Path = COLLECTION) -> list[str]:
+    """Return the name of every recipe under `folder`, sorted. Reads no file."""
+    root = folder / _FOLDER
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+
+
+def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
+    """Return every recipe under `folder`, sorted by name.
+
+    Args:
+        folder: Holds `recipes/`, and may hold parts of its own beside it, as a folder of `hydra.searchpath` does.
+
+    Raises:
+        ProblemsFound: A file is no YAML, or inherits what is not there or itself; every such file is told.
+    """
+    folder = folder.resolve()
+    files = Files(tuple(dict.fromkeys((COLLECTION, folder))), {})
+    found, problems = [], []
+    for name in names(folder):
+        try:
+            found.append(_entry(name, folder / _FOLDER / f"{name}.yaml", files))
+        except ProblemsFound as error:
+            problems += error.problems
+    if problems:
+        raise ProblemsFound(tuple(problem for i, problem in enumerate(problems) if problem not in problems[:i]))
+    return tuple(found)
+
+
+class Unfamiliar(Exception):
+    """A recipe has a form, or a fault, that only its composition can tell the meaning of."""
+
+
+def _entry(name: str, path: Path, files: "Files") -> Entry:
+    try:
+        layers = [layer.recipe for layer in files.layers(path)]
+        facts = {key: _value(layers, key) for key in _FACTS}
+    except Unfamiliar:
+        facts = _composed(name, path, files.roots)
+    objective = facts["training_config.training_args.trainer_type"]
+    weights = facts["training_config.model_config.peft_config.peft_type"] or "fft"
+    types = facts["instance_types"]
+    return Entry(
+        name=name,
+        display_name=str(facts["display_name"] or ""),
+        family=path.parent.name,
+        model=str(facts["run.name"] or ""),
+        model_name_or_path=str(facts["training_config.model_config.model_name_or_path"] or ""),
+        technique=f"{objective}_{weights}" if objective else None,
+        is_elastic=facts["elastic_policy"] is not None,
+        instance_types=tuple(map(str, types)) if isinstance(types, list) else (),
+        model_type=str(facts["run.model_type"] or ""),
+        path=path,
+    )
+
+
+def _value(layers: Sequence[dict[str, Any]], key: str) -> Any:
+    """Return the value of `key`, that of another key where it refers to one; None where nothing sets it."""
+    for _ in range(_REFERENCES):
+        value = _last(layers, key)
+        if isinstance(value, dict) or "${" not in str(value):
+            return value
+        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if reference is None:
+            raise Unfamiliar
+        key = _target(key, len(reference["dots"]), reference["path"])
+    raise Unfamiliar
+
+
+def _target(key: str, num_dots: int, path: str) -> str:
+    """Return the key of the recipe that a reference at `key` means: one dot stands for the mapping `key` is in."""
+    if num_dots == 0:
+        head, _, path = path.partition(".")
+        parents = [] if head == _FOLDER and path else None
+    else:
+        around = key.split(".")
+        parents = around[: len(around) - num_dots] if num_dots <= len(around) else None
+    if parents is None:  # a key outside the recipe
+        raise Unfamiliar
+    return ".".join([*parents, path])
+
+
+def _last(layers: Sequence[dict[str, Any]], key: str) -> Any:
+    """Return what the last layer that sets `key` sets it to; None where none does."""
+    for layer in reversed(layers):
+        node: Any = layer
+        for word in key.split("."):
+            if (inside := child(node, word)) is ABSENT:
+                break
+            node = inside
+        else:
+            return node
+        if isinstance(node, str):
+            raise Unfamiliar  # it may refer to a mapping elsewhere
+        if not isinstance(node, dict):
+            return None  # this layer replaces a whole mapping on the way
+    return None
+
+
+def _composed(name: str, path: Path, roots: Sequence[Path]) -> dict[str, Any]:
+    """Return the facts of a recipe from its composition, which takes Hydra."""
+    from launcher.config.compose import compose
+
+    folders = [str(folder).replace("\\", "\\\\").replace("'", "\\'") for folder in roots if folder != COLLECTION]
+    search = [f"hydra.searchpath=['{folder}']" for folder in folders]
+    tree = compose([f"recipes={name}", *search], path.parent).tree[_FOLDER]
+    return {key: get(tree, key) for key in _FACTS}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One file of those that a recipe is made of.
+
+    Args:
+        path: The file.
+        tree: What it says, without its `defaults`.
+        is_global: Whether it sets keys of the top level, and not of the recipe.
+    """
+
+    path: Path
+    tree: dict[str, Any]
+    is_global: bool = False
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What it sets in the recipe."""
+        return (self.tree.get(_FOLDER) if self.is_global else self.tree) or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Recipe files and the parts they inherit, each read once.
+
+    Args:
+        roots: Folders that a path from / is looked up in, in this order.
+        known: Layers of every file read so far; None while it is being read, and where it cannot be.
+    """
+
+    roots: tuple[Path, ...]
+    known: dict[Path, list[Layer] | None]
+
+    def layers(self, path: Path) -> list[Layer]:
+        """Return a file and all that it inherits, lowest precedence first; a part may be there twice.
+
+        Raises:
+            Unfamiliar: It has a form or a fault that Hydra has to look at.
+        """
+        if path not in self.known:
+            self.known[path] = None
+            self.known[path] = self._read(path)
+        if (layers := self.known[path]) is None:  # it leads back to itself, or was found unfamiliar before
+            raise Unfamiliar
+        return layers
+
+    def _read(self, path: Path) -> list[Layer]:
+        text, tree = _load(path)
+        defaults = tree.pop("defaults", [])
+        if not isinstance(defaults, list) or "@package" in text[:512]:  # as far as Hydra looks for it
+            raise Unfamiliar
+        layers = []
+        for default in defaults if "_self_" in defaults else [*defaults, "_self_"]:
+            layers += [Layer(path, tree)] if default == "_self_" else self._inherited(default, path)
+        return layers
+
+    def _inherited(self, default: Any, path: Path) -> list[Layer]:
+        name, _, package = default.partition("@") if isinstance(default, str) else ("", "", "")
+        if package not in ("_here_", "_global_") or "$" in name or " " in name:
+            raise Unfamiliar
+        inherited = self.layers(self._find(name, path))
+        return inherited if package == "_here_" else [Layer(part.path, part.tree, True) for part in inherited]
+
+    def _find(self, name: str, path: Path) -> Path:
+        """Return the file that a defaults list names: from a root where it starts with /, else beside `path`.
+
+        Where Hydra looks for what a recipe names without a / depends on how the recipe itself was chosen.
+        """
+        if not name.startswith("/"):
+            parent = path.parent.relative_to(next(root for root in self.roots if path.is_relative_to(root)))
+            if parent.parts[:1] == (_FOLDER,):
+                raise Unfamiliar
+            name = (parent / name).as_posix()
+        for root in self.roots:
+            if os.path.isfile(file := root / f"{name.lstrip('/')}.yaml"):
+                return file
+        raise Unfamiliar
+
+
+def _load(path: Path) -> tuple[str, dict[str, Any]]:
+    if path.stat().st_size > _LARGEST:
+        raise Unfamiliar
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        tree = yaml_io.load(text) or {}
+    except (UnicodeDecodeError, yaml.MarkedYAMLError) as error:
+        raise Unfamiliar from error
+    if not isinstance(tree, dict):
+        raise Unfamiliar
+    return text, tree

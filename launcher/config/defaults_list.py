@@ -1,0 +1,190 @@
+"""What is wrong with the `defaults` of the files a launch is composed of, once Hydra has refused them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from launcher.common import yaml_io
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import Problem
+from launcher.common.suggestions import nearest
+from launcher.config.hydra_sources import find, known_configs
+
+_KEYWORDS = ("optional ", "override ")
+_SELF = "_self_"
+_HERE = "_here_"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One entry of a defaults list.
+
+    Args:
+        config: The config it names, a path under the collection or the search path; None where it names none.
+        base: Folder from which that config's own entries are looked up.
+        written: As it is written.
+        place: `file:line:column`.
+        is_optional: Whether it may be absent.
+    """
+
+    config: str | None
+    base: str
+    written: str
+    place: str
+    is_optional: bool = False
+
+
+def faults(group: str, option: str, search: Sequence[str]) -> tuple[Problem, ...]:
+    """Return every fault in the defaults of a choice and of all that it is made of.
+
+    Args:
+        group: What is chosen: `recipes` or `cluster`.
+        option: The choice.
+        search: Where Hydra looks beside the collection.
+
+    Returns:
+        A Problem for each entry that is no entry, that names no file, or that leads back to a file it came from.
+    """
+    start = find(f"{group}/{option}", search)
+    return tuple(_walk(start, group, search, (), set())) if start else ()
+
+
+def unplaced(config: str, search: Sequence[str]) -> Iterator[Problem]:
+    """Yield a Problem for each default of a user's recipe that says not where in the recipe its keys belong.
+
+    Hydra would put them under the name of their own folder, where nothing reads them.
+    """
+    file = find(config, search) if config.startswith("recipes/") else None
+    for entry in _entries(file, "recipes") if file and not file.is_relative_to(COLLECTION) else ():
+        if "@" not in entry.written and entry.config:
+            yield Problem(
+                "E005",
+                "defaults",
+                "a default of a recipe says where its keys belong",
+                value=entry.written,
+                remedy=f"{entry.written}@{_HERE}",
+                where=entry.place,
+            )
+
+
+def after_self(config: str, search: Sequence[str]) -> frozenset[Path]:
+    """Return every file that stands above a config because its `defaults` name it after `_self_`, or lead to it so.
+
+    Args:
+        config: A config of the composition, as `find` takes it.
+        search: Where Hydra looks beside the collection.
+    """
+    file = find(config, search)
+    base = "recipes" if config.startswith("recipes/") else config.rpartition("/")[0]
+    found: set[Path] = set()
+    pending = list(_entries(file, base, is_after_self=True)) if file else []
+    while pending:
+        entry = pending.pop()
+        target = find(entry.config, search) if entry.config else None
+        if target and target not in found:
+            found.add(target)
+            pending += _entries(target, entry.base)
+    return frozenset(found)
+
+
+def _walk(
+    file: Path, base: str, search: Sequence[str], way: tuple[tuple[Path, _Entry], ...], done: set[Path]
+) -> Iterator[Problem]:
+    """Look at a file and at what it names, each once.
+
+    Args:
+        file: The file.
+        base: Folder from which its entries are looked up.
+        search: Where Hydra looks beside the collection.
+        way: The files that led here, each with the entry that went on.
+        done: Files looked at; grows.
+    """
+    done.add(file)
+    for entry in _entries(file, base):
+        target = find(entry.config, search) if entry.config else None
+        if entry.config is None:
+            yield Problem("E005", "defaults", entry.written, allowed="/path@_here_ or _self_", where=entry.place)
+        elif target is None:
+            if not entry.is_optional:
+                yield _absent(entry, search)
+        elif target in (passed := [*(step for step, _ in way), file]):
+            yield _cycle([step for _, step in way][passed.index(target) :], entry)
+        elif target not in done:
+            yield from _walk(target, entry.base, search, (*way, (file, entry)), done)
+
+
+def _entries(file: Path, base: str, *, is_after_self: bool = False) -> Iterator[_Entry]:
+    """Yield what the defaults of a file name, or name after `_self_`, and whatever they hold that names nothing."""
+    root = yaml_io.load_nodes(file.read_text(encoding="utf-8-sig"))
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    for node in (value for key, value in pairs if key.value == "defaults"):
+        if not isinstance(node, yaml.SequenceNode):
+            yield _Entry(None, "", "defaults are a list", _place(file, node))
+            continue
+        places = [i for i, item in enumerate(node.value) if item.value == _SELF]
+        start = (places[0] if places else len(node.value)) if is_after_self else 0
+        for item in node.value[start:]:
+            yield from _named(file, base, item)
+        for item in [item for item in node.value if item.value == _SELF][1:]:
+            yield _Entry(None, "", "_self_ stands in a list of defaults once", _place(file, item))
+
+
+def _named(file: Path, base: str, item: yaml.Node) -> Iterator[_Entry]:
+    """Yield what one item of the list names: `/base/part@_here_`, or a group and one or several options."""
+    place = _place(file, item)
+    if isinstance(item, yaml.ScalarNode):
+        if item.value != _SELF:
+            path, is_optional = _path(item.value, base)
+            yield _Entry(path, path.rpartition("/")[0], item.value, place, is_optional)
+    elif isinstance(item, yaml.MappingNode) and len(item.value) == 1:
+        key, value = item.value[0]
+        group, is_optional = _path(key.value, base)
+        for option in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            if option.value not in ("null", "~", "") and "${" not in option.value:
+                written = f"{key.value}: {option.value}"
+                yield _Entry(f"{group}/{option.value}", group, written, _place(file, option), is_optional)
+    else:
+        yield _Entry(None, "", "is no entry of a defaults list", place)
+
+
+def _path(written: str, base: str) -> tuple[str, bool]:
+    """Return the path that an entry means, and whether it may be absent."""
+    name = written.partition("@")[0]
+    for word in _KEYWORDS:
+        name = name.removeprefix(word)
+    return name[1:] if name.startswith("/") else f"{base}/{name}", written.startswith(_KEYWORDS[0])
+
+
+def _place(file: Path, node: yaml.Node) -> str:
+    name = file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
+    return f"{name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+
+
+def _cycle(way: Sequence[_Entry], last: _Entry) -> Problem:
+    steps = "; ".join(f"{step.place} names {step.written}" for step in (*way, last))
+    message = f"a recipe's defaults lead back to itself: {steps}"
+    return Problem("E005", "defaults", message, remedy="leave out one of these entries", where=last.place)
+
+
+def _absent(entry: _Entry, search: Sequence[str]) -> Problem:
+    return Problem(
+        "E005",
+        "defaults",
+        "a recipe's defaults name a file that does not exist",
+        value=entry.written,
+        allowed="/path from recipes_collection/ or the search path, or the name of a file beside yours",
+        remedy=_instead(entry, known_configs(search)),
+        where=entry.place,
+    )
+
+
+def _instead(entry: _Entry, names: Sequence[str]) -> str | None:
+    """Return what to write in place of an entry that names no file."""
+    name, _, package = entry.written.partition("@")
+    if name in names:
+        return f"/{entry.written}, with a slash before it"
+    near = nearest(entry.config, names, cutoff=0.7)
+    place = f"@{package or _HERE}"
+    return f"did you mean {' or '.join(f'/{found}{place}' for found in near)}?" if near else None

@@ -1,0 +1,78 @@
+"""What the overrides of a launch come to: which of them set or remove which key in the end, and which do nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hydra.core.override_parser.types import Override
+
+from launcher.common.problems import Notice, shown
+from launcher.model.config_tree import AUTO, SCALES, lookup, prefixes
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Which override set and removed each key last, gathered while they are applied in order.
+
+    Args:
+        set_by: Dotted path of every leaf that an override sets, to that override.
+        removed_by: Dotted path of every key that an override removes, to that override.
+    """
+
+    set_by: dict[str, Override] = field(default_factory=dict)
+    removed_by: dict[str, Override] = field(default_factory=dict)
+
+    def note(self, override: Override, landing: Sequence[str]) -> None:
+        """Note an override that was applied, and what earlier ones it leaves nothing of.
+
+        Args:
+            override: The override.
+            landing: Dotted path of every leaf it sets, or of the key it removes.
+        """
+        new = dict.fromkeys(landing, override)
+        for known in (self.set_by, self.removed_by):
+            for below in [path for path in known if not new.keys().isdisjoint(prefixes(path))]:
+                del known[below]
+        for above in {above for path in new for above in prefixes(path)} & self.set_by.keys():
+            if not _holds_more(self.set_by[above], above):
+                del self.set_by[above]
+        (self.removed_by if override.is_delete() else self.set_by).update(new)
+
+    @property
+    def explicit(self) -> dict[str, str]:
+        """Dotted path of every leaf that overrides set, to the override as it may be shown."""
+        return _shown(self.set_by)
+
+    @property
+    def removed(self) -> dict[str, str]:
+        """Dotted path of every key that overrides remove, to the override as it may be shown."""
+        return _shown(self.removed_by)
+
+    def idle(self, values: Iterable[Override]) -> tuple[Notice, ...]:
+        """Return a notice for each override of `values` that changes nothing."""
+        used = {id(override) for known in (self.set_by, self.removed_by) for override in known.values()}
+        return tuple(_idle_value(override) for override in values if id(override) not in used)
+
+
+def _shown(known: Mapping[str, Override]) -> dict[str, str]:
+    """Return what is known of each path as it may be shown; one override may set thousands."""
+    texts = {id(override): shown(override.input_line) for override in {id(o): o for o in known.values()}.values()}
+    return {path: texts[id(override)] for path, override in known.items()}
+
+
+def _holds_more(override: Override, path: str) -> bool:
+    """Return whether a value stays an override's although a later one sets a key below it: a list has other items."""
+    value = override.value()
+    value = lookup(value, path[len(override.key_or_group) + 1 :]) if isinstance(value, dict) else value
+    return isinstance(value, list) or (path == SCALES and value == AUTO)
+
+
+def _idle_value(override: Override) -> Notice:
+    if not override.is_delete() and override.value() == {}:
+        key = override.key_or_group
+        return idle(override, f"{{}} adds no key to those of {key}; ~{key} removes them")
+    return idle(override)
+
+
+def idle(override: Override, why: str = "a later override decides") -> Notice:
+    """Return the notice that an override changes nothing."""
+    return Notice("N165", f"{shown(override.input_line)} changes nothing: {why}")

@@ -1,0 +1,185 @@
+"""The flags of `main.py`: `--multirun` and `--config-dir` are served here, the others by Hydra."""
+
+import argparse
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from launcher.common import console, redaction
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import Problem, ProblemsFound, fail, shown
+from launcher.common.process import USER_ERROR, refuse_unread
+from launcher.common.secret_forms import holds_token
+from launcher.config import multirun, override_text, recipe_files, slips
+from launcher.config.hydra_compose import CONFIG, first_line
+from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, register
+
+_UNSUPPORTED = ("experimental_rerun", "config_name", "config_path")
+"""Flags of Hydra's that choose another program or configuration than this one."""
+_ALONE = ("help", "hydra_help", "cfg", "info", "shell_completion", "run", "multirun")
+"""Flags that each say what is to be done."""
+_BY_HYDRA = _ALONE[:-2]
+_REFUSALS = (
+    *(HydraException, OmegaConfBaseException),
+    *(AttributeError, FileNotFoundError, LookupError, NotADirectoryError, RecursionError, TypeError, ValueError),
+)
+"""What Hydra raises for input that it cannot compose: its own exceptions, and Python's that it lets through."""
+
+
+def serve(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+    """Serve a command line that has flags.
+
+    Args:
+        run: Called with the overrides of each job that the flags ask for.
+        words: The command line, without the program.
+
+    Returns:
+        The exit code: the highest of the jobs', 2 if the flags, or what Hydra composes by them, are at fault.
+    """
+    try:
+        flags = _read(words)
+        if any(getattr(flags, name, None) for name in _BY_HYDRA):
+            return _by_hydra(flags)
+        added = [f"hydra.searchpath=[{override_text.quoted(flags.config_dir)}]"] if flags.config_dir else []
+        jobs = multirun.jobs(flags.overrides) if flags.multirun else [flags.overrides]
+    except ProblemsFound as error:
+        console.show_problems(error.problems)
+        return USER_ERROR
+    return multirun.run_all(run, [[*job, *added] for job in jobs])
+
+
+def _read(words: Sequence[str]) -> argparse.Namespace:
+    """Return the flags and overrides of a command line.
+
+    Raises:
+        ProblemsFound: A flag that does not exist, lacks its value, or does not go with the others.
+    """
+    if problems := slips.of_flags(words):
+        raise ProblemsFound(problems)
+    parser = get_args_parser()
+    parser.error = _refuse
+    flags, unknown = parser.parse_known_intermixed_args(list(words))
+    if problems := (*_faults(flags, unknown), *filter(None, map(override_text.unreadable, flags.overrides))):
+        raise ProblemsFound(problems)
+    if problems := (*slips.joined(flags.overrides)[1], *_refused(flags.overrides)):
+        raise ProblemsFound(problems)
+    flags.overrides = list(recipe_files.spelled(flags.overrides, Path.cwd()))
+    return flags
+
+
+def _refuse(message: str) -> NoReturn:
+    found = re.fullmatch(r"argument (\S+): (.*)", message, re.S)
+    name, what = found.groups() if found else ("the command line", message)
+    raise fail("E801", name, what, remedy="python main.py --hydra-help")
+
+
+def _faults(flags: argparse.Namespace, unknown: Sequence[str]) -> Iterator[Problem]:
+    for word in [word for word in unknown if word.startswith("-")] or unknown:  # not their values
+        yield Problem("E801", shown(word), "is not a flag of Hydra", remedy="python main.py --hydra-help")
+    for name in _UNSUPPORTED:
+        if getattr(flags, name) is not None:
+            yield Problem("E801", _spelled(name), "is not supported: the configuration is the launcher's own")
+    asked = [_spelled(name) for name in _ALONE if getattr(flags, name, None)]
+    if len(asked) > 1:
+        yield Problem("E801", " ".join(asked), "cannot be given together", allowed="one of them")
+    if flags.resolve and not (flags.cfg or flags.help):
+        yield Problem("E801", "--resolve", "changes only what --cfg and --help print", remedy="--cfg job --resolve")
+    if flags.package and not flags.cfg:
+        yield Problem("E801", "--package", "changes only what --cfg prints", remedy="--cfg job --package NAME")
+    if flags.config_dir is not None and not os.path.isdir(flags.config_dir):
+        yield Problem("E801", "--config-dir", "no such folder", value=flags.config_dir)
+    if flags.shell_completion and not _is_completion(flags.overrides):
+        allowed = "install=SHELL, uninstall=SHELL or query=SHELL, SHELL one of bash, zsh, fish"
+        yield Problem("E801", "--shell-completion", "is not understood", allowed=allowed)
+
+
+def _refused(words: Sequence[str]) -> Iterator[Problem]:
+    """Yield what Hydra must not see: it prints its configuration, repeats it in errors and writes it to files."""
+    for word in words:
+        if _has_secret(word):
+            message = "a secret is named, never written: its value would end up in files and logs"
+            yield Problem("E601", shown(word), message, allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}")
+        elif word.lstrip("+").partition("=")[0] == "hydra.output_subdir":
+            message = "would write the configuration beside the bundle, unchecked"
+            yield Problem("E009", "hydra.output_subdir", message, remedy="leave it out")
+
+
+def _has_secret(word: str) -> bool:
+    """Return whether an override has a secret in it; one that cannot be parsed has, if it names one."""
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except (HydraException, RecursionError, ValueError):
+        return shown(word) != word
+    value = override.value() if override.value_type else None
+    values = [getattr(each, "text", each) for each in getattr(value, "list", [value])]
+    names = re.split(r"[.@]", override.key_or_group + (f"@{override.package}" if override.package else ""))
+    return holds_token(word) or any(True for _ in redaction.secrets_of(values, ".".join(names)))
+
+
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _is_completion(overrides: Sequence[str]) -> bool:
+    """Tell whether `--shell-completion` has what Hydra's code takes for granted."""
+    found = [match for word in overrides if (match := re.match(r"(install|uninstall|query)=(bash|zsh|fish)$", word))]
+    return len(found) == 1 and (found[0][1] != "query" or {"COMP_LINE", "COMP_POINT"} <= os.environ.keys())
+
+
+def _by_hydra(flags: argparse.Namespace) -> int:
+    """Let Hydra print what the flags ask for.
+
+    Raises:
+        ProblemsFound: It does not compose what is chosen.
+    """
+    register()
+    before = sys.argv, os.environ.get("HYDRA_FULL_ERROR"), logging.raiseExceptions
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors are raised to here, instead of printed
+    logging.raiseExceptions = False  # `--info` prints by it: a closed pipe is met when the output is flushed
+    try:
+        sys.argv = [sys.argv[0], *_for_hydra(flags)]
+        hydra.main(config_path=str(COLLECTION), config_name=CONFIG, version_base="1.3")(lambda _config: None)()
+        refuse_unread()
+    except SystemExit as stop:
+        return USER_ERROR if stop.code else 0
+    except _REFUSALS as error:
+        raise fail("E003", " ".join(map(shown, flags.overrides)), first_line(error)) from error
+    finally:
+        sys.argv, variable, logging.raiseExceptions = before
+        if variable is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+    return 0
+
+
+def _for_hydra(flags: argparse.Namespace) -> Iterator[str]:
+    """Yield the command line as Hydra understands it: a recipe's file on the search path, no log of its own."""
+    for name in ("cfg", "package", "info", "config_dir"):
+        if (value := getattr(flags, name)) is not None:
+            yield f"{_spelled(name)}={value}"
+    yield from (
+        _spelled(name) for name in ("resolve", "help", "hydra_help", "shell_completion") if getattr(flags, name)
+    )
+    yield "--"
+    yield from (f"hydra/{log}=disabled" for log in ("job_logging", "hydra_logging"))
+    search = []
+    for text in flags.overrides:
+        override = OverridesParser.create().parse_override(text)
+        if override.key_or_group == "hydra.searchpath" and isinstance(override.value(), list):
+            search += map(str, override.value())
+        elif override.key_or_group == "recipes" and str(override.value()).endswith((".yaml", ".yml")):
+            file = recipe_files.existing(str(override.value()), Path.cwd()) or Path.cwd() / str(override.value())
+            search.append(f"{UserRecipe.scheme()}://{file}")
+            yield f"recipes={USER_RECIPE}"
+        else:
+            yield text
+    yield f"hydra.searchpath=[{','.join(map(override_text.quoted, search))}]"

@@ -1,0 +1,231 @@
+"""Where Hydra finds recipe files, and how it reads them.
+
+With `compose`, `chosen` and `flags`, all there is of Hydra.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+from hydra import version
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
+
+from launcher.common import redaction, yaml_io
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.secret_names import names_secret
+
+USER_RECIPE = "file/_recipe_"
+"""Choice under `recipes` that stands for a recipe given as a file outside the collection."""
+
+_NEIGHBOURS = "recipes"
+"""Group from which Hydra looks up what that file's `defaults` name without a slash: the files beside it."""
+
+MAX_BYTES = 1 << 20
+"""Bytes of a file. More does not fit into the ConfigMap that carries a job's configuration.
+
+Source: Kubernetes, ConfigMaps, Motivation.
+"""
+
+MAX_REFERENCES = 1000
+"""`${…}` of a file; each takes a tenth of a millisecond to parse. The published recipes have two."""
+
+_TOO_DEEP = re.compile(r"(?:\$\{[^{}]*){9}")
+"""References within references, nine deep: the time to parse them grows with the square of their depth."""
+
+_SHOWN = 60
+"""Characters of a faulty value that a Problem repeats."""
+
+
+class RecipeFiles(FileConfigSource):
+    """Hydra's file source, reading with libyaml, each file once while it is unchanged."""
+
+    read: ClassVar[dict[Path, int]] = {}
+    """Files read by the composition under way, with their modification times in nanoseconds."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = self.file(config_path)
+        mtime_ns = RecipeFiles.read[path] = path.stat().st_mtime_ns
+        text, tree = _read(path, mtime_ns)
+        try:
+            config = OmegaConf.create(tree)
+        except (OmegaConfBaseException, RecursionError) as error:  # the latter from references within references
+            raise ProblemsFound(tuple(_unreadable_values(path, text))) from error
+        return ConfigResult(
+            config=config,
+            path=f"file://{self.path}",
+            provider=self.provider,
+            header=ConfigSource._get_header_dict(text[:512]),
+        )
+
+    def file(self, config_path: str) -> Path:
+        """Return the file of a config of this source."""
+        return Path(self.path, self._normalize_file_name(config_path))
+
+
+class UserRecipe(RecipeFiles):
+    """A recipe file outside the collection, and those beside it that its `defaults` name."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "recipe"
+
+    def file(self, config_path: str) -> Path:
+        if config_path == f"recipes/{USER_RECIPE}":
+            return Path(self.path)
+        return Path(self.path).parent / self._normalize_file_name(config_path.removeprefix(f"{_NEIGHBOURS}/"))
+
+    def is_group(self, config_path: str) -> bool:
+        return f"recipes/{USER_RECIPE}".startswith(f"{config_path}/") or not config_path
+
+    def is_config(self, config_path: str) -> bool:
+        return config_path.startswith(f"{_NEIGHBOURS}/") and os.path.isfile(self.file(config_path))
+
+
+@lru_cache(maxsize=1)
+def register() -> None:
+    """Make Hydra read through these sources, with our resolvers. Idempotent."""
+    version.setbase("1.3")
+    Plugins.instance()  # registers Hydra's own sources, which must come first
+    types = SourcesRegistry.instance().types
+    types["file"] = RecipeFiles
+    types[UserRecipe.scheme()] = UserRecipe
+    for name, function in _RESOLVERS.items():
+        OmegaConf.register_new_resolver(name, function, replace=True)
+
+
+def _divide_ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _variable(name: str, *default: str | None) -> str | None:
+    """Return an environment variable as OmegaConf's `oc.env` does, unless it is a secret."""
+    if names_secret(name):
+        raise ValueError(
+            f"{name} is a secret's name, and its value would be written: use {{env: {name}}} in env_vars"
+        )
+    return oc.env(name, *default)
+
+
+_RESOLVERS = {
+    "oc.env": _variable,
+    "multiply": lambda a, b: a * b,
+    "add": lambda *numbers: sum(numbers),
+    "divide_ceil": _divide_ceil,
+    "divide_floor": lambda a, b: a // b,
+}
+
+
+@lru_cache(maxsize=4096)
+def _read(path: Path, mtime_ns: int) -> tuple[str, Any]:
+    """Return a file's text and tree. `mtime_ns` is part of the key: a changed file is read again."""
+    text = _text(path)
+    if (count := text.count("${")) > MAX_REFERENCES:
+        raise fail("E004", str(path), f"holds {count} references", allowed=f"at most {MAX_REFERENCES} times ${{…}}")
+    if deep := _TOO_DEEP.search(text):
+        place = f"{path}:{text.count(chr(10), 0, deep.start()) + 1}"
+        raise fail("E004", place, "references stand within references more than 8 deep")
+    try:
+        tree = yaml_io.load(text, yaml_io.MAX_VALUES) or {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise fail("E004", place, f"not valid YAML: {error.problem}") from error
+    if not path.is_relative_to(COLLECTION):
+        redaction.learn(tree)
+    if not isinstance(tree, dict):
+        raise fail("E004", str(path), "a recipe is a mapping of keys", allowed="key: value")
+    return text, tree
+
+
+def count_references() -> int:
+    """Return how many `${…}` the files of the last composition hold."""
+    return sum(_read(path, mtime_ns)[0].count("${") for path, mtime_ns in RecipeFiles.read.items())
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise fail("E004", str(path), f"cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_BYTES:
+        allowed = "at most 1 MiB, all that a ConfigMap carries to a job"
+        raise fail("E004", str(path), f"is {path.stat().st_size / MAX_BYTES:.1f} MiB", allowed=allowed)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = raw.count(b"\n", 0, error.start) + 1, error.start - raw.rfind(b"\n", 0, error.start)
+        message = f"not UTF-8: {error.reason}, byte {raw[error.start]:#04x}"
+        raise fail("E004", f"{path}:{line}:{column}", message, remedy="save the file as UTF-8") from error
+
+
+def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:
+    """Yield a Problem for each value whose `${…}` is not written as a reference."""
+    pending = [yaml_io.load_nodes(text)]
+    seen: set[int] = set()  # an alias leads back to its anchor
+    while pending:
+        node = pending.pop()
+        if isinstance(node, yaml.CollectionNode) and id(node) not in seen:
+            is_mapping = isinstance(node, yaml.MappingNode)
+            pending += reversed([value for _, value in node.value] if is_mapping else node.value)
+            seen.add(id(node))
+        elif isinstance(node, yaml.ScalarNode) and "${" in node.value:
+            try:
+                OmegaConf.create([node.value])
+            except (OmegaConfBaseException, RecursionError):
+                mark, value = node.start_mark, node.value if len(node.value) < _SHOWN else f"{node.value[:_SHOWN]}…"
+                place = f"{path}:{mark.line + 1}:{mark.column + 1}"
+                yield Problem("E004", place, "is no reference", value=value, allowed="${key.of.the.configuration}")
+
+
+def find(config_path: str, search: Sequence[str]) -> Path | None:
+    """Return the file of a config, as `/base/…` in `defaults` names it without the slash; None when there is none."""
+    return next((source.file(config_path) for source in _sources(search) if source.is_config(config_path)), None)
+
+
+def locate(layers: Sequence[tuple[str, str]], search: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Yield file and package of each layer, lowest precedence first.
+
+    Args:
+        layers: Config path and package of each, as Hydra's defaults list has them.
+        search: Where Hydra looked beside the collection.
+    """
+    for config_path, package in layers:
+        if file := find(config_path, search):
+            yield file, "" if package == "_global_" else package
+
+
+def known_configs(search: Sequence[str]) -> list[str]:
+    """Return every config that `defaults` could name, sorted, as `find` takes it."""
+    names: set[str] = set()
+    for source in _sources(search):
+        place = Path(source.path)
+        if isinstance(source, UserRecipe):
+            names |= {f"{_NEIGHBOURS}/{file.stem}" for file in place.parent.glob("*.yaml")}
+        else:
+            names |= {str(file.relative_to(place).with_suffix("")) for file in place.rglob("*.yaml")}
+    return sorted(names)
+
+
+def is_group(config_path: str, search: Sequence[str]) -> bool:
+    """Return whether a path names a folder of configs to choose from."""
+    return any(source.is_group(config_path) for source in _sources(search))
+
+
+def _sources(search: Sequence[str]) -> list[RecipeFiles]:
+    sources = [RecipeFiles("main", f"file://{COLLECTION}")]
+    for place in search:
+        is_recipe = place.startswith(f"{UserRecipe.scheme()}://")
+        sources.append((UserRecipe if is_recipe else RecipeFiles)("user", place))
+    return sources

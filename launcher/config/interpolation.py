@@ -1,0 +1,165 @@
+"""What `${…}` refers to, looked at before it is resolved: OmegaConf follows each reference anew wherever it stands,
+so that a dozen lines that each repeat the one before would take more memory than there is."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from launcher.common.problems import Problem
+from launcher.config.hydra_compose import first_line
+from launcher.model.config_tree import ABSENT, child
+from launcher.model.context import job_name
+
+FEW = 16
+"""References that need no look: however they refer to each other, they repeat a value some 250 times at most."""
+
+_MOST = 100_000
+"""Values of a configuration with references written out, a hundred characters of text counted as one."""
+
+_REFERENCE = re.compile(r"\$\{\s*(\.*)([\w\-.\[\]]*)\s*\}")
+
+_NAMES = RUN_NAME, _SCRIPT_NAME, _EXPERIMENT = (
+    "recipes.run.name",
+    "recipes.training_cfg.run.name",
+    "recipes.training_config.mlflow.experiment_name",
+)
+"""Keys that hold a name of the job, and the one that does so for many jobs."""
+
+
+class _Fault(Exception):
+    def __init__(self, path: str, message: str, **details: Any):
+        super().__init__(message)
+        self.problem = Problem("E007", path, message, **details)
+
+
+def faults(tree: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a Problem for the first reference that leads back to itself or repeats too much, if there is one.
+
+    Args:
+        tree: The whole configuration, unresolved.
+    """
+    try:
+        _size(tree, (), tree, {})
+    except _Fault as fault:
+        yield fault.problem
+    except RecursionError:
+        yield Problem("E007", "recipes", "refers to another value through too many others")
+
+
+def _size(value: Any, path: tuple[str, ...], tree: Any, known: dict[tuple[str, ...], int | None]) -> int:
+    """Return how many values one becomes when every reference in it is written out."""
+    if path in known:
+        if (found := known[path]) is None:
+            raise _Fault(".".join(path), "leads back to itself", value=value if isinstance(value, str) else None)
+        return found
+    known[path] = None
+    total = 1 + (len(value) // 100 if isinstance(value, str) else 0)
+    for inner, below in _inside(value, path, tree):
+        total += _size(inner, below, tree, known)
+        if total > _MOST:
+            message = "refers to values that repeat each other"
+            allowed = f"{_MOST} values in all, each written out wherever it is referred to"
+            raise _Fault(".".join(path), message, allowed=allowed)
+    known[path] = total
+    return total
+
+
+def _inside(value: Any, path: tuple[str, ...], tree: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Yield the values that one holds or refers to, each with its path."""
+    if isinstance(value, Mapping):
+        yield from ((child, (*path, str(key))) for key, child in value.items())
+    elif isinstance(value, list):
+        yield from ((child, (*path, str(i))) for i, child in enumerate(value))
+    elif isinstance(value, str) and "${" in value:
+        yield from (_target(target, tree) for target in targets(value, path))
+
+
+def targets(text: str, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each value that the text at `path` refers to."""
+    for dots, name in _REFERENCE.findall(text):
+        start = path[: max(0, len(path) - len(dots))] if dots else ()
+        yield (*start, *filter(None, re.split(r"[.\[\]]+", name)))
+
+
+def absent(text: str, path: tuple[str, ...], tree: Mapping[str, Any]) -> str | None:
+    """Return the first key that the text at `path` refers to and the tree does not have."""
+    for target in targets(text, path):
+        node: Any = tree
+        for key in target:
+            if isinstance(node, str):
+                break  # it leads on through another reference
+            if (node := child(node, key)) is ABSENT:
+                return ".".join(target)
+    return None
+
+
+def leads_back(path: tuple[str, ...], tree: Mapping[str, Any]) -> bool:
+    """Say whether what the value at `path` refers to refers, through any others, to that value."""
+    seen: set[tuple[str, ...]] = set()
+    ahead = [path]
+    while ahead:
+        here = ahead.pop()
+        value, _ = _target(here, tree)
+        further = set(targets(value, here)) if isinstance(value, str) else set()
+        if path in further:
+            return True
+        ahead += further - seen
+        seen |= further
+    return False
+
+
+def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return the value at a path, or what stands on the way to it; and where that is."""
+    value = tree
+    for i, key in enumerate(path):
+        if (inside := child(value, key)) is ABSENT:
+            return (value, path[:i]) if isinstance(value, str) else (None, path)
+        value = inside
+    return value, path
+
+
+def unresolved(node: Any, path: str) -> Iterator[Problem]:
+    """Yield a Problem for each leaf that refers to something absent or is still `???`.
+
+    Args:
+        node: A container of a configuration.
+        path: Dotted path it lies at.
+    """
+    keys = node.keys() if OmegaConf.is_dict(node) else range(len(node))
+    for key in keys:
+        here = f"{path}.{key}" if path else str(key)
+        try:
+            if OmegaConf.is_missing(node, key):
+                yield Problem("E006", here, "needs a value", remedy=f"add {here}=…")
+                continue
+            value = node[key]
+        except OmegaConfBaseException as error:
+            line = first_line(error)
+            is_long = line.startswith("RecursionError")
+            yield Problem("E007", here, "refers to another value through too many others" if is_long else line)
+            continue
+        if OmegaConf.is_config(value):
+            yield from unresolved(value, here)
+
+
+def give_job_name(config: Any, suffix: str) -> dict[str, str]:
+    """Set run.name to the job's name, so that references follow; return what was stated, by path.
+
+    An MLflow experiment keeps the stated name: it holds the runs of many jobs. A name that is faulty stays as it is.
+    """
+    try:
+        name, script_name, experiment = (OmegaConf.select(config, path) for path in _NAMES)
+    except (OmegaConfBaseException, RecursionError):  # reported when all is resolved
+        return {}
+    if not isinstance(name, str) or not name:
+        return {}
+    is_script_name = OmegaConf.is_interpolation(config.recipes.run, "name") and script_name == name
+    paths = (RUN_NAME, _SCRIPT_NAME) if is_script_name else (RUN_NAME,)
+    for path in paths:
+        OmegaConf.update(config, path, job_name(name, suffix))
+    if experiment is not None:
+        OmegaConf.update(config, _EXPERIMENT, experiment)
+    return dict.fromkeys(paths, name)

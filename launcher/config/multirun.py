@@ -1,0 +1,108 @@
+"""`--multirun`: the jobs that sweeps over several values stand for, and one launch after another."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override, RangeSweep, ValueType
+from hydra.errors import HydraException
+
+from launcher.common import console
+from launcher.common.problems import Problem, ProblemsFound, shown
+from launcher.config import catalogue
+from launcher.config.hydra_compose import GROUPS, clusters
+from launcher.config.override_text import respelled, unreadable
+
+_MOST_JOBS = 1000
+"""Jobs of one command line: each is compiled, and launched, after the one before."""
+
+_SIGNALLED = 128
+"""Exit codes above this are of a job that a signal ended. Source: Bash manual, Exit Status."""
+
+
+def jobs(overrides: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of every job that sweeps stand for: all combinations, the last sweep changing first.
+
+    Raises:
+        ProblemsFound: A sweep is not understood, or they stand for too many jobs.
+    """
+    problems, choices = [], []
+    for text in overrides:
+        try:
+            choices.append(_choices(text))
+        except ProblemsFound as error:
+            problems += error.problems
+    if not problems and (count := math.prod(map(len, choices))) > _MOST_JOBS:
+        problems.append(Problem("E002", "--multirun", f"stands for {count} jobs", allowed=f"at most {_MOST_JOBS}"))
+    if problems:
+        raise ProblemsFound(tuple(problems))
+    return [list(words) for words in itertools.product(*choices)]
+
+
+def run_all(run: Callable[[Sequence[str]], int], found: Sequence[Sequence[str]]) -> int:
+    """Run jobs in turn, each under its own overrides, until a signal ends one; return the highest exit code."""
+    highest = 0
+    for heading, words in zip(_headings(found), found, strict=True):
+        if len(found) > 1:
+            console.say(heading, "bold")
+        code = run(words)
+        highest = max(highest, code)
+        if code > _SIGNALLED:
+            return code
+    return highest
+
+
+def _headings(found: Sequence[Sequence[str]]) -> list[str]:
+    """Return for each job its number and the overrides in whose place not all of the jobs have the same."""
+    is_swept = [len(set(alternatives)) > 1 for alternatives in zip(*found, strict=True)]
+    own = [" ".join(shown(word) for word in itertools.compress(words, is_swept)) for words in found]
+    return [f"job {i} of {len(found)}: {text}".rstrip(": ") for i, text in enumerate(own, 1)]
+
+
+def _choices(text: str) -> list[str]:
+    """Return the overrides that one stands for: itself, where it sweeps over nothing."""
+    if problem := unreadable(text):
+        raise ProblemsFound((problem,))
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except (HydraException, RecursionError, ValueError):
+        return [text]  # the launch has better words for it
+    if not override.is_sweep_override():
+        return [text]
+    if problem := _fault(override, text):
+        raise ProblemsFound((problem,))
+    values = _globbed(override) if isinstance(override._value, Glob) else override.sweep_string_iterator()
+    return [f"{override.get_key_element()}={value}" for value in values]
+
+
+def _fault(override: Override, text: str) -> Problem | None:
+    value = override._value
+    if problem := respelled(override):
+        return problem
+    if override.value_type is ValueType.INTERVAL_SWEEP:
+        return Problem("E002", shown(text), "an interval has no single values", allowed="range(start, stop, step)")
+    if isinstance(value, Glob) and override.key_or_group not in GROUPS:
+        return Problem("E002", shown(text), "a glob chooses recipes or clusters only", allowed="a,b or range(…)")
+    if isinstance(value, RangeSweep):
+        count = _length(value)
+        if not 0 < count <= _MOST_JOBS:
+            what = f"stands for {count:g} values" if math.isfinite(count) else "does not end"
+            return Problem("E002", shown(text), what, allowed=f"1 to {_MOST_JOBS}")
+    return None
+
+
+def _length(sweep: RangeSweep) -> float:
+    """Return how many values a range has, without making them."""
+    bounds = (sweep.start, sweep.stop, sweep.step)
+    if not all(isinstance(bound, int | float) and abs(bound) < 1e300 for bound in bounds) or sweep.step == 0:
+        return math.inf
+    return max(0, math.ceil((sweep.stop - sweep.start) / sweep.step))
+
+
+def _globbed(override: Override) -> Iterator[str]:
+    """Return the recipes or clusters that a glob matches, at least one."""
+    known = catalogue.names() if override.key_or_group == "recipes" else clusters()
+    if not (found := override._value.filter(known)):
+        raise ProblemsFound((Problem("E002", shown(override.input_line), "matches nothing"),))
+    return iter(found)

@@ -1,0 +1,296 @@
+"""Whether a job fits the quotas of its namespace and queue. Pure: the objects are read by whoever can.
+
+Source: Kubernetes, Resource Quotas and Limit Ranges; Kueue, ClusterQueue: Resources.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from launcher.common.problems import Notice, Problem
+
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([EPTGMK]i)|([numkMGTPE])|[eE]([+-]?\d{1,3}))?", re.ASCII)
+_LONGEST = 256
+"""Characters of a quantity that is read. Our own choice: Python turns at most 4300 digits into a number."""
+_BINARY = {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", 1)}
+_DECIMAL = dict(zip("numkMGTPE", (Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9, 12, 15, 18)), strict=True))
+
+_PLAIN = ("cpu", "memory", "ephemeral-storage")
+"""Resources whose bare name in a quota means its requests. Source: Kubernetes, Resource Quotas: Compute."""
+
+_PODS = ("pods", "count/pods")
+_KINDS = ("requests", "limits")
+
+
+class UnreadableQuantity(ValueError):
+    """A text that is no Kubernetes quantity."""
+
+
+def amount(quantity: str | int | float) -> Fraction:
+    """Return a Kubernetes quantity as a number.
+
+    Raises:
+        UnreadableQuantity: It is none.
+
+    Source: Kubernetes, Quantity: `<number>` with a binary or decimal suffix, or a decimal exponent.
+    """
+    text = str(quantity)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        raise UnreadableQuantity(f"{quantity!r} is no Kubernetes quantity")
+    number, binary, decimal, exponent = match.groups()
+    if binary:
+        return Fraction(number) * _BINARY[binary]
+    if decimal:
+        return Fraction(number) * _DECIMAL[decimal]
+    return Fraction(number) * Fraction(10) ** int(exponent or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a namespace or a queue allows in all.
+
+    Args:
+        name: The object, as a user finds it.
+        hard: `requests.<resource>`, `limits.<resource>` or `pods` to the quantity; None has no bound.
+        defaults: What a container that says nothing gets, `requests.<resource>` and `limits.<resource>`.
+        is_queue: Whether a resource that is not listed is refused (Kueue) rather than free (Kubernetes).
+    """
+
+    name: str
+    hard: Mapping[str, str | None]
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    is_queue: bool = False
+
+    @classmethod
+    def of_namespace(cls, quota: Mapping[str, Any], limit_ranges: Iterable[Mapping[str, Any]] = ()) -> "Quota":
+        """Return what a ResourceQuota allows to pods that get the defaults of the namespace's LimitRanges.
+
+        One with scopes counts some pods only; which, nobody can tell before they exist, so that it bounds nothing.
+        """
+        spec = quota["spec"]
+        is_scoped = spec.get("scopes") or spec.get("scopeSelector")
+        hard = {} if is_scoped else {_spelled(name): text for name, text in (spec.get("hard") or {}).items()}
+        return cls(f"ResourceQuota {quota['metadata']['name']}", hard, _defaults(limit_ranges))
+
+    @classmethod
+    def of_queue(cls, queue: Mapping[str, Any], limit_ranges: Iterable[Mapping[str, Any]] = ()) -> "Quota":
+        """Return what a ClusterQueue allows, over all its flavors: its own share and what it may borrow."""
+        spec = queue["spec"]
+        cohort = spec.get("cohortName") or spec.get("cohort")  # v1beta2, v1beta1
+        hard: dict[str, str | None] = {}
+        for group in spec.get("resourceGroups") or ():
+            for flavor in group["flavors"]:
+                for resource in flavor["resources"]:
+                    _add(hard, f"requests.{resource['name']}", resource, is_shared=bool(cohort))
+        if "requests.pods" in hard:
+            hard["pods"] = hard.pop("requests.pods")
+        return cls(f"ClusterQueue {queue['metadata']['name']}", hard, _defaults(limit_ranges), is_queue=True)
+
+
+def _add(hard: dict[str, str | None], name: str, resource: Mapping[str, Any], *, is_shared: bool) -> None:
+    """Add what one flavor allows; without a borrowing limit a cohort may lend any amount."""
+    if hard.get(name, "0") is None or (is_shared and "borrowingLimit" not in resource):
+        hard[name] = None
+        return
+    parts = (hard.get(name, "0"), resource["nominalQuota"], resource.get("borrowingLimit", "0"))
+    hard[name] = _shown(sum(map(amount, parts), Fraction()))
+
+
+def _spelled(name: str) -> str:
+    """Return the name of a quota's item as `requests.…`, `limits.…` or another kind of count.
+
+    Source: Kubernetes, Resource Quotas: `cpu` is the same as `requests.cpu`. A device's bare name is not enforced,
+    but it is how AWS's example says it, so that it is believed.
+    """
+    if name in _PODS:
+        return "pods"
+    is_device = "/" in name and not name.startswith(("count/", "requests.", "limits."))
+    is_storage = ".storageclass." in name
+    return f"requests.{name}" if name in _PLAIN or (is_device and not is_storage) else name
+
+
+def _defaults(limit_ranges: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what LimitRanges give a container: the largest limit where none is said, and that as its request.
+
+    Source: Kubernetes, API reference, LimitRangeItem: defaults of default and defaultRequest.
+    """
+    found: dict[str, str] = {}
+    for limit_range in limit_ranges:
+        for item in limit_range["spec"].get("limits") or ():
+            if item["type"] == "Container":
+                limits = {**(item.get("max") or {}), **(item.get("default") or {})}
+                requests = {**(item.get("min") or {}), **limits, **(item.get("defaultRequest") or {})}
+                found |= {f"limits.{name}": text for name, text in limits.items()}
+                found |= {f"requests.{name}": text for name, text in requests.items()}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a job asks for.
+
+    Args:
+        template: Pod template; both parts of a job with two priorities ask for the same.
+        least: Pods without which it does not run.
+        most: Pods it may grow to.
+        is_elastic: Whether it may run with less than it starts with.
+    """
+
+    template: Mapping[str, Any]
+    least: int
+    most: int
+    is_elastic: bool
+
+    @classmethod
+    def of(cls, job: Mapping[str, Any]) -> "Demand":
+        """Read a rendered HyperPodPyTorchJob or PyTorchJob."""
+        spec = job["spec"]
+        parts = spec.get("replicaSpecs") or list(spec.get("pytorchReplicaSpecs", {}).values())
+        start = sum(part.get("replicas", 0) + part.get("spares", 0) for part in parts)
+        policy = spec.get("elasticPolicy")
+        bounds = (policy["minReplicas"], policy["maxReplicas"]) if policy else (start, start)
+        return cls(parts[0]["template"], *bounds, is_elastic=bool(policy))
+
+    @property
+    def key(self) -> str:
+        """The recipe's key for the smallest number of pods."""
+        return f"recipes.{'elastic_policy.min_nodes' if self.is_elastic else 'trainer.num_nodes'}"
+
+    def per_pod(self, defaults: Mapping[str, str]) -> dict[str, Fraction]:
+        """Return what one pod counts, `requests.<resource>` and `limits.<resource>`.
+
+        Source: Kubernetes, Init Containers: the larger of the containers' sum and the largest init container.
+        """
+        spec = self.template["spec"]
+        together = _total(_counts(c.get("resources") or {}, defaults) for c in spec["containers"])
+        for container in spec.get("initContainers") or ():
+            for name, value in _counts(container.get("resources") or {}, defaults).items():
+                together[name] = max(together.get(name, Fraction()), value)
+        return together
+
+
+def _total(counts: Iterable[Mapping[str, Fraction]]) -> dict[str, Fraction]:
+    total: dict[str, Fraction] = {}
+    for count in counts:
+        for name, value in count.items():
+            total[name] = total.get(name, Fraction()) + value
+    return total
+
+
+def _counts(resources: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Fraction]:
+    """Return what one container counts; a limit without a request is the request too.
+
+    Source: Kubernetes, Resource Management for Pods and Containers.
+    """
+    limits = resources.get("limits") or {}
+    own = {"limits": limits, "requests": {**limits, **(resources.get("requests") or {})}}
+    said = {f"{kind}.{name}": text for kind in _KINDS for name, text in own[kind].items()}
+    return {name: amount(text) for name, text in {**defaults, **said}.items()}
+
+
+def exceeds(job: Mapping[str, Any], quota: Quota) -> tuple[Problem, ...]:
+    """Return why a job can never run under a quota: what it needs at least is more than is allowed in all.
+
+    What others use at the moment is no reason: a job waits for it.
+
+    Args:
+        job: The rendered HyperPodPyTorchJob or PyTorchJob.
+        quota: Of its namespace or of its queue.
+    """
+    demand = Demand.of(job)
+    per_pod = demand.per_pod(quota.defaults)
+    fitting = _fitting(per_pod, quota)
+    found = []
+    for name, most in fitting.items():
+        if most < demand.least:
+            allowed = f"{quota.name} allows {quota.hard[name]}"
+            need = f"{_nodes(demand.least)} need {_shown(demand.least * per_pod.get(name, Fraction(1)))} {name}"
+            remedy = f"{demand.key}={_least(fitting)}" if _least(fitting) else "a larger quota, or smaller nodes"
+            found.append(Problem("E364", demand.key, f"{need}: it could never start", demand.least, allowed, remedy))
+    return (*found, *_unstated(per_pod, quota), *_above_limit(per_pod, quota), *_uncovered(per_pod, quota))
+
+
+def limits_growth(job: Mapping[str, Any], quota: Quota) -> tuple[Notice, ...]:
+    """Return a notice where an elastic job fits a quota at its smallest size, but not at its largest."""
+    demand = Demand.of(job)
+    most = _least(_fitting(demand.per_pod(quota.defaults), quota))
+    if most is None or not demand.least <= most < demand.most:
+        return ()
+    return (Notice("N123", f"{quota.name} holds {_nodes(most)} of this job, which may grow to {demand.most}"),)
+
+
+def _fitting(per_pod: Mapping[str, Fraction], quota: Quota) -> dict[str, int]:
+    """Return how many pods each bound of a quota holds."""
+    each = {"pods": Fraction(1), **per_pod}
+    return {
+        name: int(amount(text) // each[name])
+        for name, text in quota.hard.items()
+        if text is not None and each.get(name)
+    }
+
+
+def _least(fitting: Mapping[str, int]) -> int | None:
+    return min(fitting.values(), default=None)
+
+
+def _unstated(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
+    """Yield what a pod must state because a ResourceQuota bounds it.
+
+    Source: Kubernetes, Resource Quotas: with a quota on cpu or memory every new pod must name them.
+    """
+    names = [f"{kind}.{name}" for kind in _KINDS for name in _PLAIN[:2]]
+    missing = [name for name in names if name in quota.hard and name not in per_pod]
+    if missing and not quota.is_queue:
+        message = f"the pods do not state {_listed(missing)}, and no LimitRange does it for them"
+        allowed = f"pods that do: {quota.name} bounds it"
+        remedy = "recipes.resources.memory=…" if all("memory" in name for name in missing) else None
+        remedy = remedy or "a LimitRange with defaults; recipes governance makes one"
+        yield Problem("E365", "cluster.namespace", message, allowed=allowed, remedy=remedy)
+
+
+def _above_limit(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
+    """Yield what a pod requests beyond the limit that a LimitRange gives it.
+
+    Source: Kubernetes, Limit Ranges: such a pod is refused.
+    """
+    for name in _PLAIN[:2] if not quota.is_queue else ():
+        request, limit = per_pod.get(f"requests.{name}"), per_pod.get(f"limits.{name}")
+        if request is not None and limit is not None and request > limit:
+            message = f"each pod requests {_shown(request)} {name}, and the namespace's LimitRange limits it to less"
+            remedy = f"recipes.resources.{name}={_shown(limit)}"
+            yield Problem(
+                "E365", f"recipes.resources.{name}", message, allowed=f"at most {_shown(limit)}", remedy=remedy
+            )
+
+
+def _uncovered(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
+    """Yield what a queue would never admit because it does not know it.
+
+    Source: Kueue, ClusterQueue: a workload is admitted only if all its resources are covered.
+    """
+    asked = [name for name, value in per_pod.items() if name.startswith("requests.") and value]
+    missing = [name.removeprefix("requests.") for name in asked if name not in quota.hard]
+    if quota.is_queue and missing:
+        message = f"asks for {_listed(missing)}, which its queue does not cover: it would never be admitted"
+        allowed = f"what {quota.name} covers: {_listed([n.removeprefix('requests.') for n in quota.hard])}"
+        remedy = "cluster.request_node_share=false" if set(missing) <= {"cpu", "memory"} else None
+        yield Problem("E365", "cluster.queue_name", message, allowed=allowed, remedy=remedy)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count != 1 else ''}"
+
+
+def _shown(value: Fraction) -> str:
+    """Return an amount as a quantity: whole, in GiB or MiB where it is, or in thousandths rounded up."""
+    for suffix in ("Gi", "Mi"):
+        if value >= _BINARY[suffix] and value % _BINARY[suffix] == 0:
+            return f"{value / _BINARY[suffix]}{suffix}"
+    return str(value) if value.denominator == 1 else f"{-(-value * 1000 // 1)}m"

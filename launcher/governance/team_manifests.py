@@ -1,0 +1,369 @@
+"""What a team gets on a HyperPod cluster: its namespace, quotas, rights, queue and priorities. Pure.
+
+Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Prerequisites: namespaces, quotas, RBAC, Kueue.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field
+
+from launcher.common import yaml_io
+from launcher.common.problems import Notice, Problem, ProblemsFound
+from launcher.common.suggestions import did_you_mean
+from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN
+from launcher.common.templating import render_template
+from launcher.governance import pod_policy
+from launcher.model import instance_specs, instances
+from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt
+from launcher.model.instance_specs import InstanceSpec
+from launcher.model.instances import Instance
+from launcher.model.validation import type_problems
+
+KUEUE_VERSIONS = ("v1beta1", "v1beta2")
+"""Versions of Kueue's API that differ, for these objects, in the name of a cohort. Source: Kueue, its CRDs."""
+
+DEFAULT_KUEUE_VERSION = KUEUE_VERSIONS[-1]
+
+_PODS_PER_NODE = 4
+"""Pods of the quota a node: a job's own, its next size's, and small ones beside them. Our own choice."""
+
+_SUFFIX = "-localqueue"
+_PREFIX = "hyperpod-ns-"
+_LONGEST_TEAM = 63 - len(_PREFIX) - len(_SUFFIX)
+"""Characters: the queue's name is the value of a label. Source: Kubernetes, Labels and Selectors."""
+
+_ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
+_GROUP = re.compile(r"[A-Za-z0-9@:./+=_-]{1,256}")
+_OWN_GROUPS = ("system:", "eks:", "aws:", "amazon:", "iam:")
+"""Prefixes of groups that no access entry may name. Source: Amazon EKS, Create access entries."""
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+PriorityValue = Annotated[int, Field(ge=0, le=1_000_000_000)]
+"""Source: Kubernetes, Pod Priority and Preemption: larger ones are the system's own."""
+
+
+class Team(Model):
+    """Every key of `recipes governance`."""
+
+    team: str
+    """The team: a DNS label of at most 40 characters. Its namespace is hyperpod-ns-<team>."""
+    instance_type: str
+    """What each of its nodes is, with or without ml."""
+    instance_specs: Listed[InstanceSpec] | None = None
+    """Instance types that the table lacks, described as in a recipe: [{name: p9.48xlarge, accelerators: 8, …}]."""
+    nodes: NodeCount
+    """Nodes that are the team's own: max_nodes of its largest job, or what its jobs together may have."""
+    borrow_nodes: NonNegativeInt = 0
+    """Nodes it may have beyond them while the cohort's other teams leave them idle. The ResourceQuota holds both."""
+    cohort: str | None = None
+    """Teams of one cohort lend each other what they do not use; null shares nothing."""
+    weight: Annotated[int, Field(ge=0, le=100)] = 1
+    """Weight of the team where several want the same idle nodes; 0 comes last."""
+    preempt_within_team: bool = True
+    """Whether a job takes the place of the team's own jobs of lower priority."""
+    topology: str | None = None
+    """Kueue Topology of the nodes, which must exist; jobs that ask for near nodes need it."""
+    priorities: dict[str, PriorityValue] = {"high": 100, "normal": 50, "low": 10}
+    """Class to value, higher first. Each is <class>-priority, for pods and for Kueue's workloads."""
+    memory_gib_per_node: Count | None = None
+    """GiB of main memory a node counts; null takes the instance's, on ml.p5.48xlarge the 640 of AWS's example."""
+    hugepages_mib_per_node: NonNegativeInt = 0
+    """MiB of 2 MiB huge pages a node counts. A queue admits no job that asks for what it does not cover."""
+    storage_gib: Count | None = None
+    """GiB that the team's claims may ask for together; null sets no bound."""
+    max_pods: Count | None = None
+    """Pods that have not ended; null takes 4 a node."""
+    max_claims: Count = 50
+    """PersistentVolumeClaims."""
+    max_services: Count = 50
+    """Services."""
+    max_jobs: Count = 100
+    """HyperPodPyTorchJobs, ended ones that were not removed among them."""
+    min_available: NonNegativeInt | None = None
+    """Training pods that a drain of nodes must leave; null takes one for each node of the team's own, 0 protects
+    none."""
+    role_arn: str | None = None
+    """IAM role that the pods of the team's service account act as (IRSA)."""
+    groups: Annotated[Listed[str], Field(min_length=1)] | None = None
+    """Kubernetes groups that may use the namespace, as EKS access entries name them; null takes the namespace's
+    name."""
+    pod_security: Literal["privileged", "baseline", "restricted", "policy"] | None = None
+    """Pod Security profile that the namespace enforces. null: baseline, but policy where the instance has EFA or
+    host_paths are given. policy is baseline by a ValidatingAdmissionPolicy (Kubernetes 1.30): containers that request
+    EFA devices may lock memory, and pods may mount host_paths. A pod below restricted causes a warning."""
+    host_paths: Annotated[Listed[str], Field(min_length=1)] | None = None
+    """Folders of the nodes that pods may mount (cluster.volumes), each exactly as it is given; null allows none."""
+    kueue: bool = True
+    """false leaves out queue, flavor and workload priorities: where the task governance add-on makes them."""
+    kueue_version: Literal["v1beta1", "v1beta2"] | None = None
+    """Version of Kueue's API that the objects are written for; null takes the one that the cluster prefers where
+    --cluster is given, and v1beta2 otherwise."""
+    scheduler_preempts: bool = False
+    """true lets the scheduler evict single pods of lower priority. Only for a cluster without Kueue, which has jobs
+    save before they yield."""
+
+    @property
+    def namespace(self) -> str:
+        """Name of the namespace. Source: HyperPod task governance."""
+        return _PREFIX + self.team
+
+    @property
+    def queue(self) -> str:
+        """Name of the LocalQueue. Source: HyperPod task governance."""
+        return self.namespace + _SUFFIX
+
+    @property
+    def instance(self) -> Instance | None:
+        """Its nodes; None for a type that nothing describes, which no checked team has."""
+        return instance_specs.find(self.instance_type, self.instance_specs)
+
+    @property
+    def memory_gib(self) -> int:
+        """GiB of main memory that a node counts."""
+        return self.memory_gib_per_node or self.instance.counted_memory_gib
+
+
+def read_all(words: Sequence[str]) -> tuple[Team, ...]:
+    """Read the words of several teams: each `team=` starts one, and what stands before the first is every team's.
+
+    Raises:
+        ProblemsFound: Every fault of them.
+    """
+    starts = [i for i, word in enumerate(words) if word.startswith("team=")]
+    if len(starts) < 2:
+        return (read(words),)
+    groups = [words[start:end] for start, end in zip(starts, [*starts[1:], len(words)], strict=True)]
+    found, problems = [], []
+    for group in groups:
+        try:
+            found.append(read([*words[: starts[0]], *group]))
+        except ProblemsFound as error:
+            problems += [replace(each, path=f"{group[0]} {each.path}") for each in error.problems]
+    problems += [
+        Problem("E360", group[0], "is given twice", group[0])
+        for i, group in enumerate(groups)
+        if group[0] in [other[0] for other in groups[:i]]
+    ]
+    if problems:
+        raise ProblemsFound(tuple(problems))
+    return tuple(found)
+
+
+def read(words: Sequence[str]) -> Team:
+    """Read `key=value` words.
+
+    Raises:
+        ProblemsFound: Every fault of them.
+    """
+    tree, problems = _tree(words)
+    team, faults = type_problems(Team, tree, "")
+    problems += [fault for fault in faults if fault.path not in {problem.path for problem in problems}]
+    faulty = {problem.path.partition(".")[0] for problem in problems}
+    if problems:  # what is right in itself is looked at all the same, beside the defaults
+        sound = [key for key in tree if key in Team.model_fields and key not in faulty]
+        team = Team.model_construct(**{key: getattr(team, key) for key in sound})
+    for needs, check in _CHECKS:
+        if not faulty & set(needs):
+            problems += check(team)
+    if problems:
+        raise ProblemsFound(tuple(problems))
+    return team
+
+
+def _tree(words: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
+    tree: dict[str, Any] = {}
+    problems = []
+    for word in words:
+        key, equals, text = word.partition("=")
+        try:
+            if not equals or not key or key in tree:
+                message = "is given twice" if key in tree else "is no key=value"
+                problems.append(Problem("E360", key or word, message, word, "team=… instance_type=… nodes=…"))
+            else:
+                tree[key] = yaml_io.load(text)
+        except yaml.MarkedYAMLError as error:
+            problems.append(Problem("E360", key, f"is no YAML value: {error.problem}", text))
+    return tree, problems
+
+
+def _name_faults(team: Team) -> Iterator[Problem]:
+    if not DNS_LABEL.fullmatch(team.team) or len(team.team) > _LONGEST_TEAM:
+        allowed = f"1 to {_LONGEST_TEAM} lower-case letters, digits and -, starting and ending with letter or digit"
+        yield Problem("E361", "team", "cannot be part of a namespace's and a queue's name", team.team, allowed)
+
+
+def _instance_faults(team: Team) -> Iterator[Problem]:
+    name = instances.canonical(team.instance_type)
+    for i, spec in enumerate(team.instance_specs or ()):
+        if lacking := instance_specs.missing(spec):
+            message = f"the description of {spec.name} lacks {', '.join(lacking)}, and so does the table"
+            yield Problem("E234", f"instance_specs.{i}", message, allowed=", ".join(type(spec).model_fields))
+            return
+    if team.instance is None:
+        allowed = f"one that recipes instances lists, or instance_specs=[{instance_specs.EXAMPLE % name}]"
+        remedy = did_you_mean(name, list(instances.table()))
+        yield Problem("E230", "instance_type", "is not an instance type of the table", name, allowed, remedy)
+    elif (team.memory_gib_per_node or 0) > team.instance.memory_gib:
+        allowed = f"at most {team.instance.memory_gib}, which is what {name} has"
+        yield Problem("E362", "memory_gib_per_node", "is more than a node has", team.memory_gib_per_node, allowed)
+
+
+def _queue_faults(team: Team) -> Iterator[Problem]:
+    if team.borrow_nodes and not team.cohort:
+        message = "nodes are borrowed from a cohort, and there is none"
+        yield Problem("E362", "borrow_nodes", message, team.borrow_nodes, remedy="cohort=<name of the sharing teams>")
+    for key in ("cohort", "topology"):
+        value = getattr(team, key)
+        if value is not None and not DNS_SUBDOMAIN.fullmatch(value):
+            yield Problem("E361", key, "is no DNS name", value, "lower-case letters, digits, - and .")
+        elif value is not None and not team.kueue:
+            message = "is a setting of the queue, which kueue=false leaves out"
+            yield Problem("E362", key, message, value, remedy="leave it out")
+
+
+def _kueue_faults(team: Team) -> Iterator[Problem]:
+    if team.scheduler_preempts and team.kueue:
+        message = "the scheduler would evict single pods of jobs that Kueue has save first"
+        yield Problem(
+            "E362", "scheduler_preempts", message, True, remedy="leave it out, or kueue=false without Kueue"
+        )
+    if team.kueue_version and not team.kueue:
+        message = "is a setting of Kueue's objects, which kueue=false leaves out"
+        yield Problem("E362", "kueue_version", message, team.kueue_version, remedy="leave it out")
+
+
+def _priority_faults(team: Team) -> Iterator[Problem]:
+    for name in team.priorities:
+        if not DNS_SUBDOMAIN.fullmatch(f"{name}-priority"):
+            yield Problem("E361", f"priorities.{name}", "is no DNS name", name, "lower-case letters, digits, - and .")
+
+
+def _access_faults(team: Team) -> Iterator[Problem]:
+    if team.role_arn is not None and not _ROLE_ARN.fullmatch(team.role_arn):
+        allowed = "arn:aws:iam::<12 digits>:role/<name>"
+        yield Problem("E361", "role_arn", "is no ARN of an IAM role", team.role_arn, allowed)
+    for i, group in enumerate(team.groups or ()):
+        if not _GROUP.fullmatch(group) or group.startswith(_OWN_GROUPS):
+            message = "is no group that an access entry may name"
+            allowed = f"letters, digits and @:./+=_-; not {', '.join(_OWN_GROUPS)} in front"
+            yield Problem("E361", f"groups.{i}", message, group, allowed)
+
+
+_CHECKS: tuple[tuple[tuple[str, ...], Callable[[Team], Iterator[Problem]]], ...] = (
+    (("team",), _name_faults),
+    (("instance_type", "instance_specs", "memory_gib_per_node"), _instance_faults),
+    (("borrow_nodes", "cohort", "topology", "kueue"), _queue_faults),
+    (("kueue", "kueue_version", "scheduler_preempts"), _kueue_faults),
+    (("priorities",), _priority_faults),
+    (("host_paths", "pod_security"), pod_policy.faults),
+    (("role_arn", "groups"), _access_faults),
+)
+"""What types cannot say, with the keys that each check needs to be right in themselves."""
+
+
+def notices(team: Team) -> tuple[Notice, ...]:
+    """Return what whoever applies the objects should know."""
+    found = []
+    instance = team.instance
+    if team.memory_gib_per_node is None and team.memory_gib < instance.memory_gib:
+        message = f"memory counts {team.memory_gib} GiB a node, as in AWS's example, of {instance.memory_gib}"
+        found.append(Notice("N120", f"{message}; memory_gib_per_node={instance.memory_gib} counts all"))
+    if team.role_arn is None:
+        found.append(Notice("N121", "the service account has no IAM role; role_arn=… gives its pods access to AWS"))
+    return (*found, *pod_policy.notices(team))
+
+
+def files(team: Team) -> dict[str, str]:
+    """Return every object of a team as YAML, by file name; the names are in the order to apply them."""
+    instance, nodes = team.instance, team.nodes + team.borrow_nodes
+    values = {
+        "team": team,
+        "instance": instance,
+        "groups": team.groups or [team.namespace],
+        "pod_security": pod_policy.enforced_label(team),
+        "kueue_version": team.kueue_version or DEFAULT_KUEUE_VERSION,
+        "is_policy": pod_policy.profile(team) == pod_policy.POLICY,
+        **pod_policy.values(),
+        "hard": _hard(team, nodes),
+        "counted": _counted(team, nodes),
+        "default": {"cpu": str(instance.vcpus), "memory": f"{team.memory_gib}Gi"},
+        "requested": instances.requested(instance, instance.accelerators, team.memory_gib),
+        "most": {"cpu": str(instance.vcpus), "memory": f"{instance.memory_gib}Gi"},
+        "min_available": team.nodes if team.min_available is None else team.min_available,
+        "quotas": _queue_quotas(team),
+    }
+    names = ["namespace", "quotas", "access"]
+    names += ["disruption"] * bool(values["min_available"])
+    names += ["priorities"] * bool(team.priorities)
+    names += ["queues"] * team.kueue
+    # The policy is applied before the namespace that relies on it.
+    places = {"policy": 0} if values["is_policy"] else {}
+    places |= {name: place for place, name in enumerate(names, 1)}
+    return {
+        f"{place}-{name}.yaml": render_template(f"kubernetes/governance/{name}.yaml.j2", **values)
+        for name, place in places.items()
+    }
+
+
+def _devices(instance: Instance, nodes: int) -> dict[str, str]:
+    found = {}
+    if instance.accelerator_resource:
+        found[instance.accelerator_resource] = str(instance.accelerators * nodes)
+    if instance.efa:
+        found["vpc.amazonaws.com/efa"] = str(instance.efa * nodes)
+    return found
+
+
+def _hard(team: Team, nodes: int) -> dict[str, str]:
+    """Return the quota on compute.
+
+    Source: AWS, Using elastic training, Auto-scaling: its ResourceQuota for 8 ml.p5.48xlarge.
+    """
+    cpu, memory = str(team.instance.vcpus * nodes), f"{team.memory_gib * nodes}Gi"
+    amounts = {"cpu": cpu, "memory": memory}
+    return _devices(team.instance, nodes) | {
+        f"{kind}.{name}": amount for kind in ("requests", "limits") for name, amount in amounts.items()
+    }
+
+
+def _counted(team: Team, nodes: int) -> dict[str, str]:
+    """Return the quota on devices under the names that Kubernetes enforces, and on numbers of objects.
+
+    Source: Kubernetes, Resource Quotas: of extended resources only `requests.` items are allowed; object counts.
+    """
+    counts = {f"requests.{name}": amount for name, amount in _devices(team.instance, nodes).items()}
+    if team.hugepages_mib_per_node:
+        counts["requests.hugepages-2Mi"] = f"{team.hugepages_mib_per_node * nodes}Mi"
+    if team.storage_gib:
+        counts["requests.storage"] = f"{team.storage_gib}Gi"
+    return counts | {
+        "pods": str(team.max_pods or _PODS_PER_NODE * nodes),
+        "persistentvolumeclaims": str(team.max_claims),
+        "services": str(team.max_services),
+        "count/hyperpodpytorchjobs.sagemaker.amazonaws.com": str(team.max_jobs),
+    }
+
+
+def _queue_quotas(team: Team) -> list[dict[str, str]]:
+    """Return each resource that the ClusterQueue covers: its own share, and what it may borrow.
+
+    A job that asks for a resource which is not covered is never admitted, so all of a pod's are.
+    """
+    own, lent = (_amounts(team, nodes) for nodes in (team.nodes, team.borrow_nodes))
+    borrowing = ({"borrowingLimit": lent[name]} if team.cohort else {} for name in own)
+    return [
+        {"name": name, "nominalQuota": amount, **limit}
+        for (name, amount), limit in zip(own.items(), borrowing, strict=True)
+    ]
+
+
+def _amounts(team: Team, nodes: int) -> dict[str, str]:
+    amounts = _devices(team.instance, nodes)
+    amounts |= {"cpu": str(team.instance.vcpus * nodes), "memory": f"{team.memory_gib * nodes}Gi"}
+    if team.hugepages_mib_per_node:
+        amounts["hugepages-2Mi"] = f"{team.hugepages_mib_per_node * nodes}Mi"
+    return amounts

@@ -1,0 +1,141 @@
+"""What a job costs by the hour and at most, at each size of its plan. The prices are of `launcher.jobs.prices`."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from launcher.common import text_table
+from launcher.common.problems import fail
+from launcher.jobs.prices import Prices
+from launcher.model.config_tree import get
+from launcher.model.instances import canonical
+from launcher.model.job_spec import JobSpec
+
+_SECONDS_PER_HOUR = 3600
+_JOBS = "cluster.sm_jobs_config"
+SERVERLESS = "no price of a serverless job is known: AWS chooses its instances"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a job costs at one size.
+
+    Args:
+        nodes: Its instances.
+        per_hour: Price of all of them for an hour.
+        hours: Most hours that are paid for; None where nothing bounds it.
+    """
+
+    nodes: int
+    per_hour: float
+    hours: float | None = None
+
+    @property
+    def instance_hours(self) -> float | None:
+        """Most instance-hours that are paid for."""
+        return None if self.hours is None else self.nodes * self.hours
+
+    @property
+    def most(self) -> float | None:
+        """Most that it costs."""
+        return None if self.hours is None else self.per_hour * self.hours
+
+
+def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cost, ...]:
+    """Return what a job costs at each size of its plan.
+
+    Args:
+        job: The planned job.
+        prices: The price table.
+        hours: How long it runs; None takes what bounds a training job, where something does. A warm pool is paid for
+            beside that.
+
+    Raises:
+        ProblemsFound: The table lacks an instance type of the job, it does not run that long, or its instances are
+            not known.
+    """
+    if is_serverless(job):
+        raise fail("E806", "--prices", SERVERLESS, remedy="leave out --prices and --hours")
+    groups = get(job.config, f"{_JOBS}.instance_groups")
+    bound = _bound_h(job, hours)
+    if groups:
+        per_hour = sum(each["instance_count"] * prices.of(each["instance_type"]) for each in groups)
+        return (Cost(sum(each["instance_count"] for each in groups), per_hour, bound),)
+    if job.resources.instance_type is None:
+        raise fail("E806", "--prices", "a job on this machine has no instances to pay for", remedy="cluster=sm_jobs")
+    price = prices.of(job.resources.instance_type)
+    return tuple(Cost(point.nodes, point.nodes * price, bound) for point in job.scales)
+
+
+def is_serverless(job: JobSpec) -> bool:
+    """Return whether AWS chooses the instances of a job, so that those of its plan are not paid for."""
+    if job.backend != "sm_jobs":
+        return False
+    from launcher.backends.sagemaker import default_values
+
+    return default_values.is_serverless(job.settings.sm_jobs_config)
+
+
+def instance_types(job: JobSpec) -> tuple[str, ...]:
+    """Return the instance types that a job pays for, each with its `ml.`; none on this machine."""
+    groups = get(job.config, f"{_JOBS}.instance_groups")
+    names = [each["instance_type"] for each in groups] if groups else [job.resources.instance_type]
+    return tuple(dict.fromkeys(canonical(name) for name in names if name))
+
+
+def bases(job: JobSpec, prices: Prices) -> list[str]:
+    """Return in a line for each instance type what its price is."""
+    unit = f" {prices.currency}" if prices.currency else ""
+    return [
+        f"{name} {f'{prices.per_hour[name]:,.6f}'.rstrip('0').rstrip('.')}{unit} an hour: {prices.basis[name]}"
+        for name in instance_types(job)
+        if name in prices.per_hour
+    ]
+
+
+def table(found: tuple[Cost, ...], prices: Prices) -> list[str]:
+    """Return costs as aligned lines, the head first."""
+    unit = f" {prices.currency}" if prices.currency else ""
+    head = ["nodes", f"per hour{unit}"]
+    rows = [[str(cost.nodes), f"{cost.per_hour:,.2f}"] for cost in found]
+    if all(cost.most is not None for cost in found):
+        head += ["hours", "instance-hours", f"at most{unit}"]
+        for row, cost in zip(rows, found, strict=True):
+            row += [f"{cost.hours:g}", f"{cost.instance_hours:g}", f"{cost.most:,.2f}"]
+    return text_table.table([head, *rows], right=range(len(head)))
+
+
+def as_json(job: JobSpec, found: tuple[Cost, ...], prices: Prices) -> dict[str, Any]:
+    """Return costs, and what they are computed from, as plain data."""
+    sizes = [
+        {
+            "nodes": cost.nodes,
+            "per_hour": round(cost.per_hour, 4),
+            "hours": cost.hours,
+            "instance_hours": cost.instance_hours,
+            "most": None if cost.most is None else round(cost.most, 2),
+        }
+        for cost in found
+    ]
+    of_types = {
+        name: {"per_hour": prices.per_hour[name], **asdict(prices.basis[name])} for name in instance_types(job)
+    }
+    return {"currency": prices.currency or None, "prices": of_types, "sizes": sizes}
+
+
+def _bound_h(job: JobSpec, hours: float | None) -> float | None:
+    """Return the hours that are paid for: until a training job is stopped by its limit, and its warm pool."""
+    if hours is not None and not math.isfinite(hours):
+        raise fail("E806", "--hours", "is no number of hours", value=hours)
+    if job.backend != "sm_jobs":
+        return hours
+    from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S
+    from launcher.backends.sagemaker.training_options import effective
+
+    jobs = effective(job.settings.sm_jobs_config)
+    limit_h = (jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S) / _SECONDS_PER_HOUR
+    if hours is not None and hours > limit_h:
+        remedy = f"{_JOBS}.stopping_condition.max_runtime_s={math.ceil(hours * _SECONDS_PER_HOUR)}"
+        message = "the job is stopped before that"
+        raise fail("E806", "--hours", message, value=hours, allowed=f"at most {limit_h:g}", remedy=remedy)
+    return (limit_h if hours is None else hours) + (jobs.keep_alive_s or 0) / _SECONDS_PER_HOUR

@@ -1,0 +1,79 @@
+"""Names that people give to jobs: a line in a bundle's `name.txt`, outside its digest.
+
+Finding a job by its name is in `launcher.bundle.store`.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.bundle import store as bundles
+from launcher.common.names import NAME_FILE
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.secret_forms import holds_token
+from launcher.jobs.registry import locked
+from launcher.runtime.durable import write_text
+
+_FORM = re.compile(r"[^\W_][\w.-]{0,62}")
+_ALLOWED = "1 to 63 letters, digits, '.', '_' and '-', the first a letter or digit"
+
+
+def problems(name: str | None, results: Path | None = None) -> tuple[Problem, ...]:
+    """Return what keeps `name` from being a new job's.
+
+    Args:
+        name: As the user gave it; None for a job without a name.
+        results: The folder of the job's bundle; None looks at the name alone.
+    """
+    if name is None:
+        return ()
+    if not _FORM.fullmatch(name) or holds_token(name):
+        return (Problem("E717", "--name", "is not a name for a job", name, _ALLOWED),)
+    return _taken(name, results) if results else ()
+
+
+def give(folder: Path, name: str) -> None:
+    """Give the job of the bundle in `folder` a name, in place of an earlier one.
+
+    Raises:
+        ProblemsFound: The name is not valid, is another job's, or cannot be written.
+    """
+    if found := problems(name):
+        raise ProblemsFound(found)
+    try:
+        with locked(folder.parent):
+            if found := _taken(name, folder.parent, besides=folder):
+                raise ProblemsFound(found)
+            write_text(folder / NAME_FILE, f"{name}\n")
+    except OSError as error:
+        raise fail("E717", str(folder / NAME_FILE), f"the name cannot be written: {error}", value=name) from error
+
+
+@contextlib.contextmanager
+def given(folder: Path, name: str | None) -> Iterator[None]:
+    """Give a job a name for a launch; one that is refused leaves the name that the job had.
+
+    Raises:
+        ProblemsFound: As `give`.
+    """
+    before = bundles.given_name(folder)
+    if name is not None:
+        give(folder, name)
+    try:
+        yield
+    except ProblemsFound:
+        if name is not None and before is not None:
+            give(folder, before)
+        elif name is not None:
+            (folder / NAME_FILE).unlink(missing_ok=True)
+        raise
+
+
+def _taken(name: str, results: Path, besides: Path | None = None) -> tuple[Problem, ...]:
+    """Return a Problem if a job of a results folder has a name already, as its own or as its folder's."""
+    own = besides and besides.resolve()
+    folders = [results / name, *(folder for folder, known in bundles.given_names(results) if known == name)]
+    taken = next((folder for folder in folders if folder.exists() and folder.resolve() != own), None)
+    remedy = "another name, or recipes jobs remove the old job"
+    return (Problem("E717", "--name", f"is the name of {taken} already", name, remedy=remedy),) if taken else ()

@@ -1,0 +1,341 @@
+"""Submitted jobs: the record in each one's bundle, `job.json`, from which any later process finds the job again."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from launcher.bundle.render import MANIFEST
+from launcher.bundle.store import given_name
+from launcher.common import os_errors, redaction
+from launcher.common.interrupts import Interrupted
+from launcher.common.names import JOB_FILE
+from launcher.common.problems import ProblemsFound, fail
+from launcher.model.backend import Backend
+from launcher.model.backend_registry import backends
+from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
+from launcher.runtime.durable import write_text
+
+_NATIVE = ("native_id", "kind", "namespace", "context", "uid", "server")
+"""What a record keeps of a handle beside the bundle's own name and place."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job that was submitted.
+
+    Args:
+        handle: How its backend finds it.
+        digest: Its bundle's.
+        submitted: When, ISO 8601 in UTC.
+        user: Who submitted it.
+        cancelled_by: Who asked for its end; None where nobody did from this bundle.
+        ended: How it ended, once a command has seen that; the job itself may be gone by then.
+        is_closed: Whether its MLflow run says so too.
+        is_submitted: False while a launch is under way, and after one that was killed.
+    """
+
+    handle: JobHandle
+    digest: str
+    submitted: str
+    user: str
+    cancelled_by: str | None = None
+    ended: JobStatus | None = None
+    is_closed: bool = False
+    is_submitted: bool = True
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Raise a Problem where a job of the bundle in `folder` could not be recorded.
+
+    Raises:
+        ProblemsFound: The folder cannot be written to.
+    """
+    if not os.access(folder, os.W_OK):
+        raise _unwritten(folder, "the folder cannot be written to; nothing was submitted")
+
+
+@contextlib.contextmanager
+def launching(folder: Path) -> Iterator[None]:
+    """Keep other launches of a bundle waiting; the next one finds what this one has made."""
+    with locked(folder / MANIFEST):
+        yield
+
+
+def refused(folder: Path, backend: Backend) -> JobState:
+    """Return how the job of a bundle stands after a launch that was refused: an earlier one may go on.
+
+    What nobody can tell counts as pending.
+    """
+    if (job := _known(folder)) is None:
+        return JobState.FAILED
+    try:
+        state = status(job, backend).state
+    except ProblemsFound:
+        return JobState.PENDING
+    return JobState.FAILED if state is JobState.GONE else state
+
+
+@contextlib.contextmanager
+def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
+    """Record what is about to be submitted, for commands after a launch that is killed meanwhile.
+
+    The block submits. If it fails, the record is as it was before, unless something of the submission is left.
+
+    Raises:
+        ProblemsFound: The bundle's job runs on another cluster (E348), or the disk refuses.
+    """
+    known = _known(bundle.directory)
+    handle = backend.intent(bundle, known.handle if known and known.is_submitted and not known.ended else None)
+    if handle is None:
+        yield
+        return
+    job = known or JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
+    try:
+        with locked(bundle.directory):
+            write(bundle.directory, replace(job, is_submitted=False))
+    except OSError as error:
+        raise _unwritten(bundle.directory, "nothing was submitted", error) from error
+    try:
+        yield
+    except (ProblemsFound, KeyboardInterrupt) as error:
+        if _is_rolled_back(error):
+            _restore(bundle.directory, known)
+        raise
+
+
+def _is_rolled_back(error: ProblemsFound | KeyboardInterrupt) -> bool:
+    """Return whether it is known that a submission that failed has left nothing."""
+    if isinstance(error, ProblemsFound):
+        return all(problem.code != "E352" for problem in error.problems)
+    return isinstance(error, Interrupted) and error.is_rolled_back
+
+
+def _restore(folder: Path, known: JobRecord | None) -> None:
+    """Put back the record as it was before a submission that left nothing."""
+    with contextlib.suppress(OSError), locked(folder):
+        if known:
+            write(folder, known)
+        else:
+            (folder / JOB_FILE).unlink(missing_ok=True)
+
+
+def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
+    """Write down that a bundle's job was submitted now; one that was there before keeps its record.
+
+    Its MLflow run counts as open again, since submitting marks it as running.
+
+    Raises:
+        ProblemsFound: The disk refuses.
+    """
+    known = None if handle.is_new else _known(bundle.directory)
+    if known and _is_same(known.handle, handle):
+        job = replace(known, handle=handle, is_closed=False, is_submitted=True)
+        if handle.server and job.ended and job.ended.state is JobState.CANCELLED:
+            job = replace(job, ended=None, cancelled_by=None)  # it was taken for deleted, and is not
+    else:
+        job = JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
+    try:
+        with locked(bundle.directory):
+            write(bundle.directory, job)
+    except OSError as error:
+        unwritten = _unwritten(bundle.directory, f"the job runs as {handle.native_id}, unrecorded", error)
+        raise ProblemsFound(unwritten.problems, f"the job was submitted as {handle.native_id}") from error
+    return job
+
+
+def read(folder: Path) -> JobRecord | None:
+    """Return the record of the job of the bundle in `folder`; None where it was never submitted.
+
+    Raises:
+        ProblemsFound: The record is damaged.
+    """
+    job = _stored(folder)
+    return job and _findable(job)
+
+
+def _findable(job: JobRecord) -> JobRecord:
+    """Return a record with a handle that finds the job: without the uid where a launch may have replaced the job."""
+    return job if job.is_submitted else replace(job, handle=replace(job.handle, uid=None))
+
+
+def _stored(folder: Path) -> JobRecord | None:
+    """Return the record as it is on disk; see `read`."""
+    try:
+        fields = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
+        native = {"server": None, **fields["native"]}  # earlier versions did not record it
+        native = {name: native[name] for name in _NATIVE}
+        if fields["backend"] not in backends():
+            raise ValueError(f"there is no cluster={fields['backend']}")
+        handle = JobHandle(fields["backend"], fields["job_name"], folder.resolve(), **native)
+        ended = fields["ended"] and _status(fields["ended"])
+        if ended and ended.state is JobState.GONE:  # earlier versions took it for final
+            ended = None
+        own = (fields["digest"], fields["submitted"], fields["user"], fields["cancelled_by"])
+        return JobRecord(handle, *own, ended, fields["is_closed"], fields.get("is_submitted", True))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        remedy = "recipes launch finds a job that is still there again"
+        raise fail("E711", str(folder / JOB_FILE), f"is damaged: {error!r}", remedy=remedy) from error
+
+
+def _is_same(known: JobHandle, found: JobHandle) -> bool:
+    """Return whether a recorded job is the one that was found: the server may be recorded differently."""
+    return known == replace(found, bundle_dir=known.bundle_dir, server=known.server)
+
+
+def submitted(folder: Path) -> JobRecord:
+    """Return the record of a job that was submitted.
+
+    Raises:
+        ProblemsFound: It was not, or its record is damaged.
+    """
+    job = read(folder)
+    if job is None:
+        raise fail("E705", str(folder), "its job was never launched", remedy=f"recipes launch {folder}")
+    return job
+
+
+def status(job: JobRecord, backend: Backend) -> JobStatus:
+    """Return a job as it is now; one that was seen to end is not asked for again."""
+    return job.ended or settled(job, backend.status(job.handle), backend)
+
+
+def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
+    """Yield a job as it is now, then as it is after each change, the last time as it ended.
+
+    Raises:
+        ProblemsFound: It has not ended after `timeout_s` seconds (None never gives up), or the backend refuses.
+    """
+    if job.ended:
+        yield job.ended
+        return
+    seen = None
+    for each in backend.wait(job.handle, timeout_s=timeout_s):
+        yield (seen := settled(job, each, backend))
+    if seen is None or not seen.state.is_final:
+        words = [seen.state.value, seen.message] if seen else ["in that time no answer came from where it runs"]
+        after = "" if timeout_s is None else f" after {timeout_s:g} s"
+        message = f"has not ended{after}: {', '.join(filter(None, words))}"
+        raise fail("E712", job.handle.job_name, message)
+
+
+def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
+    """Keep in the record how a job ended, which its cluster forgets; return the status.
+
+    Args:
+        job: The record as it was read.
+        seen: The job as it is now; one that is gone is as another command has seen it end.
+        backend: The job's. Jobs that end with their launcher leave their own record of it.
+    """
+    if not seen.state.is_final or backend.ends_with_launcher:
+        return seen
+    # A folder that is not ours to write: the next command finds the end by itself.
+    with contextlib.suppress(OSError), _current(job) as current:
+        if current is None:
+            return seen
+        if current.cancelled_by and seen.state is JobState.GONE:
+            seen = replace(seen, state=JobState.CANCELLED, message=f"cancelled by {current.cancelled_by}")
+        if current.ended:
+            return current.ended
+        if seen.state is not JobState.GONE:  # not an end: it may be found again, where one answer was wrong
+            write(job.handle.bundle_dir, replace(current, ended=seen))
+    return seen
+
+
+def cancel(job: JobRecord, backend: Backend, user: str) -> JobStatus:
+    """End a job; return how it ended.
+
+    Raises:
+        ProblemsFound: The backend refuses.
+    """
+    if not backend.ends_with_launcher:
+        # Beforehand: whoever else follows the job sees only that it is gone.
+        with contextlib.suppress(OSError), _current(job) as current:
+            if current:
+                write(job.handle.bundle_dir, replace(current, cancelled_by=user))
+    backend.cancel(job.handle)
+    return settled(job, backend.status(job.handle), backend)
+
+
+def close(job: JobRecord) -> None:
+    """Keep in the record that the job's MLflow run says how it ended."""
+    with contextlib.suppress(OSError), _current(job) as current:
+        if current:
+            write(job.handle.bundle_dir, replace(current, is_closed=True))
+
+
+def as_json(job: JobRecord, seen: JobStatus | None) -> dict[str, Any]:
+    """Return a job as plain data; `seen` None where nobody could tell its status."""
+    native = {name: value for name in _NATIVE if (value := getattr(job.handle, name))}
+    return {
+        "job": job.handle.job_name,
+        "name": given_name(job.handle.bundle_dir),
+        "backend": job.handle.backend,
+        **(asdict(seen) if seen else {"state": None}),
+        "submitted": job.submitted,
+        "user": job.user,
+        "digest": job.digest,
+        "native": native,
+        "bundle": str(job.handle.bundle_dir),
+    }
+
+
+def _known(folder: Path) -> JobRecord | None:
+    """Return the record, None also where it is damaged: it is about to be replaced."""
+    with contextlib.suppress(ProblemsFound):
+        return _stored(folder)
+    return None
+
+
+def write(folder: Path, job: JobRecord) -> None:
+    """Write a job's record into its folder. Callers hold the folder's lock, or are the only ones who know it."""
+    fields = {
+        "backend": job.handle.backend,
+        "job_name": job.handle.job_name,
+        "native": {name: getattr(job.handle, name) for name in _NATIVE},
+        "digest": job.digest,
+        "submitted": job.submitted,
+        "user": job.user,
+        "cancelled_by": job.cancelled_by,
+        "ended": asdict(job.ended) if job.ended else None,
+        "is_closed": job.is_closed,
+        "is_submitted": job.is_submitted,
+    }
+    write_text(folder / JOB_FILE, json.dumps(redaction.masked_tree(fields), indent=2) + "\n")
+
+
+def _status(fields: dict[str, Any]) -> JobStatus:
+    return JobStatus(**{**fields, "state": JobState(fields["state"]), "faulty_nodes": tuple(fields["faulty_nodes"])})
+
+
+@contextlib.contextmanager
+def _current(job: JobRecord) -> Iterator[JobRecord | None]:
+    """Give a job's record as it is now, None where it was submitted anew; others leave it alone meanwhile."""
+    with locked(job.handle.bundle_dir):
+        current = _known(job.handle.bundle_dir)
+        found = current and _findable(current)
+        yield current if found and (found.handle, found.submitted) == (job.handle, job.submitted) else None
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other commands on this machine from what they do under the same lock meanwhile."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile may hold the file open
+    finally:
+        os.close(descriptor)
+
+
+def _unwritten(folder: Path, message: str, error: OSError | None = None) -> ProblemsFound:
+    reason = f": {os_errors.described(error)[0]}" if error else ""
+    return fail("E710", str(folder / JOB_FILE), message + reason, remedy="choose another base_results_dir")

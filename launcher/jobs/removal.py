@@ -1,0 +1,176 @@
+"""Removing bundles from a results folder: only those whose jobs have ended, and nothing outside of the folder."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher import pipeline
+from launcher.backends.local.state import is_alive
+from launcher.bundle import store as bundles
+from launcher.bundle.render import MANIFEST
+from launcher.common.names import ADOPTED_FILE, RUN_DIR
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.jobs.listing import Filter, ListedJob, filtered, listed, listing, with_statuses
+
+_REMOVED = ".removed-by-recipes"
+"""End of the name of a folder that is being removed; it begins with a dot, so that no command takes it for a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removable:
+    """A bundle that may be removed.
+
+    Args:
+        job: As it is listed.
+        num_bytes: Of all its files.
+    """
+
+    job: ListedJob
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a user wants to remove.
+
+    Args:
+        removable: What may be removed.
+        kept: What may not, and why.
+    """
+
+    removable: tuple[Removable, ...]
+    kept: tuple[tuple[ListedJob, str], ...] = ()
+
+
+def named(results: Path, names: Sequence[str]) -> Chosen:
+    """Return the bundles that a user names.
+
+    Raises:
+        ProblemsFound: For each that does not exist, is not in the folder, or whose job may still run.
+    """
+    _refuse_link(results)
+    folders, problems = [], []
+    for name in names:
+        try:
+            folders.append(_located(results, name))
+        except ProblemsFound as error:
+            problems += error.problems
+    for each in with_statuses(map(listed, dict.fromkeys(folders)), pipeline.load_backend):
+        if reason := _reason_to_keep(each):
+            problems.append(Problem("E718", each.name, reason, remedy=f"recipes cancel {each.folder}"))
+    if problems:
+        raise ProblemsFound(tuple(problems))
+    return Chosen(tuple(Removable(listed(folder), _num_bytes(folder)) for folder in dict.fromkeys(folders)))
+
+
+def selected(results: Path, wanted: Filter) -> Chosen:
+    """Return the bundles of a folder that a filter selects.
+
+    Raises:
+        ProblemsFound: The folder is a link.
+    """
+    _refuse_link(results)
+    removable, kept = [], []
+    for each in filtered(listing(results), wanted, pipeline.load_backend)[0]:
+        if reason := _reason_to_keep(each) or _reason_of_place(results, each.folder):
+            kept.append((each, reason))
+        else:
+            removable.append(Removable(each, _num_bytes(each.folder)))
+    return Chosen(tuple(removable), tuple(kept))
+
+
+def remove(each: Removable) -> bool:
+    """Remove a bundle unless its job was launched meanwhile; return whether it was removed.
+
+    Raises:
+        ProblemsFound: The disk refuses.
+    """
+    folder = each.job.folder
+    try:
+        with _held(folder) as is_held:
+            (now,) = with_statuses([listed(folder)], pipeline.load_backend)
+            if not is_held or _reason_to_keep(now) or _reason_of_place(folder.parent, folder):
+                return False
+            doomed = folder.with_name(f".{folder.name}{_REMOVED}")
+            folder.rename(doomed)
+        for left in folder.parent.glob(f".*{_REMOVED}"):  # those of processes that were killed, too
+            if not left.is_symlink():
+                shutil.rmtree(left, onerror=_unless_gone)  # removes links, and never what they lead to
+    except OSError as error:
+        raise fail("E718", str(folder), f"cannot be removed: {error}") from error
+    return True
+
+
+def _unless_gone(_function: object, _path: str, error: tuple[type, BaseException, object]) -> None:
+    """Raise what keeps a file from being removed, unless another process has removed it."""
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
+
+
+def _refuse_link(results: Path) -> None:
+    if results.is_symlink():
+        remedy = f"--folder {results.resolve()}"
+        raise fail("E718", str(results), "is a link; nothing is removed through links", remedy=remedy)
+
+
+def _located(results: Path, name: str) -> Path:
+    """Return the folder of a job in a results folder, by its path, its folder's name or its own.
+
+    Raises:
+        ProblemsFound: There is no such job, or it is not in the folder.
+    """
+    own = (folder for folder, known in bundles.given_names(results) if known == name)
+    for folder in (results / name, Path(name), *own):
+        if any((folder / file).is_file() for file in (MANIFEST, ADOPTED_FILE)):
+            if reason := _reason_of_place(results, folder):
+                raise fail("E718", name, reason)
+            return results / folder.name
+    raise fail("E703", name, f"is not a job in {results}", remedy="recipes jobs --all")
+
+
+def _reason_of_place(results: Path, folder: Path) -> str | None:
+    """Return why a folder is not one of the results folder itself; None if it is."""
+    if folder.is_symlink():
+        return "is a link; nothing is removed through links"
+    return None if folder.resolve() == results.resolve() / folder.name else f"is not in {results}"
+
+
+def _reason_to_keep(each: ListedJob) -> str | None:
+    """Return why a job's bundle is not removed; None if it may be."""
+    if is_alive(each.folder / RUN_DIR):
+        return "its job is running on this machine"
+    if each.problem:
+        return f"the state of its job is unknown: {each.problem.message}"
+    if each.status and not each.status.state.is_final:
+        return f"its job has not ended: {each.status.state.value}"
+    return None
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Keep launches of a bundle waiting, and yield True; False while one is under way."""
+    manifest = folder / MANIFEST
+    descriptor = os.open(manifest if manifest.exists() else folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+def _num_bytes(folder: Path) -> int:
+    """Return the bytes of all files below a folder; links count as themselves."""
+    total = 0
+    for place, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                found = os.lstat(os.path.join(place, name))
+                total += found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return total

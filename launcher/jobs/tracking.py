@@ -1,0 +1,362 @@
+"""One job, one MLflow run: reserved (or named) before the job is rendered, so that its id is in every configuration,
+and restored when the job is launched. The only module of the launcher that imports mlflow, where tracking is on."""
+
+import errno
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import shlex
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.bundle.render import MANIFEST
+from launcher.common import names, os_errors, yaml_io
+from launcher.common.problems import ProblemsFound, fail
+from launcher.model.config_tree import get, leaves
+from launcher.model.context import LaunchContext
+from launcher.model.job_spec import Bundle, JobSpec, JobState
+from launcher.model.recipe import Mlflow
+from launcher.planning.job_planner import tracking, with_run
+
+if TYPE_CHECKING:
+    from launcher.timeline import Timeline
+
+_DELETED = "deleted"
+"""Source: mlflow.entities.LifecycleStage."""
+_DIGEST = "digest"
+"""Tag of a run, written once everything else of its bundle is."""
+_PATH = "recipes.training_config.mlflow"
+_STORE = "mlflow.db"
+_ARTIFACTS = "mlartifacts"
+_REACH_TIMEOUT_S = 5
+_PARAM_LENGTH = 6000
+"""Characters of a parameter's value. Source: mlflow.utils.validation, MAX_PARAM_VAL_LENGTH."""
+_PARAM_BATCH = 100
+"""Parameters per request. Source: MLflow REST API, Log Batch."""
+_TAG_LENGTH = 5000
+"""Characters of a tag's value. Source: mlflow.utils.validation, MAX_TAG_VAL_LENGTH: 8000, in servers of 2023 5000."""
+_NUMBERS = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_CANTOPEN: 0,
+}
+"""What SQLite's result codes mean where the folder can be written to all the same; 0 where that is not known."""
+_TOTALS = ("goodput", "restarts", "samples_lost", "samples_redone", "wall_s")
+_STATUS = {JobState.SUCCEEDED: "FINISHED", JobState.FAILED: "FAILED", JobState.CANCELLED: "KILLED"}
+
+
+def is_tracked(job: JobSpec) -> bool:
+    """Tell whether `job` gets an MLflow run: on this machine always, on a cluster where a store is named."""
+    settings = tracking(job)
+    return settings.enabled is not False and bool(settings.tracking_uri or job.backend == "local")
+
+
+def reserve_run(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> JobSpec:
+    """Write the id of the job's MLflow run into every size: that of a new run, or of the one its recipe names.
+
+    A new run is created and deleted at once, so that a bundle that is never launched leaves no run behind; `start`
+    restores it. MLflow chooses ids itself, hence there is no id without a run.
+
+    Args:
+        job: The planned job.
+        context: The launch's.
+        is_visible: Whether a new run stays: for manifests that others apply, who call no `start`.
+
+    Raises:
+        ProblemsFound: The store cannot be reached, refuses, or does not know the run.
+    """
+    settings = tracking(job)
+    uri = store_uri(settings.tracking_uri, job, context.cwd)
+    experiment, name = (
+        settings.experiment_name or job.config["recipes"]["run"]["name"],
+        settings.run_name or job.name,
+    )
+    with _problems(uri):
+        client = _client(uri)
+        if settings.run_id:
+            run = _known_run(client, settings.run_id, f"leave {_PATH}.run_id empty for a new one")
+        else:
+            run = _create(client, uri, experiment, name)
+            if not is_visible:
+                client.delete_run(run.info.run_id)
+    return with_run(
+        job, tracking_uri=uri, run_id=run.info.run_id, experiment_name=experiment, run_name=run.info.run_name
+    )
+
+
+def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
+    """Return the MLflow URI of a server, an ARN or a path; a path becomes a sqlite file there.
+
+    Raises:
+        ProblemsFound: The server does not answer, the ARN's plugin is missing, or a path is given to a job
+            that runs elsewhere.
+    """
+    if not named:
+        return f"sqlite:///{job.base_results_dir.resolve() / _STORE}"
+    if _is_server(named):
+        _reach(named)
+        return named
+    if named.startswith("arn:"):
+        if importlib.util.find_spec("sagemaker_mlflow") is None:
+            raise fail(
+                "E503",
+                f"{_PATH}.tracking_uri",
+                "a SageMaker tracking server needs its MLflow plugin",
+                value=named,
+                remedy="pip install sagemaker-mlflow",
+            )
+        return named
+    scheme = named.partition("://")[0] if "://" in named else None
+    if scheme not in (None, "file", "sqlite"):
+        allowed = "http, https, an ARN, sqlite, or a path"
+        raise fail("E507", f"{_PATH}.tracking_uri", "is no kind of store for a job", value=scheme, allowed=allowed)
+    if job.backend != "local":
+        raise fail(
+            "E504",
+            f"{_PATH}.tracking_uri",
+            "a file on this machine is out of the job's reach",
+            value=named,
+            allowed="http://…, https://… or the ARN of a SageMaker tracking server",
+        )
+    path = cwd / Path(named.removeprefix("file://").removeprefix("sqlite:///")).expanduser()
+    return f"sqlite:///{path if scheme == 'sqlite' or path.suffix == '.db' else path / _STORE}"
+
+
+def start(bundle: Bundle) -> None:
+    """Give the run of a bundle its tags, parameters and files, and mark it as running.
+
+    A run that was only reserved is restored first, and reserved again if the rest fails.
+
+    Raises:
+        ProblemsFound: The store cannot be reached or does not know the run.
+    """
+    if not (settings := run_of(bundle)):
+        return
+    if _is_server(settings.tracking_uri):
+        _reach(settings.tracking_uri)
+    _refuse_removed_store(settings.tracking_uri)
+    with _problems(settings.tracking_uri):
+        client = _client(settings.tracking_uri)
+        run = _known_run(client, settings.run_id, "render the recipe again, for a bundle with a run of its own")
+        is_reserved = run.info.lifecycle_stage == _DELETED
+        if is_reserved:
+            client.restore_run(settings.run_id)
+        try:
+            _describe(client, run, bundle)
+            client.update_run(settings.run_id, status="RUNNING")
+        except BaseException:
+            if is_reserved:
+                client.delete_run(settings.run_id)
+            raise
+
+
+def _describe(client: Any, run: Any, bundle: Bundle) -> None:
+    """Log a bundle to its run, unless that was done before: tags, the recipe as parameters, files as artifacts."""
+    if run.data.tags.get(_DIGEST) == bundle.digest:
+        return
+    for key, value in _tags(json.loads(bundle.files[MANIFEST])).items():
+        client.set_tag(run.info.run_id, key, value)
+    _log_params(client, run, yaml_io.load(bundle.files["recipe.yaml"])["recipes"])
+    for path in bundle.files:
+        client.log_artifact(run.info.run_id, str(bundle.directory / path), str(Path("bundle", path).parent))
+    client.set_tag(run.info.run_id, _DIGEST, bundle.digest)
+
+
+def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) -> None:
+    """Send what the job left unsent of its metrics, mark the run by how the job ended, and log its course.
+
+    Args:
+        bundle: The job's.
+        state: How it ended.
+        course: Its timeline, whose report is in the run folder; None for a job without one.
+
+    Raises:
+        ProblemsFound: The store cannot be reached; what is unsent stays in the run folder.
+    """
+    if settings := run_of(bundle):
+        from launcher.runtime import courier
+
+        run_dir = bundle.directory / names.RUN_DIR
+        _refuse_removed_store(settings.tracking_uri)
+        with _problems(settings.tracking_uri):
+            try:
+                courier.ship(run_dir, settings.tracking_uri, settings.run_id)
+            except courier.TrackingUnavailable as error:
+                raise fail("E506", f"{_PATH}.tracking_uri", f"the last metrics could not be sent: {error}") from error
+            client = _client(settings.tracking_uri)
+            client.set_terminated(settings.run_id, _STATUS[state])
+            if course:
+                _log_course(client, settings.run_id, course, run_dir, courier.prefix(run_dir))
+
+
+def _refuse_removed_store(uri: str) -> None:
+    """Raise a Problem where a store's file is gone: MLflow would write a traceback, or make an empty store."""
+    if uri.startswith("sqlite:///") and not os.path.exists(uri.removeprefix("sqlite:///")):
+        raise fail("E502", f"{_PATH}.tracking_uri", "the tracking store no longer exists", value=uri)
+
+
+def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path, prefix: str) -> None:
+    """Log the report's files, the totals at the last step, and the events as a tag, beside the curves of `prefix`."""
+    from mlflow.entities import Metric
+
+    from launcher.timeline import report_files
+
+    time_ms = int((course.launched + course.wall_s) * 1000)
+    totals = {name: float(getattr(course, name)) for name in _TOTALS}
+    client.log_batch(
+        run_id, metrics=[Metric(prefix + name, value, time_ms, course.last_step) for name, value in totals.items()]
+    )
+    text = "\n".join(f"{event.time_s:.1f} s  {event.message}" for event in course.events)
+    text = text if len(text) <= _TAG_LENGTH else f"{text[: _TAG_LENGTH - 1]}…"
+    client.set_tag(run_id, f"{prefix}events", text)
+    for path in report_files(run_dir):
+        client.log_artifact(run_id, str(path), f"{prefix}{names.TIMELINE}")
+
+
+def run_of(bundle: Bundle) -> Mlflow | None:
+    """Return where a bundle is tracked, or None where it is not."""
+    settings = Mlflow.model_validate(get(yaml_io.load(bundle.files["recipe.yaml"]), _PATH))
+    return settings if settings.run_id and settings.tracking_uri and settings.enabled is not False else None
+
+
+def ui_command(uri: str) -> str | None:
+    """Return the command that shows a store's runs in a browser; None for a server, which has an address itself.
+
+    Source: MLflow, Command-Line Interface, mlflow ui.
+    """
+    if not uri.startswith("sqlite:"):
+        return None
+    command = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+    try:
+        importlib.metadata.version("mlflow")
+    except importlib.metadata.PackageNotFoundError:  # mlflow-skinny has no pages to show
+        return f"{command}  # needs: pip install mlflow"
+    return command
+
+
+@contextmanager
+def _problems(uri: str) -> Iterator[None]:
+    """Turn what MLflow raises into a Problem; leave no half-made store behind where the disk is full."""
+    from launcher.runtime import store_errors  # which imports MLflow
+
+    errors, file = store_errors.raised(), _file_of(uri)
+    is_new = file is not None and not file.exists()
+    try:
+        yield
+    except errors as error:
+        refusal = _refusal(uri, error)  # as long as what fills the disk is there
+        if is_new and store_errors.code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            for path in file.parent.glob(f"{file.name}*"):
+                path.unlink()
+            with suppress(OSError):
+                file.parent.rmdir()  # unless something is in it
+        raise refusal from error
+
+
+def _refusal(uri: str, error: Exception) -> ProblemsFound:
+    """Return what a store raised as a Problem, in the operating system's terms where a file refuses."""
+    from launcher.runtime import store_errors
+
+    key, file = f"{_PATH}.tracking_uri", _file_of(uri)
+    if isinstance(error, OSError):
+        return os_errors.refused("E502", key, error, error.filename or (file and file.parent))
+    number = _NUMBERS.get(store_errors.code(error)) if file else None
+    if number is not None:
+        refusal = os_errors.written(file.parent) or os_errors.limited(file) or (number and OSError(number, ""))
+        if refusal:
+            return os_errors.refused("E502", key, refusal, file)
+    return fail("E502", key, store_errors.plain(error), value=uri)
+
+
+def _file_of(uri: str) -> Path | None:
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+
+
+def _client(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of its tables at every new store
+    if uri.startswith("sqlite:///"):
+        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    return MlflowClient(tracking_uri=uri)
+
+
+def _is_server(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
+
+
+def _reach(uri: str) -> None:
+    """Ask the server anything, before MLflow with its minutes of retries does."""
+    import urllib.error  # costs 10 ms, which an untracked job does not pay
+    import urllib.request
+
+    try:
+        urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_REACH_TIMEOUT_S).close()
+    except urllib.error.HTTPError:
+        return  # it answers; MLflow will say what it thinks of us
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise fail(
+            "E501",
+            f"{_PATH}.tracking_uri",
+            f"the MLflow server cannot be reached: {reason}",
+            value=uri,
+            remedy=f"start it, or ++{_PATH}.enabled=false",
+        ) from error
+
+
+def _create(client: Any, uri: str, experiment: str, name: str) -> Any:
+    known = client.get_experiment_by_name(experiment)
+    if known is None:
+        place = None
+        if uri.startswith("sqlite:///"):  # MLflow's own default is the current folder
+            place = (Path(uri.removeprefix("sqlite:///")).parent / _ARTIFACTS / experiment).as_uri()
+        experiment_id = client.create_experiment(experiment, artifact_location=place)
+    else:
+        experiment_id = known.experiment_id
+    return client.create_run(experiment_id, run_name=name)
+
+
+def _known_run(client: Any, run_id: str, remedy: str) -> Any:
+    """Return a run of the store, also one that is deleted.
+
+    Raises:
+        ProblemsFound: The store has no such run.
+        MlflowException: The store refuses.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            message = "the tracking store has no such run"
+            raise fail("E505", f"{_PATH}.run_id", message, value=run_id, remedy=remedy) from error
+        raise
+
+
+def _tags(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags of a run, from its bundle's manifest."""
+    return {
+        "recipe": manifest["recipe"],
+        "backend": manifest["backend"],
+        "job_name": manifest["job_name"],
+        "git_revision": manifest["git_revision"] or "none",
+        "mlflow.user": manifest["user"],
+    }
+
+
+def _log_params(client: Any, run: Any, recipe: Mapping[str, Any]) -> None:
+    """Log every leaf of the recipe. A resumed run keeps what it has: MLflow refuses to change a parameter."""
+    from mlflow.entities import Param
+
+    known = run.data.params
+    params = [Param(path, str(value)[:_PARAM_LENGTH]) for path, value in leaves(recipe) if path not in known]
+    for first in range(0, len(params), _PARAM_BATCH):
+        client.log_batch(run.info.run_id, params=params[first : first + _PARAM_BATCH])

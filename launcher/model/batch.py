@@ -1,0 +1,109 @@
+"""Batch arithmetic: how the samples of one optimizer step fall on the data-parallel ranks. Pure functions."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from launcher.model.job_spec import BatchSplit
+
+# Source of every formula here: "Using elastic training in Amazon SageMaker HyperPod", sections "Scale Config"
+# and "Uneven Batch Size".
+
+
+def even_split(samples: int, data_parallel_size: int) -> BatchSplit | None:
+    """Return the split that gives every rank the same share, or None when there is none."""
+    share, rest = divmod(samples, data_parallel_size)
+    return BatchSplit(share, share, data_parallel_size) if share and not rest else None
+
+
+def nearest_split(samples: int, data_parallel_size: int) -> BatchSplit | None:
+    """Return the split whose largest share is smallest, or None when a rank would get no sample.
+
+    `samples = small * num_small + (small + 1) * (W - num_small)` has exactly one solution with
+    `0 < num_small <= W`, and no other split has a smaller largest share.
+    """
+    share, rest = divmod(samples, data_parallel_size)
+    if not share:
+        return None
+    return BatchSplit(share, share + 1 if rest else share, data_parallel_size - rest)
+
+
+def accumulation_steps(share: int, micro_batch_size: int) -> int | None:
+    """Return the forward passes for `share` samples, or None when they do not divide."""
+    return None if share % micro_batch_size else share // micro_batch_size
+
+
+def largest_micro_batch(share: int, limit: int) -> int:
+    """Return the largest divisor of `share` that is at most `limit` (both at least 1).
+
+    A divisor above the square root has its counterpart below, so that no more numbers than that are tried.
+    """
+    root = math.isqrt(share)
+    for counterpart in range(-(-share // limit), root + 1):
+        if share % counterpart == 0:
+            return share // counterpart
+    return next(size for size in range(min(root, limit), 0, -1) if share % size == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How one size trains its samples.
+
+    Args:
+        split: Samples per data-parallel rank and optimizer step.
+        micro_batch_size: Most samples of a forward pass.
+        grad_accumulation: Forward passes per optimizer step, of the ranks with the larger share.
+    """
+
+    split: BatchSplit
+    micro_batch_size: int
+    grad_accumulation: int
+
+
+def fit(samples: int, data_parallel_size: int, max_micro_batch_size: int) -> Fit | None:
+    """Return how `samples` per optimizer step are trained best, or None when a rank would get none.
+
+    First the largest share is as small as it can be, so that ranks idle least; then the passes are as few as they
+    can be; then their micro batch is as small as it can be. Equal shares are cut into equal passes, because a trainer
+    that accumulates them knows one size of pass only.
+    """
+    split = nearest_split(samples, data_parallel_size)
+    if split is None:
+        return None
+    if split.is_even:
+        micro = largest_micro_batch(split.large, max_micro_batch_size)
+        return Fit(split, micro, split.large // micro)
+    return Fit(split, *passes(split.large, max_micro_batch_size))
+
+
+def passes(share: int, max_micro_batch_size: int) -> tuple[int, int]:
+    """Return micro batch and number of passes for an uneven `share`: the fewest passes, then the smallest batch."""
+    steps = -(-share // max_micro_batch_size)
+    return -(-share // steps), steps
+
+
+def balance(split: BatchSplit, data_parallel_size: int) -> float:
+    """Return `largest share · W ÷ samples`: 1 where no rank waits for another, 1.25 where a step takes 1.25 times as
+    long as it would with equal shares."""
+    return split.large * data_parallel_size / split.samples(data_parallel_size)
+
+
+def idle_fraction(split: BatchSplit, data_parallel_size: int) -> float:
+    """Return the part of all ranks' time, 0 to 1, that is spent waiting for the ranks with the largest share."""
+    return 1 - 1 / balance(split, data_parallel_size)
+
+
+def no_faster_than(shares: Iterable[float]) -> Iterator[int | None]:
+    """Yield for each size, smallest first, the index of the first smaller one that is as fast; None where none is.
+
+    Args:
+        shares: Largest share of each size, or that per sample where the sizes' batches differ. It decides the time of
+            a step: a size whose largest share is not smaller than that of fewer ranks wins nothing by its ranks.
+    """
+    fastest: tuple[float, int] | None = None
+    for index, share in enumerate(shares):
+        if fastest is None or share < fastest[0]:
+            fastest = share, index
+            yield None
+        else:
+            yield fastest[1]

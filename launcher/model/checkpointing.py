@@ -1,0 +1,156 @@
+"""The recipe's section `checkpointing`, typed, and as the training program reads it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from launcher.model.base_model import Model, NonNegativeInt, PositiveInt
+
+S3 = "s3://"
+MEMORY_STEPS, MEMORY_KEPT = 10, 3
+"""Steps between two saves to memory, and checkpoints kept there.
+
+Source: AWS, managed tiered checkpointing, Best practices; amzn-sagemaker-checkpointing 1.1.3, steps_retained.
+"""
+PERSISTENT_STEPS, PERSISTENT_KEPT = 100, 2
+"""Steps between two saves to persistent storage; checkpoints kept there: one is whole while another is written.
+
+Source: AWS, managed tiered checkpointing, Best practices; the number kept is our own choice.
+"""
+PATIENCE_S = 600
+"""Seconds for which an unavailable tier is asked again. Our own choice: throttling and failovers last minutes."""
+REPLICAS = 1
+"""Copies beside the first. Source: AWS, managed tiered checkpointing: replication to adjacent nodes."""
+
+Rate = Annotated[float, Field(ge=1e-9, le=1e9)]
+"""Bounds that no real one comes near, and whose quotients are numbers still. Our own choice."""
+Parameters = Annotated[int, Field(ge=1, le=10**18)]
+
+
+class MemoryTier(Model):
+    """Checkpoints in the memory of the nodes: often, and gone with them."""
+
+    frequency: PositiveInt | None = None
+    """Optimizer steps between two saves; 10 when left out. A fault loses at most so many, and the save under way."""
+    retention: PositiveInt | None = None
+    """Checkpoints kept, 3 when left out; each takes its size in the nodes' memory, once more for each replica."""
+
+
+class PersistentTier(Model):
+    """Checkpoints that outlive the nodes."""
+
+    frequency: PositiveInt | None = None
+    """Optimizer steps between two saves, a multiple of the memory tier's; 100 when left out."""
+    retention: PositiveInt | None = None
+    """Checkpoints kept, 2 when left out; older ones are removed."""
+    path: Annotated[str, Field(min_length=1)]
+    """Where they go: s3://bucket/prefix, or a folder that every node reaches, as the job sees it. On this machine it
+    may be relative to the folder the job is launched from."""
+
+
+class Estimate(Model):
+    """What is known of model, failures and storage, for `recipes checkpoint` and the notices of a launch."""
+
+    parameters: Parameters | None = None
+    """Parameters that a checkpoint holds, for a model that the launcher does not know; otherwise counted."""
+    dtype: Literal["float32", "bfloat16", "float16", "float8"] | None = None
+    """Number format of the saved weights. Left out: what the family's training program saves."""
+    optimizer: Literal["adam_fp16", "adam_fp32", "adam_fp32_master", "adam_8bit", "none"] | None = None
+    """What the optimizer keeps of each trained parameter: adam_fp16 6 bytes, adam_fp32 8, adam_fp32_master 12,
+    adam_8bit about 2, none 0. Left out: what the family's training program keeps."""
+    sharding: Literal["fsdp", "hsdp", "ddp"] | None = None
+    """How states are spread: fsdp over all ranks, hsdp over those of a node, ddp not at all. Left out: as the family
+    trains; ddp for a script of your own."""
+    step_s: Rate | None = None
+    """Seconds of one optimizer step, measured; turns seconds between saves into steps. Without it nothing is said of
+    steps."""
+    failures_per_node_hour: Rate | None = None
+    """Failures of one node in an hour; 1.6e-4 when left out, those of a published run on 2,048 nodes."""
+    restart_s: Rate | None = None
+    """Seconds from a failure until training goes on, without the steps it redoes; 300 when left out."""
+    copy_gb_per_s: Rate | None = None
+    """GB (1e9 bytes) a second that a node copies from its devices to main memory, while training waits; 40 when left
+    out."""
+    memory_gb_per_s: Rate | None = None
+    """GB (1e9 bytes) a second that a node saves to the memory tier, replicas included; 10 when left out."""
+    persistent_gb_per_s: Rate | None = None
+    """GB (1e9 bytes) a second that a node writes to persistent storage; 1 when left out."""
+    storage_gb_per_s: Rate | None = None
+    """GB (1e9 bytes) a second that persistent storage takes from all nodes together; no bound when left out."""
+
+
+class Checkpointing(Model):
+    """Where checkpoints go, how often, and how many are kept. Without a tier the training program saves as it always
+    did."""
+
+    namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=63)] | None = None
+    """Under which name checkpoints are found again: letters, digits, _ and -. The job's name when left out, so that a
+    new launch starts without any."""
+    memory: MemoryTier | None = None
+    """Frequent checkpoints in the nodes' memory, copied to neighbours; none when left out. On cluster=k8s the cluster
+    must have managed tiered checkpointing enabled."""
+    persistent: PersistentTier | None = None
+    """Checkpoints in S3 or a folder, which outlive the nodes; none when left out."""
+    s3_endpoint: Annotated[str, Field(pattern=r"^https?://[^/]+$")] | None = None
+    """Address of another store with S3's interface, e.g. http://127.0.0.1:9000; AWS's own when left out."""
+    s3_checksums: bool | None = None
+    """Whether uploads have checksums that the store compares on arrival; yes when left out. A store that refuses them
+    needs false."""
+    kms_key: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+$")] | None = None
+    """ARN of the KMS key that objects in S3 are encrypted with; the bundle's policies then allow its use. The
+    bucket's own encryption when left out."""
+    patience_s: PositiveInt | None = None
+    """Seconds for which a tier that throttles or cannot be reached is asked again before loading fails; 600 when left
+    out. A job never starts from an older step for it."""
+    replicas: NonNegativeInt | None = None
+    """Copies of each memory checkpoint that neighbour nodes hold; 1 when left out. HyperPod decides it itself."""
+    memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Part of each node's main memory, 1 to 100 %, that the cluster sets aside for the memory tier
+    (InstanceMemoryAllocationPercentage). Left out: the cluster's own."""
+    role_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/[A-Za-z0-9_+=,.@/-]+$")] | None = None
+    """IAM role of the pods, where the bucket belongs to another account: the bundle then has the policy which that
+    account gives its bucket."""
+    max_lost_work_minutes: Rate | None = None
+    """Most work, in minutes, that you accept to lose with all nodes; with estimate.step_s a notice says when the
+    persistent tier risks more. Nothing is said when left out."""
+    estimate: Estimate | None = None
+    """What is known of failures, storage and pace. It changes no job, only what is said of it."""
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether any tier is asked for."""
+        return self.memory is not None or self.persistent is not None
+
+
+def compiled(section: Checkpointing, job_name: str, base: Path | None) -> dict[str, Any] | None:
+    """Return the section as the training program reads it, every key with its value; None without a tier.
+
+    Args:
+        section: As the recipe has it.
+        job_name: Namespace of a section that names none.
+        base: Folder that a relative path starts from; None leaves it to the container.
+    """
+    if not section.has_tiers:
+        return None
+    memory, persistent = section.memory, section.persistent
+    return {
+        "namespace": section.namespace or job_name,
+        "memory": memory and _tier(memory, MEMORY_STEPS, MEMORY_KEPT),
+        "persistent": persistent
+        and {**_tier(persistent, PERSISTENT_STEPS, PERSISTENT_KEPT), "path": _path(persistent.path, base)},
+        "s3_endpoint": section.s3_endpoint,
+        "s3_checksums": section.s3_checksums is not False,
+        "kms_key": section.kms_key,
+        "patience_s": section.patience_s or PATIENCE_S,
+        "replicas": REPLICAS if section.replicas is None else section.replicas,
+    }
+
+
+def _tier(tier: MemoryTier | PersistentTier, frequency: int, retention: int) -> Mapping[str, int]:
+    return {"frequency": tier.frequency or frequency, "retention": tier.retention or retention}
+
+
+def _path(path: str, base: Path | None) -> str:
+    return path if path.startswith(S3) or base is None else str(Path(base, path))

@@ -1,0 +1,132 @@
+"""What overrides mean: one resolved tree, and what set each of its values. `config` makes it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from launcher.common.problems import Notice
+from launcher.model.config_tree import prefixes
+
+RUN_NAME = "recipes.run.name"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One place that sets a value, whether or not another place wins over it.
+
+    Args:
+        path: Dotted path that is set: the requested one, or the ancestor that replaces it.
+        value: As written; a reference stays a reference.
+        origin: `file:line`, the override, or what else decides.
+        is_override: Whether the user typed it.
+    """
+
+    path: str
+    value: Any
+    origin: str
+    is_override: bool = False
+
+
+class ValueSources(Protocol):
+    """The files and overrides that a composition was made from. Layers are numbered, lowest precedence first."""
+
+    @property
+    def leaf_origins(self) -> Mapping[str, str]:
+        """`file:line` of every leaf that a file sets, by dotted path."""
+
+    @property
+    def own_layers(self) -> frozenset[int]:
+        """Numbers of the layers whose files are the user's and not of the collection."""
+
+    def settings(self, path: str) -> tuple[Setting, ...]:
+        """Return every place that sets the leaf `path`, lowest precedence first: files, then overrides as typed."""
+
+    def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
+        """Return number and value of each layer that sets `path`, lowest precedence first."""
+
+    def above(self, layer: int) -> frozenset[int]:
+        """Return the layers that win over one because its `defaults` name them after `_self_`."""
+
+    def place(self, layer: int) -> tuple[Path, str]:
+        """Return file and package of a layer."""
+
+    def has_file_in(self, folder: Path) -> bool:
+        """Return whether a file of the configuration is in a folder, or in one below it."""
+
+    def refers_to(self, *names: str) -> bool:
+        """Return whether a file may refer to a key of one of these names, as `${name}` does."""
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What the overrides mean.
+
+    Args:
+        tree: The complete configuration, resolved; every key a string.
+        recipe: The recipe as the user named it.
+        backend: The chosen cluster, or `contract` for the container contract on this machine.
+        overrides: As typed.
+        explicit: Dotted path of every leaf an override sets, to that override.
+        sources: The files and overrides it was made from.
+        removed: Dotted path of every key an override removes, to that override.
+        corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
+        notices: What the user should know of the overrides.
+        chosen: Group and package of every choice of a file, to the override that makes it.
+        has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic, by the default.
+        name_paths: Dotted paths of run.name and, if it refers to training_cfg.run.name, of that one.
+    """
+
+    tree: Mapping[str, Any]
+    recipe: str
+    backend: str
+    overrides: tuple[str, ...]
+    explicit: Mapping[str, str]
+    sources: ValueSources = field(repr=False, compare=False)
+    removed: Mapping[str, str] = field(kw_only=True, default_factory=dict)
+    notices: tuple[Notice, ...] = field(kw_only=True, default=())
+    chosen: Mapping[str, str] = field(kw_only=True, default_factory=dict)
+    corrections: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
+    has_default_policy: bool = field(kw_only=True, default=False)
+    name_paths: tuple[str, ...] = field(kw_only=True, default=(RUN_NAME,))
+
+    @property
+    def decided(self) -> dict[str, str]:
+        """Dotted path of every leaf that an override sets and of every key that one removes, to that override."""
+        return {**self.removed, **self.explicit}
+
+    @cached_property
+    def origins(self) -> dict[str, str]:
+        """The origin of every leaf, dotted path to `file:line` or override."""
+        return _overridden(self.sources.leaf_origins, self.decided) | dict(self.chosen)
+
+    def origin(self, path: str) -> str | None:
+        """Return what set `path`: an override, or `file:line`. None if nothing did.
+
+        For a path that is not a leaf, the origin of its last descendant or, failing that, its nearest ancestor.
+        """
+        return nearest_origin(self.origins, path)
+
+
+def nearest_origin(origins: Mapping[str, str], path: str) -> str | None:
+    """Return the origin of `path`, else of its last descendant, else of its nearest ancestor."""
+    if path in origins:
+        return origins[path]
+    if inside := [origin for leaf, origin in origins.items() if leaf.startswith(path + ".")]:
+        return inside[-1]
+    ancestor = path
+    while ancestor:
+        if ancestor in origins:
+            return origins[ancestor]
+        ancestor = ancestor.rpartition(".")[0]
+    return None
+
+
+def _overridden(files: Mapping[str, str], overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return the origins with the overrides on top, without those of what an override replaced."""
+    below = tuple(f"{path}." for path in overrides)
+    kept = {path: origin for path, origin in files.items() if not path.startswith(below)}
+    above = {above for path in overrides for above in prefixes(path)} & kept.keys()
+    holders = {holder for path in kept if above for holder in prefixes(path.rpartition(".")[0])}
+    return {path: origin for path, origin in kept.items() if path not in above - holders} | dict(overrides)

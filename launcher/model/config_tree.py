@@ -1,0 +1,253 @@
+"""The recipe at each cluster size: the base recipe, its `scale_config`, and what the user set explicitly.
+
+Precedence, lowest first: base recipe, `scale_config[N]`, the user's override of the base key (at every size,
+and it says so), the user's override of that size's key.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.common.problems import Notice, Problem
+from launcher.common.text_table import clipped, value_text
+
+AUTO = "auto"
+"""What `scale_config` says where its sizes are planned."""
+SCALES = "recipes.scale_config"
+"""Where single sizes are written."""
+ABSENT = object()
+"""Stands for the value of a key that is not there."""
+MOST_SIZES = 5000
+"""Sizes of one job. Each is a configuration that is typed, checked and written."""
+_SIZE = "trainer.num_nodes"
+_MOST_VALUE = 60
+"""Characters of a value that a notice repeats."""
+_ROOT = "recipes."
+_INDEX = re.compile("0|[1-9][0-9]{0,8}")
+"""An item's place in a list, as an override spells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleTree:
+    """One entry of `scale_config`, merged over the recipe.
+
+    Args:
+        key: As written.
+        own: What the entry itself sets and no override of the base key replaces.
+        tree: The recipe at this size, without `scale_config`.
+    """
+
+    key: str
+    own: Mapping[str, Any]
+    tree: Mapping[str, Any]
+
+
+def size_of(key: str) -> int:
+    """Return the number of nodes a key of `scale_config` names, 0 when it names none."""
+    return int(key) if re.fullmatch("[1-9][0-9]{0,5}", key) else 0
+
+
+def steps(policy: Any) -> range:
+    """Return the numbers of nodes that a typed elastic policy allows, `replica_increment_step` apart."""
+    return range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step or 1)
+
+
+def too_many_sizes(policy: Any, scale_config: Any) -> Problem | None:
+    """Return what is wrong if an elastic policy leads to more sizes than a job may have; it makes none of them.
+
+    Args:
+        policy: Typed and without fault; None for a job that is never elastic.
+        scale_config: A table, which lists its own sizes, or `auto`, or None.
+    """
+    if not policy or not policy.is_elastic or (scale_config and scale_config != AUTO):
+        return None
+    if (count := len(steps(policy))) <= MOST_SIZES:
+        return None
+    step = -(-(policy.max_nodes - policy.min_nodes) // MOST_SIZES)
+    return Problem(
+        "E218",
+        "recipes.elastic_policy.max_nodes",
+        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with a configuration of its own",
+        value=policy.max_nodes,
+        allowed=f"at most {MOST_SIZES} sizes",
+        remedy=f"recipes.elastic_policy.replica_increment_step={step} or more, or a smaller max_nodes",
+    )
+
+
+def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:
+    """Return the recipe at a size that has no `scale_config` entry. It shares with `recipe` what is the same."""
+    return replaced({key: value for key, value in recipe.items() if key != "scale_config"}, _SIZE, num_nodes)
+
+
+def scale_trees(
+    recipe: Mapping[str, Any], explicit: Mapping[str, str]
+) -> tuple[tuple[ScaleTree, ...], tuple[Notice, ...]]:
+    """Merge every entry of `scale_config` over the recipe.
+
+    Args:
+        recipe: Resolved recipe tree.
+        explicit: Dotted path (from `recipes.`) of every leaf the user's overrides set or remove.
+
+    Returns:
+        The merged trees in ascending size, and a notice for each base override that wins over a size.
+    """
+    entries = recipe.get("scale_config")
+    if not isinstance(entries, Mapping):
+        return (), ()
+    base_overrides = [path.removeprefix(_ROOT) for path in explicit if is_base(path)]
+    scales, shadowed = [], dict.fromkeys(base_overrides, 0)
+    for key in sorted(entries, key=size_of):
+        own = entries[key] if isinstance(entries[key], Mapping) else {}
+        tree = merged(static_tree(recipe, size_of(key)), own)
+        of_size = f"{SCALES}.{key}."
+        typed = {path.removeprefix(of_size): None for path in explicit if path.startswith(of_size)}.keys()
+        for override in base_overrides:
+            if not typed.isdisjoint(prefixes(override)):
+                continue
+            path = _reachable(tree, override)
+            value = lookup(recipe, path)
+            shadowed[override] += lookup(own, path) not in (ABSENT, value)
+            tree = without(tree, path) if value is ABSENT else replaced(tree, path, value)
+            own = _cleared(own, path)
+        scales.append(ScaleTree(key, own, _with_typed(tree, entries[key], typed)))
+    return tuple(scales), tuple(_wins(recipe, path, count) for path, count in shadowed.items() if count)
+
+
+def _reachable(tree: Any, path: str) -> str:
+    """Return `path` up to the first value on it that is not a mapping; a list counts as one value."""
+    node, rest = tree, path
+    while rest and isinstance(node, Mapping):
+        key, rest = _first_key(node, rest)
+        node = child(node, key)
+    return path if node is ABSENT or not rest else path.removesuffix(f".{rest}")
+
+
+def _with_typed(tree: Mapping[str, Any], entry: Any, typed: Iterable[str]) -> Mapping[str, Any]:
+    """Return a size's tree with the values that the user's overrides of this size set, over those of the base."""
+    for path in typed:
+        value = lookup(entry, path)
+        if value is not ABSENT and not isinstance(value, Mapping):
+            tree = replaced(tree, path, value)
+    return tree
+
+
+def _wins(recipe: Mapping[str, Any], path: str, count: int) -> Notice:
+    name = path.removeprefix(f"{_reachable(recipe, path).rpartition('.')[0]}.")
+    value = lookup(recipe, path)
+    what = f"the removal of {name}" if value is ABSENT else f"{name}={clipped(value_text(value, path), _MOST_VALUE)}"
+    sizes = f"{count} size{'s' if count > 1 else ''}"
+    return Notice("N104", f"{what} from the command line wins over scale_config at {sizes}")
+
+
+def is_base(path: str) -> bool:
+    """Tell an override of the base recipe, whose value holds at every size.
+
+    `trainer.num_nodes` is the size a job starts with, and bounds and steps belong to the job as a whole.
+    """
+    return path.startswith("recipes.") and not path.startswith((SCALES, f"recipes.{_SIZE}", "recipes.elastic_policy"))
+
+
+def merged(tree: Any, other: Mapping[str, Any]) -> Any:
+    """Return `tree` with `other` over it, key by key; both are left as they are.
+
+    A mapping of items (`{0: {type: Foo}}`) over a list that has them changes these; anything else replaces.
+    """
+    new = {
+        key: merged(old, value) if isinstance(value, Mapping) and _takes(old := child(tree, key), value) else value
+        for key, value in other.items()
+    }
+    if isinstance(tree, list):
+        return [new.get(str(i), value) for i, value in enumerate(tree)]
+    return {**tree, **new}
+
+
+def _takes(value: Any, other: Mapping[str, Any]) -> bool:
+    """Return whether a mapping can be merged over a value."""
+    if isinstance(value, list):
+        return bool(other) and all(child(value, key) is not ABSENT for key in other)
+    return isinstance(value, Mapping)
+
+
+def child(node: Any, key: str) -> Any:
+    """Return what a mapping has under a key, or a list at an index; ABSENT if it has nothing there."""
+    if isinstance(node, Mapping):
+        return node.get(key, ABSENT)
+    return node[int(key)] if isinstance(node, list) and is_index(key) and int(key) < len(node) else ABSENT
+
+
+def is_index(word: str) -> bool:
+    """Return whether a word of a path may be the index of a list's item."""
+    return _INDEX.fullmatch(word) is not None
+
+
+def _first_key(node: Any, path: str) -> tuple[str, str]:
+    """Return the first key of a dotted path from `node`, and the rest. A key of a mapping may hold dots."""
+    head, _, rest = path.partition(".")
+    if rest and isinstance(node, Mapping) and head not in node:
+        for key in node:
+            if f"{path}.".startswith(f"{key}."):
+                return key, path[len(str(key)) + 1 :]
+    return head, rest
+
+
+def lookup(tree: Any, path: str) -> Any:
+    """Return the value at a dotted path, whose words are keys of mappings and indices of lists; ABSENT if none."""
+    while path and tree is not ABSENT:
+        key, path = _first_key(tree, path)
+        tree = child(tree, key)
+    return tree
+
+
+def prefixes(path: str) -> Iterator[str]:
+    """Yield a dotted path and every one above it."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+
+
+def get(tree: Any, path: str) -> Any:
+    """Return the value at a dotted path, or None."""
+    value = lookup(tree, path)
+    return None if value is ABSENT else value
+
+
+def replaced(tree: Any, path: str, value: Any) -> Any:
+    """Return `tree` with another value at a dotted path; what is on the way is new, the rest is shared.
+
+    A value on the way that holds no such key or item gives way to a mapping.
+    """
+    key, rest = _first_key(tree, path)
+    if rest:
+        value = replaced(child(tree, key), rest, value)
+    if isinstance(tree, list) and child(tree, key) is not ABSENT:
+        return [value if str(i) == key else item for i, item in enumerate(tree)]
+    return {**(tree if isinstance(tree, Mapping) else {}), key: value}
+
+
+def without(tree: Any, path: str) -> Any:
+    """Return `tree` without the value at a dotted path; itself, if there is none."""
+    key, rest = _first_key(tree, path)
+    if (inner := child(tree, key)) is ABSENT:
+        return tree
+    if rest:
+        return replaced(tree, key, without(inner, rest)) if isinstance(inner, Mapping | list) else tree
+    if isinstance(tree, list):
+        return [item for i, item in enumerate(tree) if str(i) != key]
+    return {name: value for name, value in tree.items() if name != key}
+
+
+def _cleared(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return `tree` without the value at a dotted path, nor the mappings that hold nothing else."""
+    parent = path.rpartition(".")[0]
+    left = without(tree, path)
+    return _cleared(left, parent) if parent and get(left, parent) == {} != get(tree, parent) else left
+
+
+def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted path and value of every leaf; a list or an empty mapping is a leaf."""
+    if isinstance(tree, Mapping) and tree:
+        for key, value in tree.items():
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, tree

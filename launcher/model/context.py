@@ -1,0 +1,79 @@
+"""Everything a launch takes from outside: read once, then frozen."""
+
+import getpass
+import os
+import random
+import string
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import hydra
+import pydantic
+
+from launcher import VERSION
+from launcher.common.paths import CHECKOUT
+
+_SUFFIX_LENGTH = 5
+"""Random characters of a job name. Source: the published launcher's job names."""
+
+_NAME_LENGTH = 34
+"""Characters of run.name kept in a job name. Source: the published launcher's job names."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchContext:
+    """What makes two launches of the same recipe differ.
+
+    Args:
+        cwd: Current folder; relative paths start here.
+        suffix: Random part of the job's name, lower-case letters and digits.
+        created: Time of the launch, ISO 8601 in UTC.
+        user: Who launches.
+        git_revision: Revision of the checkout the recipes lie in; None when installed, or without git.
+        versions: Version of each package that shapes a bundle.
+    """
+
+    cwd: Path
+    suffix: str
+    created: str
+    user: str
+    git_revision: str | None
+    versions: Mapping[str, str]
+
+    @classmethod
+    def read(cls) -> "LaunchContext":
+        """Read the context of this process, now."""
+        letters = string.ascii_lowercase + string.digits
+        return cls(
+            cwd=Path.cwd(),
+            suffix="".join(random.SystemRandom().choices(letters, k=_SUFFIX_LENGTH)),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            user=current_user(),
+            git_revision=_git_revision(CHECKOUT) if CHECKOUT else None,
+            versions={"recipe-launcher": VERSION, "hydra-core": hydra.__version__, "pydantic": pydantic.VERSION},
+        )
+
+
+def job_name(run_name: str, suffix: str) -> str:
+    """Return the name of a job: the start of its recipe's run.name, and the suffix of its launch."""
+    return f"{run_name[:_NAME_LENGTH].rstrip('-')}-{suffix}"
+
+
+def current_user() -> str:
+    """Return the name of whoever runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no entry in the password database
+        return str(os.getuid())
+
+
+def _git_revision(folder: Path) -> str | None:
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None

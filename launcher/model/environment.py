@@ -1,0 +1,30 @@
+"""The variables a job's workers get, from the composed configuration. A secret is only ever named."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.model.config_tree import get
+
+_SECRETS = {"HF_TOKEN": "recipes.run.hf_access_token", "GIT_TOKEN": "git.token"}
+"""Variable that carries each secret of the recipe. HF_TOKEN is what the Hugging Face libraries read."""
+
+
+def plain_variables(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the user's variables that are written as they are."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in (config.get("env_vars") or {}).items()
+        if value is not None and not isinstance(value, Mapping)
+    }
+
+
+def secret_variables(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the variables that hold secrets, each with the reference to where its value is."""
+    return {name: ref for name, _, ref in secret_references(config)}
+
+
+def secret_references(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield variable, dotted path and reference of every secret that the configuration names."""
+    named = {name: (path, get(config, path)) for name, path in _SECRETS.items()}
+    named |= {name: (f"env_vars.{name}", value) for name, value in (config.get("env_vars") or {}).items()}
+    yield from ((name, path, ref) for name, (path, ref) in named.items() if isinstance(ref, Mapping))

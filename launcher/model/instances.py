@@ -1,0 +1,125 @@
+"""The resources of each instance type, from `instances.csv`. Prices are in `launcher.jobs.prices`."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+COUNTED_MEMORY_GIB = {"ml.p5.48xlarge": 640}
+"""GiB a node counts in a quota, where that is not all it has.
+
+Source: AWS, Using elastic training, Auto-scaling: 8 ml.p5.48xlarge have a quota of 5120Gi.
+"""
+
+_REQUESTED_PERCENT = 90
+"""Part of a node that pods request together: the kubelet, the system and daemons need the rest, and a pod that
+requested all of a node would never be scheduled. Our own choice."""
+
+RESOURCES = {"gpu": "nvidia.com/gpu", "neuron": "aws.amazon.com/neurondevice", "cpu": None}
+"""Kubernetes resource of each kind of accelerator. Source: device plugins of NVIDIA and AWS Neuron."""
+
+_RDMA = {"yes": True, "no": False, "unknown": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One instance type.
+
+    Args:
+        name: With the `ml.` prefix.
+        accelerators: GPUs or Trainium devices; 0 on a CPU instance.
+        accelerator_resource: Kubernetes resource name, None on a CPU instance.
+        processes: Worker processes the accelerators serve, one a GPU or Neuron core; 0 means any number.
+        efa: EFA network devices.
+        gpudirect_rdma: Whether they reach accelerator memory without the host's; None if unknown.
+        vcpus: Virtual CPUs.
+        memory_gib: Main memory, in GiB, rounded down.
+        accelerator: What each accelerator is; "" on a CPU instance.
+        accelerator_memory_gib: Memory of each; 0 on a CPU instance.
+        network_gbps: Baseline of its network; None if unknown.
+        nvme_gb: Instance store, 0 for none.
+        architecture: `x86_64` or `arm64`; "" if unknown.
+        use: Where SageMaker has it: `training`, `hyperpod`, both, or neither for one that a recipe describes.
+    """
+
+    name: str
+    accelerators: int
+    accelerator_resource: str | None
+    processes: int
+    efa: int
+    gpudirect_rdma: bool | None
+    vcpus: int
+    memory_gib: int
+    accelerator: str = ""
+    accelerator_memory_gib: float = 0
+    network_gbps: float | None = None
+    nvme_gb: int = 0
+    architecture: str = ""
+    use: tuple[str, ...] = ()
+
+    @property
+    def counted_memory_gib(self) -> int:
+        """Main memory that a node counts in a quota, in GiB."""
+        return COUNTED_MEMORY_GIB.get(self.name, self.memory_gib)
+
+    def efa_of(self, accelerators: int) -> int:
+        """Return the EFA devices of a pod with so many of the accelerators: its part of the node's, at least one.
+
+        A pod without accelerators gets none: its ranks communicate by gloo, over TCP.
+        """
+        if not self.efa or not self.accelerators:
+            return 0
+        return max(1, self.efa * accelerators // self.accelerators)
+
+
+def requested(instance: Instance, accelerators: int, memory_gib: int | None = None) -> dict[str, str]:
+    """Return the cpu and memory that a pod requests, so that it leaves the others of its node theirs.
+
+    Args:
+        instance: What the node is.
+        accelerators: How many of the node's accelerators the pod takes. On a node without any it is the full node.
+        memory_gib: Main memory that the node counts in a quota; None takes the usual.
+
+    Returns:
+        Kubernetes quantities. The pods of a full node request 90 % of it, and no more memory than it counts.
+    """
+    part, of = (accelerators, instance.accelerators) if instance.accelerators else (1, 1)
+    usable_gib = instance.memory_gib * _REQUESTED_PERCENT // 100
+    memory_mib = min(memory_gib or instance.counted_memory_gib, usable_gib) * 1024 * part // of
+    cpu_m = instance.vcpus * 10 * _REQUESTED_PERCENT * part // of
+    return {"cpu": f"{cpu_m}m", "memory": f"{memory_mib // 1024}Gi" if memory_mib % 1024 == 0 else f"{memory_mib}Mi"}
+
+
+def canonical(instance_type: object) -> str:
+    """Return the name with its `ml.` prefix; of a value that is not a text, which a check reports, its text."""
+    name = str(instance_type)
+    return name if name.startswith("ml.") else f"ml.{name}"
+
+
+@cache
+def table() -> dict[str, Instance]:
+    """Return every known instance type by its `ml.` name, in the order of the API's enumerations."""
+    text = Path(__file__).with_name("instances.csv").read_text(encoding="utf-8")
+    head, *lines = (line for line in text.splitlines() if not line.startswith("#"))
+    most = head.count(",")
+    return {(row := _row(line.split(",", most))).name: row for line in lines}
+
+
+def _row(fields: list[str]) -> Instance:
+    name, use, vcpus, memory, count, accelerator, each_gib, processes, efa, rdma, gbps, nvme, arch, *_ = fields
+    kind = "neuron" if accelerator.startswith("AWS") else "gpu" if accelerator else "cpu"
+    return Instance(
+        name=f"ml.{name}",
+        accelerators=int(count),
+        accelerator_resource=RESOURCES[kind],
+        processes=int(processes),
+        efa=int(efa),
+        gpudirect_rdma=_RDMA[rdma],
+        vcpus=int(vcpus),
+        memory_gib=int(float(memory)),
+        accelerator=accelerator,
+        accelerator_memory_gib=float(each_gib or 0),
+        network_gbps=float(gbps) if gbps else None,
+        nvme_gb=int(nvme),
+        architecture=arch,
+        use=tuple(use.split("+")),
+    )

@@ -1,0 +1,319 @@
+"""The values that pass from one stage to the next. All frozen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from launcher.common.problems import Notice
+from launcher.model.instances import Instance
+
+DEFAULT_SAVE_TIMEOUT_S = 600
+"""Seconds for a last checkpoint where the recipe names none.
+
+Source: the smallest graceful_shutdown_timeout of the published elastic recipes, which are 600, 900 and 1200.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSplit:
+    """How the samples of one optimizer step fall on the data-parallel ranks.
+
+    The first `num_small` ranks take `small` samples each, the others `large`. An even split has
+    `small == large`.
+    """
+
+    small: int
+    large: int
+    num_small: int
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every rank takes the same number of samples."""
+        return self.small == self.large
+
+    def samples(self, data_parallel_size: int) -> int:
+        """Return the samples per optimizer step over `data_parallel_size` ranks."""
+        return self.small * self.num_small + self.large * (data_parallel_size - self.num_small)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePoint:
+    """The job at one cluster size.
+
+    Args:
+        nodes: Number of nodes.
+        ranks: Processes over all nodes.
+        data_parallel_size: Ranks divided by every model- and sequence-parallel degree.
+        split: Samples per data-parallel rank and optimizer step.
+        micro_batch_size: Samples per forward pass of a rank with the larger share.
+        grad_accumulation: Forward passes per optimizer step.
+        learning_rate: Peak learning rate at this size; None where the recipe of a script states none.
+        config: The recipe as it is at this size, resolved; what the container reads.
+    """
+
+    nodes: int
+    ranks: int
+    data_parallel_size: int
+    split: BatchSplit
+    micro_batch_size: int
+    grad_accumulation: int
+    learning_rate: float | None
+    config: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of one optimizer step over all ranks."""
+        return self.split.samples(self.data_parallel_size)
+
+
+def start_size(num_nodes: int, sizes: Sequence[int]) -> int:
+    """Return the size that a job of these sizes starts with: `num_nodes`, or the smallest if that is not one."""
+    return num_nodes if num_nodes in sizes else min(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Priority classes of a job in two parts: a base of `min_nodes` nodes, and the elastic rest."""
+
+    base_priority_class: str
+    elastic_priority_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticPolicy:
+    """How a job may change its size. Times in seconds; None leaves the operator's default.
+
+    Exactly one of `replica_increment_step` and `replica_values` is set; without `preemption` there is one priority.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    replica_increment_step: int | None
+    replica_values: tuple[int, ...] | None
+    use_graceful_shutdown: bool
+    scaling_timeout_s: int | None
+    graceful_shutdown_timeout_s: int | None
+    faulty_timeout_s: int | None
+    scale_up_snooze_s: int | None
+    preemption: Preemption | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one node of the job asks for.
+
+    Args:
+        instance_type: With the `ml.` prefix; None on this machine.
+        accelerators: Devices of `accelerator_resource` per node; 0 for a CPU job.
+        accelerator_resource: Kubernetes resource name, or None.
+        efa: EFA devices per node.
+        instance: All that a node has; None on this machine.
+    """
+
+    instance_type: str | None
+    accelerators: int
+    accelerator_resource: str | None
+    efa: int
+    instance: Instance | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A checked and planned job: everything a backend needs to render it.
+
+    Args:
+        name: Job name, a DNS label of at most 63 characters.
+        backend: Name of the package under `launcher.backends`.
+        recipe: Recipe path as the user named it.
+        nproc_per_node: Worker processes a node.
+        initial_nodes: Nodes the job starts with.
+        scales: One point per size, ascending.
+        elastic: None for a job of fixed size.
+        resources: Per node.
+        image: Container image, or None.
+        base_results_dir: Folder that receives the bundle.
+        settings: The typed `cluster` section of this backend.
+        config: The whole composed configuration, resolved, without secrets.
+        overrides: As typed by the user.
+        notices: What the user should know.
+        cwd: Folder that the user's relative paths start from.
+        save_timeout_s: Seconds that the workers of a job, elastic or not, have for a last checkpoint.
+    """
+
+    name: str
+    backend: str
+    recipe: str
+    model_type: str
+    nproc_per_node: int
+    initial_nodes: int
+    scales: tuple[ScalePoint, ...]
+    elastic: ElasticPolicy | None
+    resources: Resources
+    image: str | None
+    base_results_dir: Path
+    settings: Any
+    config: Mapping[str, Any] = field(repr=False)
+    overrides: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    cwd: Path = Path()
+    save_timeout_s: int = DEFAULT_SAVE_TIMEOUT_S
+
+    @property
+    def max_nodes(self) -> int:
+        """Nodes the job may grow to."""
+        return self.elastic.max_nodes if self.elastic else self.initial_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A rendered job, not yet on disk.
+
+    Args:
+        job_name: Name of the job and of the bundle's folder.
+        directory: Where the bundle is (to be) written.
+        files: Relative path to text, `bundle.json` among them.
+        digest: sha256 over every other file, hex.
+    """
+
+    job_name: str
+    directory: Path
+    files: Mapping[str, str] = field(repr=False)
+    digest: str
+
+
+class JobState(StrEnum):
+    """Where a job is in its life, whatever the backend calls it."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SCALING = "scaling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    GONE = "gone"
+    """It is no longer there, and nobody saw how it ended."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.GONE)
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle:
+    """Names a submitted job: enough to find it again in another process.
+
+    Args:
+        backend: The choice of `cluster`.
+        job_name: Name of the job and of its bundle's folder.
+        bundle_dir: The bundle's folder, absolute.
+        native_id: What the backend calls it: the resource's name, the operator's pid.
+        kind: Kind of the resource, where the backend has several.
+        namespace: Where the resource lies; None where there are none.
+        context: Which cluster, by the name that later commands reach it with; None within it, or on this machine.
+        uid: Tells the job from others of its name, before and after it; None where names are not used again, and
+            after a launch that was killed before it could record it.
+        server: Which cluster the context led to when the job was submitted; None where contexts keep their meaning.
+        is_new: False where this bundle's job was there already, so that nothing was submitted. Not recorded.
+    """
+
+    backend: str
+    job_name: str
+    bundle_dir: Path
+    native_id: str = ""
+    kind: str | None = None
+    namespace: str | None = None
+    context: str | None = None
+    uid: str | None = None
+    server: str | None = None
+    is_new: bool = field(default=True, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job as last seen.
+
+    Args:
+        state: Where it is in its life.
+        nodes: Nodes it runs on now.
+        message: In words: what it waits for, or why it ended.
+        target_nodes: Nodes it changes to; None while it does not.
+        restarts: How often its workers were restarted.
+        faulty_nodes: Names of the nodes that failed last.
+    """
+
+    state: JobState
+    nodes: int
+    message: str = ""
+    target_nodes: int | None = None
+    restarts: int = 0
+    faulty_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Something that happened to a job.
+
+    Args:
+        time_s: When, in seconds since the epoch.
+        kind: One word of the backend's: a reason in CamelCase, or what the operator did.
+        message: In words.
+        about: What it happened to, as `Kind/name` or `node 1`; "" for the job itself.
+        is_warning: Whether something is wrong.
+    """
+
+    time_s: float
+    kind: str
+    message: str
+    about: str = ""
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobPod:
+    """A pod of a job, where jobs have pods.
+
+    Args:
+        name: Its name.
+        ranks: First and last rank it runs; None if its name does not show them.
+        node: Node it runs on; None until it has one.
+        phase: Pending, Running, Succeeded, Failed or Unknown.
+        is_ready: Whether all its containers are ready.
+        restarts: How often its containers were restarted.
+        created_s: When it was made, in seconds since the epoch.
+        reason: Why it waits, restarts or failed; "" if nothing is wrong with it.
+    """
+
+    name: str
+    ranks: tuple[int, int] | None
+    node: str | None
+    phase: str
+    is_ready: bool
+    restarts: int
+    created_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSelection:
+    """Which of a job's log lines to show.
+
+    Args:
+        ranks: Ranks, ascending; None for all. A line of one among several begins with `rank <n> | `,
+            or `rank <n> on <host> | ` where one host's log has what all ranks write.
+        attempt: Number of the one start of the workers to show, from 0; None for all, with the news of the job.
+        is_stderr: Whether to show what was written to standard error in place of standard output.
+        has_headings: Whether a line that begins with `== attempt <n>` tells where each attempt begins.
+    """
+
+    ranks: tuple[int, ...] | None = (0,)
+    attempt: int | None = None
+    is_stderr: bool = False
+    has_headings: bool = False
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether lines begin with their rank."""
+        return self.ranks is None or len(self.ranks) > 1

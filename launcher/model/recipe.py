@@ -1,0 +1,388 @@
+"""The typed configuration. Hydra composes untyped YAML; these models type it, once.
+
+Models are strict (a string is never a boolean or a number), frozen, and refuse unknown keys. Defaults live in
+`recipes_collection/`, not here; a field has a default of None only where a recipe may leave the key out.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from launcher.common.problems import Notice
+from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
+from launcher.model.base_model import (
+    BatchSize,
+    DeviceCount,
+    Listed,
+    Model,
+    ModuleName,
+    NodeCount,
+    NonNegative32,
+    PositiveInt,
+    ShareSize,
+)
+from launcher.model.checkpointing import Checkpointing
+from launcher.model.instance_specs import InstanceSpec
+
+if TYPE_CHECKING:
+    from launcher.checkpointing.sizes import Content
+
+
+def _secret_name(name: str) -> str:
+    if not is_dns_subdomain(name):
+        raise ValueError("should be a DNS name: lower-case letters, digits, - and .")
+    return name
+
+
+def _secret_key(key: str) -> str:
+    if not is_secret_key(key):
+        raise ValueError("should be a key of a Secret: letters, digits, -, _ and ., not beginning with two dots")
+    return key
+
+
+class SecretKeyRef(Model):
+    """A key of a Kubernetes Secret in the job's namespace."""
+
+    name: Annotated[str, AfterValidator(_secret_name)]
+    """Name of the Secret object, in the job's own namespace."""
+    key: Annotated[str, AfterValidator(_secret_key)]
+    """Which entry of that Secret holds the value."""
+
+
+class SecretRef(Model):
+    """Where a secret is found at run time. Exactly one of the two is given; the value itself never is."""
+
+    secretKeyRef: SecretKeyRef | None = None
+    """A Kubernetes Secret that the pod reads; for cluster=k8s."""
+    env: Annotated[str, Field(pattern=f"^{VARIABLE_NAME}$")] | None = None
+    """A variable of the launching shell; for cluster=local."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "SecretRef":
+        if (self.secretKeyRef is None) == (self.env is None):
+            raise ValueError("give exactly one of secretKeyRef and env")
+        return self
+
+
+class Run(Model):
+    """What the job is called and which family trains it."""
+
+    name: str
+    """Start of the job's name (its first 34 characters; a random ending follows), and the default MLflow experiment.
+    A DNS label: at most 63 lower-case letters, digits and -. The container, and paths that refer to it as
+    ${recipes.run.name}, get the job's name."""
+    results_dir: str
+    """Folder for results, as the container sees it. The default ends with the job's name, so that two launches share
+    no folder. The bundle's own folder follows base_results_dir."""
+    model_type: str
+    """The family that trains it. It decides which keys a recipe may have and which program is started."""
+    hf_access_token: SecretRef | None
+    """Where the Hugging Face token is found; the job gets it as HF_TOKEN. Needed for gated models. Never the token
+    itself."""
+
+
+class Trainer(Model):
+    """Processes a node, and nodes the job starts with."""
+
+    devices: DeviceCount
+    """Worker processes a node, one for each accelerator. On an instance with fewer it is lowered, with a notice,
+    unless you set it yourself."""
+    num_nodes: NodeCount
+    """Nodes the job starts with. A static job keeps them; an elastic one starts at its smallest size where this is
+    not one of its sizes."""
+
+
+class Mlflow(Model):
+    """How the job is tracked. An empty tracking_uri is a sqlite file here, and none on a cluster."""
+
+    enabled: bool | None = None
+    """false turns tracking off. Left out, a job is tracked always on this machine, on a cluster where tracking_uri
+    names a store."""
+    tracking_uri: str | None
+    """MLflow server (http, https), ARN of a SageMaker tracking server, or a path on this machine. Empty: a sqlite
+    file under base_results_dir on cluster=local, no tracking on a cluster."""
+    run_id: str | None
+    """A run to continue, of the store at tracking_uri. Empty: a new run is made at launch and its id written into
+    every size, so that scale events continue one curve."""
+    experiment_name: str | None = None
+    """Experiment that a new run belongs to; run.name when left out."""
+    run_name: str | None = None
+    """Title of a new run; the job's name when left out."""
+
+
+class Preemption(Model):
+    """Priority classes of a job in two parts: the base, `min_nodes` nodes, and the elastic rest."""
+
+    base_priority_class: Annotated[str, Field(min_length=1)]
+    """PriorityClass of the min_nodes pods that always train: high enough that nobody preempts them."""
+    elastic_priority_class: Annotated[str, Field(min_length=1)]
+    """PriorityClass of the pods beyond min_nodes, which a more important job may take. It must rank below the base
+    part's."""
+
+
+class ElasticSettings(Model):
+    """`elastic_policy`, times in seconds."""
+
+    is_elastic: bool
+    """Whether the job may change its size while it trains. The sizes then replace the static batch and learning rate,
+    and a notice says what changed."""
+    min_nodes: NodeCount
+    """Fewest nodes it trains on; with fewer it waits. Raising it drops the sizes below."""
+    max_nodes: NodeCount
+    """Most nodes it asks for. The operator takes whatever is free up to here, so it also bounds the cost. Lowering it
+    drops the sizes above."""
+    replica_increment_step: PositiveInt | None = None
+    """Nodes between two sizes: min_nodes, min_nodes + step, … An alternative to a table in scale_config, where every
+    size trains with the same numbers."""
+    use_graceful_shutdown: bool
+    """true lets workers save a checkpoint when the size changes. false ends them at once; they redo what the last
+    regular checkpoint does not hold."""
+    scaling_timeout: NonNegative32 | None = None
+    """Seconds to wait before a scale-up. More keeps a job from restarting for nodes that soon leave again; less uses
+    free nodes earlier."""
+    graceful_shutdown_timeout: NonNegative32 | None = None
+    """Seconds workers have to save and exit before they are killed. Raise it when the checkpoint of a large model
+    takes longer, or its work is lost."""
+    faulty_timeout: NonNegative32 | None = None
+    """Seconds to wait for a lost or faulty node to come back before the job goes on with fewer."""
+    scale_up_snooze_time: NonNegative32 | None = None
+    """Seconds after a restart in which the job does not grow, against one restart on another."""
+    preemption: Preemption | None = None
+    """Two priorities for one job, so that only its elastic nodes are preempted. Needs min_nodes below max_nodes."""
+
+
+class UnevenBatch(Model):
+    """Samples per optimizer step of each rank where they do not divide."""
+
+    use_uneven_batch: bool
+    """true deals the samples by the three numbers below, false evenly. launcher.runtime cuts the shares by
+    micro_train_batch_size; the published recipes take each in one pass."""
+    num_dp_groups_with_small_batch_size: ShareSize | None = None
+    """How many data-parallel ranks take the small share; all others take the large one."""
+    small_local_batch_size: ShareSize | None = None
+    """Samples per optimizer step of each rank with the small share; at least 1."""
+    large_local_batch_size: ShareSize | None = None
+    """Samples per optimizer step of each other rank, and without a micro batch the most a device holds at once.
+    small · num_small + large · (ranks − num_small) must be train_batch_size."""
+
+
+class BatchArgs(Model):
+    """The part of `training_args` that the planner reads; a family's own arguments extend it."""
+
+    train_batch_size: BatchSize
+    """Samples per optimizer step over all ranks. Part of the training's outcome: keep it the same at every size, and
+    scale the learning rate when you change it."""
+    micro_train_batch_size: BatchSize
+    """Samples per forward pass on one rank. Larger is faster and needs more device memory; the outcome stays the
+    same, as accumulation makes up the difference."""
+    learning_rate: Annotated[float, Field(gt=0)]
+    """Peak learning rate, after warm-up. An override of this key holds at every size."""
+    ring_attn_size: BatchSize
+    """Ranks that share the sequence of one sample; a divisor of the ranks at every size. Raise it when one sample
+    does not fit in a device's memory: it leaves fewer ranks to deal samples to."""
+    training_dir: str
+    """Folder of checkpoints and results, as the job sees it; storage that every node and every restart reaches."""
+    override_training_dir: bool
+    """true goes on in the same folder after every restart, which an elastic job must: it resumes from what it wrote
+    there."""
+    uneven_batch: UnevenBatch | None = None
+    """How samples are dealt where they do not divide over the ranks. Left out: evenly."""
+
+    @property
+    def ranks_per_sample(self) -> int:
+        """Ranks that share one sample: by its sequence, and by attention heads where the family has that key."""
+        return self.ring_attn_size * (getattr(self, "ulysses_sequence_parallel_size", None) or 1)
+
+
+class TrainingBase(Model):
+    """The part of `training_config` that every family has; a family adds the rest."""
+
+    training_args: BatchArgs
+    """Optimizer, batch, checkpoints, logging."""
+    mlflow: Mlflow
+    """Where the job's one MLflow run lives."""
+    force_rerun: bool
+    """Handed to the training image unchanged, which decides about results of an earlier run; the published recipes
+    leave it false but for three. The runtime of tiny_lm does not read it."""
+
+
+class RecipeResources(Model):
+    """Extra resources of each pod, as Kubernetes quantities."""
+
+    hugepages: str | int | None = None
+    """2 MiB huge pages for each pod, as a quantity (5120Mi). Needs memory beside it. EFA may want them; the node must
+    have them set aside."""
+    memory: str | int | None = None
+    """Main memory for each pod, requested and at most, as a quantity (512Gi). Left out: no limit, and a request
+    by the pod's part of its node's accelerators."""
+    cpu: str | int | None = None
+    """Processors for each pod, requested and at most, as a quantity (96). Left out: no limit, and a request
+    by the pod's part of its node's accelerators."""
+
+
+class Planner(Model):
+    """How `scale_config: auto` plans. Without it, sizes are planned by the defaults."""
+
+    max_micro_batch_size: BatchSize | None = None
+    """Most samples that one device's memory holds in a forward pass. Left out: the largest that the recipe's own
+    sizes use."""
+    learning_rate: Literal["keep", "sqrt", "linear"] | None = None
+    """How the learning rate follows a train_batch_size that you change: by the square root of the change (Adam), in
+    proportion to it (SGD), or not at all (keep, the default)."""
+    sizes: Literal["all", "worthwhile"] | None = None
+    """all, the default, allows every number of nodes at which each rank has a sample; worthwhile leaves out those
+    that are no faster than a smaller one."""
+
+
+class CustomRun(Model):
+    """Name and size of a custom job."""
+
+    name: str
+    """Start of the job's name: a DNS label."""
+    nodes: NodeCount
+    """Nodes the job starts with."""
+    ntasks_per_node: DeviceCount
+    """Worker processes a node; one for each accelerator uses them all."""
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError(f"should be a mapping of a name to its value: {{{value}: null}} for a name alone")
+    return value
+
+
+class CustomTraining(Model):
+    """A custom script in place of a recipe's own trainer."""
+
+    entry_script: str | None = None
+    """Path of the Python script that is started on every rank. Either this or entry_module."""
+    entry_module: ModuleName | None = None
+    """Python module that is started on every rank, as by python -m. Either this or entry_script."""
+    script_args: Listed[Annotated[dict[str, Any], BeforeValidator(_argument)]] | None = None
+    """The script's arguments in order, a list of mappings with one entry each: [{--lr: 0.1}, {--steps: 10}]."""
+    run: CustomRun | None = None
+    """Name and size of the job."""
+
+
+class RecipeBase(Model):
+    """What every recipe has, whatever its model_type. A family subclasses it and types `training_config`."""
+
+    display_name: str
+    """The recipe's title in lists."""
+    version: str
+    """The recipe's own version, for your records."""
+    instance_types: list[str]
+    """Instance types it was tried on and fits the memory of; another one is refused unless you add it. An empty list
+    allows any."""
+    instance_specs: Listed[InstanceSpec] | None = None
+    """Instance types that the launcher's table lacks, described: [{name: p9.48xlarge, accelerators: 8,
+    accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}]. For a type of the table, the values replace
+    the table's."""
+    run: Run
+    """What the job is called and which family trains it."""
+    trainer: Trainer
+    """Processes a node, and nodes at the start."""
+    training_config: TrainingBase
+    """What the training program reads."""
+    elastic_policy: ElasticSettings | None = None
+    """Whether and how far the job may change its size. Left out: it never does."""
+    scale_config: dict[str, Any] | Literal["auto"] | None = None
+    """What changes at each size: number of nodes to trainer.num_nodes and training_config keys. `auto` derives the
+    sizes from the batch, the memory bound and the instance; an override of one size's key then holds on top."""
+    planner: Planner | None = None
+    """How `scale_config: auto` plans; it has no effect on sizes written by hand."""
+    training_cfg: CustomTraining | None = None
+    """A script of your own: what is started on every rank. Recipes of model_type custom only."""
+    pre_script: list[str] | None = None
+    """Shell commands the image runs on each node before training, in this order."""
+    post_script: list[str] | None = None
+    """Shell commands the image runs on each node after training, in this order."""
+    resources: RecipeResources | None = None
+    """Processors, memory and huge pages of each pod, beyond its accelerators. cluster=k8s only."""
+    extra_keys: list[str] | None = None
+    """Dotted paths of recipe keys that your container reads and no family knows, e.g.
+    training_config.training_args.my_key. They are passed on unchecked; any other unknown key is an error."""
+    checkpointless: bool | None = None
+    """Checkpointless training. Not yet supported, and never together with an elastic job."""
+    checkpointing: Checkpointing | None = None
+    """Tiers that checkpoints go to, and what is known of failures and storage. A job with tiers is never elastic."""
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that work on one batch, each with a part of the model."""
+        return 1
+
+    def content(self, config: Mapping[str, Any] | None = None) -> "Content":
+        """Return what the training program saves; 0 parameters where nobody knows them.
+
+        Args:
+            config: A model's config.json, to count in place of the recipe's own model.
+        """
+        from launcher.checkpointing.architecture import num_parameters  # few compiles need either
+        from launcher.checkpointing.sizes import Content
+
+        return Content(num_parameters(config) if config else 0, "bfloat16", "adam_fp32_master", "ddp")
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What the user should know of the recipe itself."""
+        return ()
+
+
+class Git(Model):
+    """Training code other than the image's own."""
+
+    repo_url_or_path: str | None
+    """Repository the image's start script clones the training code from. Credentials do not belong in it: see token.
+    """
+    branch: str | None
+    """Branch to check out; the repository's default branch when null."""
+    commit: str | None
+    """Commit to check out, for a job that can be repeated; the branch's newest when null."""
+    entry_script: str | None
+    """Path of the training script to start: absolute, such as /app/src/train.py, or inside the repository. Wins over
+    entry_module."""
+    entry_module: ModuleName | None
+    """Python module to start in place of the family's own, as by python -m."""
+    token: SecretRef | None
+    """Where the token of a private repository is found. The manifest refers to it; its value is never written."""
+    update_adapter: bool
+    """true tells the image's start script to update its adapter package from git."""
+    use_default: bool
+    """Accepted because the published scripts set it; nothing reads it."""
+
+
+class Launch(Model):
+    """The top level of the configuration. `recipes` and `cluster` are typed by the family and the backend."""
+
+    recipes: Any
+    """The recipe: a path under recipes/ without .yaml, or a YAML file. Its keys are recipes.<key>."""
+    cluster: Any
+    """Where the job runs: local, k8s, slurm or sm_jobs. Its keys are cluster.<key>."""
+    cluster_type: Literal["local", "k8s", "slurm", "sm_jobs"] | None
+    """The same choice as cluster, for scripts that set it; the two must agree."""
+    instance_type: str
+    """What each node is, with or without ml. It gives accelerators, EFA devices and the batch arithmetic. Not used on
+    cluster=local."""
+    container: str | None
+    """Image of the job. null takes the recipe's own, where it has one."""
+    base_results_dir: Annotated[str, Field(min_length=1)]
+    """Folder that receives one bundle for each job, <job name>/; relative to the current folder."""
+    dry_run: bool
+    """true writes the bundle and stops. Where tracking is on, it opens the MLflow run too."""
+    server_dry_run: bool
+    """true asks the cluster whether it would take the job, object by object, and otherwise does as dry_run=true."""
+    wait: bool
+    """true follows the job to its end once it is submitted. A job on this machine is followed in any case."""
+    debug: bool
+    """debug=true on the command line shows the traceback behind a Problem."""
+    env_vars: dict[str, str | int | float | bool | SecretRef | None] | None
+    """Environment of every worker; yours win over the launcher's. null leaves a variable out; a secret is
+    {secretKeyRef: {name, key}} or {env: NAME}."""
+    git: Git
+    """Training code other than the image's own."""
+    training_cfg: CustomTraining | None
+    """A script of your own. Overrides of it set recipes.training_cfg, which is its place in a file."""
+    training_config: str | None
+    """Filled with the chosen recipe's path; the published launcher's scripts read it."""

@@ -1,0 +1,176 @@
+"""Type a tree with a pydantic model and say every fault as a Problem."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from launcher.common.problems import Problem
+from launcher.common.secret_names import is_secret
+from launcher.common.suggestions import did_you_mean
+from launcher.model.config_tree import is_index
+
+_ALLOWED = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
+
+def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, tuple[Problem, ...]]:
+    """Return the typed value of `tree`, or a stand-in without its faulty parts, and every fault.
+
+    Args:
+        model: The model to type with.
+        tree: Resolved configuration.
+        prefix: Dotted path of `tree`, put before each fault's own path; may be empty.
+
+    Returns:
+        The model and no Problem; or an unvalidated stand-in (absent where faulty) and the Problems.
+    """
+    try:
+        return model.model_validate(tree), ()
+    except ValidationError as error:
+        details = _one_per_value(error.errors(include_url=False))
+        return _stand_in(model, tree), tuple(_problem(model, detail, prefix) for detail in details)
+
+
+def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """Leave one error for a value that matches no member of a union; it allows what any of them does.
+
+    If the faults are inside the value, those are left alone.
+    """
+    seen: dict[tuple[Any, ...], list[ErrorDetails]] = {}
+    for error in errors:
+        last = error["loc"][-1:] if error["type"] == "extra_forbidden" else ()  # a key, whatever it looks like
+        loc = (*(part for part in error["loc"][: len(error["loc"]) - len(last)] if not _is_union_tag(part)), *last)
+        seen.setdefault(loc, []).append({**error, "loc": loc})
+    inside = {loc[:n] for loc in seen for n in range(1, len(loc))}
+    for loc, (first, *others) in seen.items():
+        if loc in inside:  # a union: the value is a mapping, which another member of it takes
+            continue
+        literal = next((error for error in others if error["type"] == "literal_error"), None)
+        if literal:
+            allowed = f"{_allowed(first)} or {literal['ctx']['expected']}"
+            literal = {**literal, "msg": f"should be {allowed}", "ctx": {"expected": allowed}}
+        yield literal or first
+
+
+def _is_union_tag(part: int | str) -> bool:
+    return isinstance(part, str) and (part in ("str", "int", "float", "bool") or "[" in part or part == "SecretRef")
+
+
+def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Problem:
+    path = ".".join(filter(None, (prefix, *map(str, error["loc"]))))
+    if error["type"] == "extra_forbidden":
+        known = _fields_at(model, error["loc"][:-1])
+        return Problem(
+            "E101",
+            path,
+            "unknown key",
+            remedy=did_you_mean(str(error["loc"][-1]), known),
+            allowed=", ".join(known[:12]) + (", …" if len(known) > 12 else ""),
+        )
+    if error["type"] == "missing":
+        return Problem("E103", path, "is missing", remedy=f"add {path}=…")
+    if is_secret(path):
+        return Problem(
+            "E601",
+            path,
+            "a secret is named, never written: its value would end up in files and logs",
+            allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
+            remedy=f'"{path}={{secretKeyRef:{{name:my-secret,key:token}}}}"',
+        )
+    is_number_for_text = error["type"] == "string_type" and isinstance(error["input"], int | float)
+    remedy = f"\"{path}='{error['input']}'\"" if is_number_for_text else None
+    if error["type"] == "literal_error" and isinstance(error["input"], str):
+        remedy = did_you_mean(error["input"], re.findall(r"'([^']+)'", error["ctx"]["expected"]))
+    return Problem("E102", path, _message(error), value=error["input"], allowed=_allowed(error), remedy=remedy)
+
+
+def _message(error: ErrorDetails) -> str:
+    if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "should be a mapping"
+    message = error["msg"].removeprefix("Value error, ").replace(" after validation", "")
+    return message.replace("Input should", "should").replace("List should", "should")
+
+
+def _allowed(error: ErrorDetails) -> str | None:
+    return _ALLOWED.get(error["type"]) or (error.get("ctx") or {}).get("expected")
+
+
+def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    current: type[BaseModel] | None = model
+    for part in loc:
+        if current is None:
+            return []
+        if isinstance(part, str) and not is_index(part):
+            current = submodel(current, part)
+    return field_names(current) if current else []
+
+
+def field_names(model: type[BaseModel]) -> list[str]:
+    """Return the keys of `model` as a recipe spells them."""
+    return sorted(info.alias or name for name, info in model.model_fields.items())
+
+
+def is_field(model: type[BaseModel], path: str) -> bool:
+    """Tell whether a dotted path names a key of `model`."""
+    parent, _, name = path.rpartition(".")
+    return name in _fields_at(model, tuple(parent.split(".") if parent else ()))
+
+
+def submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """Return the model of the values under `key`, through Optional and list, or None."""
+    for name, info in model.model_fields.items():
+        if key == (info.alias or name):
+            return _model_in(info.annotation)
+    return None
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) is dict:
+        return None
+    for argument in getattr(annotation, "__args__", ()):
+        if found := _model_in(argument):
+            return found
+    return None
+
+
+def _model_of_values(annotation: Any) -> type[BaseModel] | None:
+    """Return the model of a mapping's values, through Optional, or None."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) is dict:
+        return _model_in(arguments[1])
+    return next(filter(None, map(_model_of_values, arguments)), None)
+
+
+def _is_list(annotation: Any) -> bool:
+    """Return whether a value of this type is a list, through Optional."""
+    return get_origin(annotation) is list or any(map(_is_list, get_args(annotation)))
+
+
+def _stand_in(model: type[BaseModel], tree: Any) -> Any:
+    """Build `model` from `tree` without validating; rules that need a faulty key are left out anyway."""
+    values = {}
+    for name, info in model.model_fields.items():
+        value = tree.get(info.alias or name) if isinstance(tree, Mapping) else None
+        inner, held = _model_in(info.annotation), _model_of_values(info.annotation)
+        if held and isinstance(value, Mapping):
+            value = {key: _stand_in(held, item) for key, item in value.items()}
+        elif inner and _is_list(info.annotation):
+            value = [_stand_in(inner, item) for item in value] if isinstance(value, list) else []
+        elif inner and (value is not None or type(None) not in get_args(info.annotation)):
+            value = _stand_in(inner, value)
+        values[name] = value
+    return model.model_construct(**values)

@@ -1,0 +1,291 @@
+"""Composition to a typed recipe, or every fault in it."""
+
+import dataclasses
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from launcher import families
+from launcher.common.problems import Notice, Problem, ProblemsFound
+from launcher.common.suggestions import did_you_mean
+from launcher.config import interpolation
+from launcher.config.hydra_compose import GROUPS
+from launcher.model import instance_specs
+from launcher.model.backend_registry import SPELLINGS, backends, settings_model
+from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
+from launcher.model.composition import Composition
+from launcher.model.config_tree import (
+    AUTO,
+    ScaleTree,
+    get,
+    leaves,
+    prefixes,
+    scale_trees,
+    size_of,
+    static_tree,
+    steps,
+    too_many_sizes,
+    without,
+)
+from launcher.model.recipe import Launch, RecipeBase, UnevenBatch
+from launcher.model.size_plan import ARGS, BOUND, NEEDS
+from launcher.model.validation import field_names, is_field, type_problems
+from launcher.planning import size_planner
+from launcher.rules import SIZES, related, rules_for
+
+_MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
+"""Remedies of keys that were to choose a file."""
+_NO_TEXT = re.compile(r"true|false|null|[-+.\de]{1,8}", re.I)
+"""A value that is no secret, whatever its name."""
+_OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
+
+
+def check(composition: Composition) -> CheckedRecipe:
+    """Type a composition and put it through every rule.
+
+    Raises:
+        ProblemsFound: Every fault found, each with its origin.
+    """
+    checked, problems = examine(composition)
+    if problems:
+        raise ProblemsFound(with_origin(composition, problems))
+    return checked
+
+
+def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
+    """Type a composition and put it through every rule; return what it is, as far as it can be told, and its faults.
+
+    The faults are without their origins, which cost more than all rules together.
+    """
+    checked, problems = _type(composition)
+    if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
+        return None, misspelt  # whatever else is wrong is wrong with a job that was not meant
+    faulty = frozenset(problem.path for problem in problems)
+    for rule in rules_for(composition.backend):
+        if checked and rule.applies(composition.backend, faulty):
+            problems += rule.problems(checked, is_faulty=bool(faulty))
+    return checked, problems
+
+
+def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
+    tree = composition.tree
+    recipe_tree = tree["recipes"]
+    launch, problems = type_problems(Launch, tree, "")
+    settings, settings_problems = type_problems(settings_model(composition.backend), tree["cluster"], "cluster")
+    family, family_problems = _family(recipe_tree)
+    found = [*problems, *settings_problems, *family_problems]
+    if family is None:
+        return None, found
+    recipe, recipe_problems = _type_recipe(family, recipe_tree)
+    found += recipe_problems
+    if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
+        recipe = recipe.model_copy(update={"instance_specs": None})
+    is_here = composition.backend == "local"
+    instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
+    checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), ())
+    faulty = any(related(need, problem.path) for need in SIZES for problem in found)
+    if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
+        return checked, [*found, problem]
+    if recipe.scale_config == AUTO:
+        return _plan_sizes(family, checked, found)
+    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
+    found += [p for p in scale_problems if p.path not in {f.path for f in found}]
+    return dataclasses.replace(checked, scales=scales, notices=notices), found
+
+
+def _plan_sizes(
+    family: type[RecipeBase], checked: CheckedRecipe, found: list[Problem]
+) -> tuple[CheckedRecipe, list[Problem]]:
+    """Plan the sizes and type the recipe at each; none while what they are derived from is faulty."""
+    if any(related(need, problem.path) for need in NEEDS for problem in found):
+        return checked, found
+    recipe, composition = checked.recipe, checked.composition
+    given = size_planner.given(composition)
+    plan = size_planner.plan(recipe, checked.devices, given, is_elastic=checked.is_elastic)
+    entries = size_planner.corrected(plan, composition.corrections if checked.is_elastic else {})
+    tree = {**composition.tree["recipes"], "scale_config": entries}
+    explicit = {path: text for path, text in composition.decided.items() if path != BOUND}
+    trees, notices = scale_trees(tree, explicit)
+    is_plain = not any("uneven_batch" in path for path in explicit)
+    known = {
+        entry.key: _at_size(recipe, entry)
+        for entry in trees
+        if is_plain and entries[entry.key] is plan.entries[entry.key]
+    }
+    scales, problems = _typed_scales(family, trees, entries, known)
+    if not checked.is_elastic:
+        static = [dataclasses.replace(scale, path="recipes") for scale in scales]
+        scales = tuple(static) or (_static(family, recipe, tree),)
+    checked = dataclasses.replace(
+        checked, scales=scales, notices=(*size_planner.notices(plan), *notices), size_plan=plan
+    )
+    return checked, [*found, *problems]
+
+
+def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Problem]]:
+    known = families.names()
+    if "run" not in recipe:
+        remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
+        return None, [Problem("E103", "recipes.run", "is missing: a recipe says what trains it", remedy=remedy)]
+    if not isinstance(get(recipe, "run"), Mapping):
+        return None, [Problem("E102", "recipes.run", "should be a mapping", value=get(recipe, "run"))]
+    name = get(recipe, "run.model_type")
+    if name in known:
+        return importlib.import_module(f"launcher.families.{name}").Recipe, []
+    return None, [
+        Problem(
+            "E104",
+            "recipes.run.model_type",
+            "no such recipe family",
+            value=name,
+            allowed=", ".join(known),
+            remedy=did_you_mean(str(name), known),
+        )
+    ]
+
+
+def _scales(
+    family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], explicit: Mapping[str, str], *, faulty: bool
+) -> tuple[tuple[SizedRecipe, ...], list[Problem], tuple[Notice, ...]]:
+    """Type the recipe at every size. The sizes of a static job are one: its own.
+
+    Args:
+        family: The recipe's model.
+        recipe: The typed base recipe.
+        tree: The same, as composed.
+        explicit: What set each leaf that the user's overrides set.
+        faulty: Whether a key that says which sizes there are has a fault.
+    """
+    trees, notices = scale_trees(tree, explicit)
+    policy = recipe.elastic_policy
+    is_elastic = policy is not None and policy.is_elastic is True
+    scales, problems = _typed_scales(family, trees, get(tree, "scale_config"), {})
+    if not is_elastic:
+        return (_static(family, recipe, tree),), problems, ()
+    if not trees and policy.replica_increment_step and not faulty:
+        return tuple(_static(family, recipe, tree, nodes) for nodes in steps(policy)), problems, ()
+    return scales, problems, notices
+
+
+def _at_size(recipe: Any, entry: ScaleTree) -> Any:
+    """Return the typed base recipe with what a planned size sets; nothing of it can be faulty, nor need be typed."""
+    args = dict(get(entry.own, ARGS) or {})
+    if "uneven_batch" in args:
+        args["uneven_batch"] = UnevenBatch.model_construct(**args["uneven_batch"])
+    training = recipe.training_config
+    training = training.model_copy(update={"training_args": training.training_args.model_copy(update=args)})
+    trainer = recipe.trainer.model_copy(update={"num_nodes": size_of(entry.key)})
+    return recipe.model_copy(update={"training_config": training, "trainer": trainer, "scale_config": None})
+
+
+def _typed_scales(
+    family: type[RecipeBase], trees: tuple[ScaleTree, ...], entries: Any, typed_already: Mapping[str, Any]
+) -> tuple[tuple[SizedRecipe, ...], list[Problem]]:
+    scales, problems = [], []
+    for entry in trees:
+        known = typed_already.get(entry.key)
+        typed, faults = (known, ()) if known else _type_recipe(family, entry.tree)
+        own_faults = _faults_of_scale(entry, faults)
+        problems += own_faults
+        path = f"recipes.scale_config.{entry.key}"
+        is_faulty = bool(own_faults) or not isinstance(entries[entry.key], Mapping)
+        scales.append(SizedRecipe(size_of(entry.key), path, entry.own, entry.tree, typed, is_faulty=is_faulty))
+    return tuple(scales), problems
+
+
+def _static(family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], nodes: int | None = None) -> SizedRecipe:
+    nodes = nodes or (recipe.trainer.num_nodes if isinstance(recipe.trainer.num_nodes, int) else 1)
+    own = static_tree(tree, nodes)
+    return SizedRecipe(nodes, "recipes", {}, own, _type_recipe(family, own)[0])
+
+
+def _faults_of_scale(entry: ScaleTree, faults: tuple[Problem, ...]) -> list[Problem]:
+    """Return the faults that the entry itself made, under the entry's own path."""
+    own = [path for path, _ in leaves(entry.own)] if faults else []
+    return [
+        dataclasses.replace(fault, path=f"recipes.scale_config.{entry.key}.{fault.path.removeprefix('recipes.')}")
+        for fault in faults
+        if any(related(leaf, fault.path.removeprefix("recipes.")) for leaf in own)
+    ]
+
+
+def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Any, tuple[Problem, ...]]:
+    """Type a recipe without the keys it declares in `extra_keys`: those go to the container unchecked."""
+    extra = tree.get("extra_keys")
+    if isinstance(extra, list):
+        for path in (str(path) for path in extra if not is_field(family, str(path))):
+            tree = without(tree, path)
+    return type_problems(family, tree, "recipes")
+
+
+def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
+    """Return faults with where each faulty value came from, and where a key that is not here belongs.
+
+    A value that only refers to a faulty one is left out: the fault is there.
+    """
+    faulty = {tuple(problem.path.split(".")) for problem in problems}
+    own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
+    located = [p if p.where else dataclasses.replace(p, where=_origin(composition, p)) for p in own]
+    if any(p.code == "E101" for p in located):
+        located = _with_places(composition, located)
+    return tuple(located)
+
+
+def _origin(composition: Composition, problem: Problem) -> str | None:
+    """Return what set a faulty value; without an unknown key's text, since its name may be a secret's, misspelt."""
+    origin = composition.origin(problem.path)
+    if problem.code != "E101" or origin not in composition.explicit.values():
+        return origin
+    key, _, text = origin.partition("=")
+    return origin if _NO_TEXT.fullmatch(text) else f"{key}=…"
+
+
+def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:
+    places = composition.sources.settings(path)
+    written = places[-1].value if places else None
+    is_reference = isinstance(written, str) and "${" in written
+    return is_reference and not faulty.isdisjoint(interpolation.targets(written, tuple(path.split("."))))
+
+
+def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
+    """Say of each unknown key where its name is known, else how all those of the recipe are declared."""
+    known: dict[str, dict[str, None]] = {}
+    for path, _ in leaves(composition.tree):
+        if "scale_config" not in path:
+            for prefix in prefixes(path):
+                known.setdefault(prefix.rpartition(".")[2], {})[prefix] = None
+    placed = [_with_place(composition, known, p) if p.code == "E101" else p for p in problems]
+    unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
+    declared = get(composition.tree, "recipes.extra_keys")
+    keys = [*(declared if isinstance(declared, list) else ()), *(_OF_SIZE.sub("", p.path, count=1) for p in unread)]
+    remedy = f"recipes.extra_keys=[{','.join(dict.fromkeys(map(str, keys)))}] if your training code reads "
+    remedy += "it" if len(unread) == 1 else "them"
+    return [dataclasses.replace(p, remedy=remedy) if p in unread else p for p in placed]
+
+
+def _clusters_with(path: str) -> list[str]:
+    """Return the clusters whose settings have a key."""
+    section, _, key = path.partition(".")
+    clusters = backends() if section == "cluster" else ()
+    found = [SPELLINGS.get(name, name) for name in clusters if is_field(settings_model(name), key)]
+    # A setting beside a cluster's name is not needed where the name alone has the key too.
+    return [each for each in found if each in clusters or each.partition(" ")[0] not in found]
+
+
+def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
+    """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
+    name, unknown = problem.path.rpartition(".")[2], problem.path
+    if others := _clusters_with(unknown):
+        return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
+    places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
+    if not places and name == unknown and name in field_names(RecipeBase):
+        places = [f"recipes.{name}"]
+    if not places:
+        return problem
+    inside = [leaf for leaf, _ in leaves(get(composition.tree, unknown), unknown)]
+    whole = inside[0] if len(inside) == 1 else unknown  # trainer.num_nodes=2 makes the key trainer
+    rest = whole.removeprefix(unknown)
+    remedy = f"did you mean {' or '.join(f'{place}{rest}' for place in places[:3])}?"
+    return dataclasses.replace(problem, path=whole, remedy=remedy)

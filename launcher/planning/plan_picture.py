@@ -1,0 +1,111 @@
+"""A plan as a picture: samples per rank, idle time and learning rate over nodes.
+
+matplotlib is imported when one is drawn.
+Colours are from the palette of Okabe and Ito, which colour-blind people tell apart; shapes differ too.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.common import pictures
+from launcher.model.job_spec import JobSpec
+from launcher.planning import plan_report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_WIDTH, _HEIGHT, _DPI = 9.0, 6.2, 150
+"""Inches and dots per inch."""
+_EVEN, _UNEVEN, _QUIET = "#0072B2", "#E69F00", pictures.QUIET
+_SHARES, _RATE = plan_report.COLUMNS[2], plan_report.COLUMNS[4]
+_MOST_TICKS = 24
+"""Sizes that each get a label on the axis."""
+_DOT = 5.0
+
+
+def draw(job: JobSpec, path: Path) -> None:
+    """Draw a job's plan to a file whose suffix names the format. The same plan gives the same bytes.
+
+    Raises:
+        ProblemsFound: It cannot be drawn there, as `pictures.save` says.
+    """
+    pictures.save(path, "plan", lambda: _figure(job))
+
+
+def _figure(job: JobSpec) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DPI, facecolor="white", layout="constrained")
+    rates = [point.learning_rate for point in job.scales if point.learning_rate is not None]
+    heights = (3, 2, 1) if rates else (3, 2)
+    share, idle, *rest = every = figure.subplots(len(heights), sharex=True, height_ratios=heights)
+    figure.suptitle(f"{job.name}   {plan_report.kind(job)}", x=0.01, ha="left", fontsize=10)
+    nodes = [point.nodes for point in job.scales]
+    _draw_shares(share, job, nodes)
+    _draw_idle(idle, job, nodes)
+    for rate in rest:
+        _draw_rates(rate, job)
+    every[-1].set_xlabel("nodes")
+    _ticks(every[-1], nodes)
+    for axes in every:
+        axes.axvline(job.initial_nodes, color=_QUIET, linewidth=0.8, linestyle=":", zorder=0)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#eaecef", linewidth=0.8)
+        axes.set_axisbelow(True)
+    return figure
+
+
+def _draw_shares(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
+    """Draw the largest share of each size against what equal shares would be."""
+    equal = [point.samples_per_step / point.data_parallel_size for point in job.scales]
+    label = "equal shares: samples ÷ ranks"
+    axes.plot(nodes, equal, color=_QUIET, linewidth=1.0, linestyle="--", label=label, zorder=1)
+    axes.plot([], [], color=_QUIET, linewidth=0.8, linestyle=":", label=f"starts on {job.initial_nodes}")
+    for is_even, colour, marker, label in (
+        (True, _EVEN, "o", "even"),
+        (False, _UNEVEN, "s", "uneven: the larger share"),
+    ):
+        points = [point for point in job.scales if point.split.is_even is is_even]
+        if points:
+            xs, ys = [point.nodes for point in points], [point.split.large for point in points]
+            axes.plot(xs, ys, marker, color=colour, markersize=_size(job), label=label, zorder=2 + is_even)
+    axes.set_ylabel(_SHARES)
+    if len(nodes) > 1 and max(equal) > 8 * min(equal):
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter("{x:g}")
+    axes.legend(frameon=False)
+
+
+def _draw_idle(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
+    """Draw which part of all ranks' time is spent waiting; hollow where a smaller size is as fast."""
+    is_useful = [other is None for other in plan_report.as_fast_as(job)]
+    values = [100 * plan_report.point_idle(point) for point in job.scales]
+    axes.vlines(nodes, 0, values, color="#c8cdd2", linewidth=1.0)
+    for is_shown, face, label in ((True, _EVEN, "faster than every smaller size"), (False, "white", "no faster")):
+        chosen = [(x, y) for x, y, useful in zip(nodes, values, is_useful, strict=True) if useful is is_shown]
+        if chosen:
+            xs, ys = zip(*chosen, strict=True)
+            style = {"markerfacecolor": face, "markeredgecolor": _EVEN, "markersize": _size(job)}
+            axes.plot(xs, ys, "o", label=label, zorder=2 + is_shown, **style)
+    axes.set_ylabel(f"{plan_report.IDLE} (%)")
+    axes.set_ylim(-0.05 * (top := max(25, 1.3 * max(values))), top)
+    axes.legend(frameon=False, loc="upper left")
+
+
+def _draw_rates(axes: "Axes", job: JobSpec) -> None:
+    points = [point for point in job.scales if point.learning_rate is not None]
+    marker = "o" if len(points) <= _MOST_TICKS else None
+    nodes, rates = [point.nodes for point in points], [point.learning_rate for point in points]
+    axes.plot(nodes, rates, marker=marker, color=_EVEN, markersize=4, linewidth=1.0)
+    axes.set_ylabel(_RATE)
+    axes.set_ylim(0, 1.35 * max(rates))
+
+
+def _size(job: JobSpec) -> float:
+    """Return a dot's diameter in points: smaller where there are many sizes."""
+    return _DOT if len(job.scales) <= 4 * _MOST_TICKS else 1.5
+
+
+def _ticks(axes: "Axes", nodes: list[int]) -> None:
+    if len(nodes) <= _MOST_TICKS:
+        axes.set_xticks(nodes, [str(n) for n in nodes])

@@ -1,0 +1,209 @@
+"""The plan, for people and for programs."""
+
+from typing import Any
+
+from launcher.model import batch
+from launcher.model.job_spec import JobSpec, ScalePoint
+
+COLUMNS = ("nodes", "ranks", "samples per rank", "micro x accum", "learning rate")
+"""Headings of the plan's columns, wherever it is shown. `micro x accum`: samples per forward pass of a rank, and the
+forward passes accumulated for one optimizer step."""
+IDLE, SPEEDUP = "idle", "speedup"
+"""Further columns: the part of all ranks' time spent waiting, and the speed relative to the smallest size's."""
+REMARKS = "remarks"
+START_MARK = "*"
+_NUMBERS = ("nodes", "ranks", IDLE, SPEEDUP)
+"""Columns that are aligned to the right."""
+_MOST_BARS = 40
+_LEAST_BAR = 10
+"""Columns a bar has on the narrowest terminal."""
+
+
+def row(point: ScalePoint) -> tuple[str, ...]:
+    """Return one size of the plan, a text for each of COLUMNS."""
+    return (
+        str(point.nodes),
+        str(point.ranks),
+        samples_per_rank(point),
+        f"{point.micro_batch_size} x {point.grad_accumulation}",
+        "none" if point.learning_rate is None else f"{point.learning_rate:g}",
+    )
+
+
+def table(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the headings of the plan and a row for each size, with a last column for remarks if there are any.
+
+    The size that the job starts with has START_MARK. A step takes as long as the largest share of its samples.
+
+    Args:
+        job: The planned job.
+        in_full: Whether to add how long the ranks of a size idle, and its speedup over the smallest size.
+    """
+    first, remarks = job.scales[0], _remarks(job)
+    slowest = first.split.large / first.samples_per_step
+    rows = []
+    for point, remark in zip(job.scales, remarks, strict=True):
+        speedup = slowest * point.samples_per_step / point.split.large
+        further = (f"{100 * point_idle(point):.1f} %", f"{speedup:.2f}") if in_full else ()
+        rows.append((_nodes(job, point), *row(point)[1:], *further, *([remark] if any(remarks) else [])))
+    return (*COLUMNS, *((IDLE, SPEEDUP) if in_full else ()), *([REMARKS] if any(remarks) else [])), rows
+
+
+def aligned(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return `table` with the cells of its numbers padded, so that they align to the right."""
+    head, rows = table(job, in_full=in_full)
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    padded = [
+        tuple(cell.rjust(widths[i]) if head[i] in _NUMBERS else cell for i, cell in enumerate(cells))
+        for cells in (head, *rows)
+    ]
+    return padded[0], padded[1:]
+
+
+def summary(job: JobSpec) -> str:
+    """Return the batch of a job and the size it starts with, in a line."""
+    samples, nodes = _samples(job), job.initial_nodes
+    batch_words = f"{samples} sample{'' if samples == '1' else 's'} per optimizer step"
+    return f"{batch_words}; {START_MARK} starts on {nodes} node{'s' if nodes > 1 else ''}"
+
+
+def _nodes(job: JobSpec, point: ScalePoint) -> str:
+    return f"{START_MARK} {point.nodes}" if point.nodes == job.initial_nodes else str(point.nodes)
+
+
+def point_balance(point: ScalePoint) -> float:
+    """Return how many times as long a step takes as it would with equal shares."""
+    return batch.balance(point.split, point.data_parallel_size)
+
+
+def point_idle(point: ScalePoint) -> float:
+    """Return the part of all ranks' time, 0 to 1, that is spent waiting for the largest share."""
+    return batch.idle_fraction(point.split, point.data_parallel_size)
+
+
+def as_fast_as(job: JobSpec) -> list[int | None]:
+    """Return for each size the nodes of the smallest one that is as fast, None where none is."""
+    shares = [point.split.large / point.samples_per_step for point in job.scales]
+    return [None if i is None else job.scales[i].nodes for i in batch.no_faster_than(shares)]
+
+
+def _remarks(job: JobSpec) -> list[str]:
+    """Return a remark on each size: whether its shares are uneven, and which smaller size is as fast."""
+    remarks = []
+    for point, other in zip(job.scales, as_fast_as(job), strict=True):
+        parts = [] if point.split.is_even else ["uneven"]
+        remarks.append(", ".join(parts if other is None else [*parts, f"no faster than {other}"]))
+    return remarks
+
+
+def chart(job: JobSpec, width: int = 80) -> list[str]:
+    """Return bars of each size's largest share, its idle part hatched, for a terminal of `width` columns.
+
+    Where there are many sizes, the first and last of them are shown.
+    """
+    points = list(job.scales)
+    gap = len(points) > _MOST_BARS
+    shown = [*points[: _MOST_BARS // 2], *points[-_MOST_BARS // 2 :]] if gap else points
+    largest = max(point.split.large for point in shown)
+    labels = [_nodes(job, point) for point in shown]
+    values = [str(point.split.large) for point in shown]
+    pad = max(len("nodes"), *map(len, labels))
+    room = max(_LEAST_BAR, width - pad - max(map(len, values)) - 5)
+    lines = [f" {'nodes'.rjust(pad)}  samples per rank, the larger share; hatched: idle"]
+    for point, label, value in zip(shown, labels, values, strict=True):
+        bar = max(1, round(room * point.split.large / largest))
+        busy = max(1, round(bar / point_balance(point)))
+        lines.append(f" {label.rjust(pad)}  {'█' * busy}{'░' * (bar - busy)} {value}")
+    if gap:
+        lines.insert(1 + _MOST_BARS // 2, f" {'…'.rjust(pad)}")
+    return lines
+
+
+def _samples(job: JobSpec) -> str:
+    counts = sorted({point.samples_per_step for point in job.scales})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def samples_per_rank(point: ScalePoint) -> str:
+    """Return how the samples fall on the ranks, as `16` or `5 on 16, 6 on 8`."""
+    split = point.split
+    if split.is_even:
+        return str(split.large)
+    return f"{split.small} on {split.num_small}, {split.large} on {point.data_parallel_size - split.num_small}"
+
+
+def kind(job: JobSpec) -> str:
+    """Return what the job is and how far it scales, in a few words."""
+    what = {
+        "local": "local processes",
+        "contract": "SageMaker training job on this machine",
+        "k8s": "HyperPodPyTorchJob",
+        "sm_jobs": "SageMaker training job",
+    }.get(job.backend, job.backend)
+    if getattr(job.settings, "use_hyperpod_pytorch_job", None) is False:
+        what = "Kubeflow PyTorchJob"
+    where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""
+    first, last = job.scales[0].nodes, job.scales[-1].nodes
+    size = f"{first} to {last} nodes" if last > first else f"{first} node{'s' if first > 1 else ''}"
+    return f"{what}{where}, {size}"
+
+
+def plan_json(job: JobSpec) -> dict[str, Any]:
+    """Return the plan as plain data. Times in seconds, batch sizes in samples."""
+    elastic = job.elastic
+    return {
+        "job_name": job.name,
+        "backend": job.backend,
+        "recipe": job.recipe,
+        "model_type": job.model_type,
+        "nproc_per_node": job.nproc_per_node,
+        "initial_nodes": job.initial_nodes,
+        "instance_type": job.resources.instance_type,
+        "elastic": elastic
+        and {
+            "min_nodes": elastic.min_nodes,
+            "max_nodes": elastic.max_nodes,
+            "replica_values": [point.nodes for point in job.scales],
+            "replica_increment_step": elastic.replica_increment_step,
+            "use_graceful_shutdown": elastic.use_graceful_shutdown,
+            "scaling_timeout_s": elastic.scaling_timeout_s,
+            "graceful_shutdown_timeout_s": elastic.graceful_shutdown_timeout_s,
+            "faulty_timeout_s": elastic.faulty_timeout_s,
+            "scale_up_snooze_s": elastic.scale_up_snooze_s,
+        },
+        "scales": [_scale_json(point, other) for point, other in zip(job.scales, as_fast_as(job), strict=True)],
+        "notices": [{"code": notice.code, "message": notice.message} for notice in job.notices],
+    }
+
+
+def _scale_json(point: ScalePoint, as_fast: int | None) -> dict[str, Any]:
+    split = point.split
+    return {
+        "nodes": point.nodes,
+        "ranks": point.ranks,
+        "data_parallel_size": point.data_parallel_size,
+        "samples_per_step": point.samples_per_step,
+        "samples_per_rank": {
+            "small": split.small,
+            "large": split.large,
+            "num_small": 0 if split.is_even else split.num_small,
+        },
+        "micro_batch_size": point.micro_batch_size,
+        "grad_accumulation": point.grad_accumulation,
+        "learning_rate": point.learning_rate,
+        "balance": round(point_balance(point), 4),
+        "idle_fraction": round(point_idle(point), 4),
+        "as_fast_as_nodes": as_fast,
+    }
+
+
+def plan_markdown(job: JobSpec) -> str:
+    """Return the plan as a Markdown page."""
+    head, rows = table(job, in_full=True)
+    lines = [f"# {job.name}", "", f"{kind(job)}. Recipe `{job.recipe}`.", ""]
+    lines += [f"| {' | '.join(head)} |", "|" + " ---: |" * len(head)]
+    lines += [f"| {' | '.join(cells)} |" for cells in rows]
+    lines += ["", f"{summary(job)}."]
+    if job.notices:
+        lines += ["", *(f"- {notice.code} {notice.message}" for notice in job.notices)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,26 @@
+"""Names that a recipe gives its job."""
+
+import re
+from collections.abc import Callable, Iterator
+
+from launcher.common.problems import Problem
+from launcher.common.syntax import DNS_LABEL
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.rules import rule
+
+_OBJECT_NAMES = "Kubernetes, Object Names and IDs"
+
+
+@rule("E301", "recipes.run.name", source=_OBJECT_NAMES)
+def run_name_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """The job's name starts with run.name, and names pods and label values too."""
+    name = checked.recipe.run.name
+    if not DNS_LABEL.fullmatch(name):
+        mended = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63] or "my-run"
+        yield problem(
+            "recipes.run.name",
+            "is no DNS label",
+            value=name,
+            remedy=f"recipes.run.name={mended}",
+            allowed="1 to 63 lower-case letters, digits and -, starting and ending with a letter or digit",
+        )

@@ -1,0 +1,84 @@
+"""Values of the user's own files that others replace: an inherited scale_config, or defaults after `_self_`."""
+
+from collections.abc import Collection, Iterator
+
+from launcher.common.problems import Notice
+from launcher.common.text_table import clipped, value_text
+from launcher.config import provenance
+from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
+from launcher.model.composition import Composition
+from launcher.model.config_tree import ABSENT, SCALES, is_base, leaves, lookup
+from launcher.model.size_plan import BOUND, spans
+
+_MOST_NAMES = 4
+"""Keys that a notice names."""
+_MOST_VALUE = 60
+"""Characters of a value that a notice repeats."""
+
+
+def notices(checked: CheckedRecipe) -> Iterator[Notice]:
+    """Yield a notice for each user's file that loses to its defaults, and each value that a size replaces."""
+    yield from _below_defaults(checked.composition)
+    yield from _below_sizes(checked)
+
+
+def _below_defaults(composition: Composition) -> Iterator[Notice]:
+    """Yield a notice for each file whose values lose to its own defaults, since its `_self_` stands before them."""
+    for layer in sorted(composition.sources.own_layers):
+        if not (above := composition.sources.above(layer)):
+            continue
+        paths = provenance.leaf_origins([composition.sources.place(layer)])
+        if losing := [path for path in paths if _loses(composition, path, layer, above)]:
+            names = ", ".join(path.rpartition(".")[2] for path in losing[:_MOST_NAMES])
+            more = f" and {len(losing) - _MOST_NAMES} more" if len(losing) > _MOST_NAMES else ""
+            file, _ = composition.sources.place(layer)
+            what = f"{names}{more} of {file} lose to its defaults, which stand after _self_"
+            yield Notice("N168", f"{what}: move _self_ to their end, or leave it out")
+
+
+def _loses(composition: Composition, path: str, layer: int, above: Collection[int]) -> bool:
+    """Return whether one of the layers above sets another value at a path."""
+    values = dict(composition.sources.layers(path))
+    return layer in values and any(number in above and value != values[layer] for number, value in values.items())
+
+
+def _below_sizes(checked: CheckedRecipe) -> Iterator[Notice]:
+    composition = checked.composition
+    if not checked.is_elastic or not composition.sources.own_layers:
+        return
+    for path, scales in _differing(checked).items():
+        written = _last_layer(composition, f"recipes.{path}")
+        sizes = [scale.nodes for scale in scales if _is_inherited(composition, path, scale, written)]
+        if written in composition.sources.own_layers and sizes:
+            yield _notice(composition, path, sizes)
+
+
+def _differing(checked: CheckedRecipe) -> dict[str, list[SizedRecipe]]:
+    """Return the sizes that set another value than the base recipe has, by path."""
+    base, found = checked.composition.tree["recipes"], {}
+    bound = BOUND if checked.size_plan else None  # planned passes are at most it, so it has an effect
+    for scale in checked.sizes:
+        for path, value in leaves(scale.own):
+            full = f"recipes.{path}"
+            if is_base(full) and full != bound and lookup(base, path) not in (ABSENT, value):
+                found.setdefault(path, []).append(scale)
+    return found
+
+
+def _last_layer(composition: Composition, path: str) -> int:
+    """Return the number of the last layer of files that sets a path; -1 if none does."""
+    return max((number for number, _ in composition.sources.layers(path)), default=-1)
+
+
+def _is_inherited(composition: Composition, path: str, scale: SizedRecipe, written: int) -> bool:
+    """Return whether a shipped file sets a size's value, or a file below the one that sets the base value."""
+    own = f"{SCALES}.{scale.nodes}.{path}"
+    number = _last_layer(composition, own)
+    return own not in composition.explicit and (number not in composition.sources.own_layers or number < written)
+
+
+def _notice(composition: Composition, path: str, sizes: list[int]) -> Notice:
+    name, value = path.rpartition(".")[2], lookup(composition.tree["recipes"], path)
+    text, place = clipped(value_text(value, path), _MOST_VALUE), composition.origin(f"recipes.{path}")
+    what = f"{name}={text} of {place} has no effect at {spans(sizes)} nodes, where scale_config has other values"
+    return Notice("N167", f"{what}: set it there, or by the override recipes.{path}=… at every size")

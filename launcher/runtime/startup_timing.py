@@ -1,0 +1,77 @@
+"""When this process came into being and how far its start is. Standard library only."""
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from launcher.common import names
+
+_IMPORTED_HERE = time.time()
+_times: dict[str, float] = {}
+os.register_at_fork(after_in_child=_times.clear)  # a forked worker has a start of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of the workers; times in seconds since the epoch.
+
+    Args:
+        attempt: Starts of this job before this one.
+        spawned: The process was created.
+        imported: All imports were done.
+        joined: The process group was up.
+        restored: The checkpoint was loaded.
+        first_step: The first step ended; None where none was done.
+        step: Optimizer steps done before.
+        cursor: Samples consumed before.
+    """
+
+    attempt: int
+    world_size: int
+    nodes: int
+    spawned: float
+    imported: float
+    joined: float
+    restored: float
+    first_step: float | None
+    step: int
+    cursor: int
+
+    def append(self, run_dir: Path) -> None:
+        """Add a line to the run's file of starts."""
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with (run_dir / names.STARTS_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(self)) + "\n")
+
+
+def attempt() -> int:
+    """Return how often the workers of this job were started before."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def reached(name: str) -> None:
+    """Note that the start has come to `name`, `imported` or `joined`, now; the first time counts."""
+    _times.setdefault(name, time.time())
+
+
+def time_of(name: str) -> float:
+    """Return when the start came to `name`."""
+    return _times[name]
+
+
+def spawned() -> float:
+    """Return when this process was created, to a hundredth of a second.
+
+    Where there is no /proc, when this module was imported.
+
+    Source: proc(5), /proc/pid/stat, field 22: start of the process in clock ticks after boot.
+    """
+    stat = Path("/proc/self/stat")
+    if not stat.exists():
+        return _IMPORTED_HERE
+    # The second field, the program's name, is in parentheses and may hold spaces.
+    ticks = int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s

@@ -1,0 +1,137 @@
+"""What is told of checkpoints: a line a rank in a log, and rank 0's records for MLflow."""
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.common import names
+from launcher.runtime.tiers.shards import Key
+
+FORMAT = (
+    "[%(asctime)s] [%(namespace)s] [%(name)s] [%(levelname)s] [%(filename)s:%(lineno)d] [Rank %(rank)s] %(message)s"
+)
+"""Source: amzn-sagemaker-checkpointing 1.1.3, its log's format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A save or a load of all ranks.
+
+    Args:
+        time: Seconds since the epoch.
+        event: `saved`, `loaded`, `failed` or `cleared`.
+        step: Of the checkpoint.
+        tier: Where.
+        num_bytes: Written to the tier or read from it, over all ranks.
+        seconds: Of the slowest rank.
+        blocked_s: How long training stood still, on the slowest rank; None where it did not.
+        detail: What went wrong, or was passed over.
+        save: Number of the save; 0 in records of earlier versions.
+        sent_bytes: Sent between ranks to load it, over all ranks.
+    """
+
+    time: float
+    event: str
+    step: int
+    tier: str
+    num_bytes: int
+    seconds: float
+    blocked_s: float | None = None
+    detail: str = ""
+    save: int = 0
+    sent_bytes: int = 0
+
+
+class _LogFile(logging.FileHandler):
+    """A log that is done without where it cannot be written: the console has the same, and saves go on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
+class Journal:
+    """Tells of checkpoints on the console, in the namespace's log, and in the run's records.
+
+    A pod with the memory tier has a folder for the log, beside the run's.
+
+    A file that cannot be written ends no save: the other ranks would wait for the rest of it.
+
+    Args:
+        namespace: Of the checkpoints.
+        rank: This one.
+        folder: Of the log and the records; None for none.
+    """
+
+    def __init__(self, namespace: str, rank: int, folder: Path | None = None):
+        logger = logging.Logger("launcher.checkpointing")
+        handlers: list[logging.Handler] = [logging.StreamHandler(sys.stdout)]
+        if folder:
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+        for place in (folder, names.CHECKPOINT_LOG if names.CHECKPOINT_LOG.is_dir() else None):
+            if place:
+                handlers.append(_LogFile(place / f"{namespace}_checkpointing.log", delay=True))
+        for handler in handlers:
+            handler.setFormatter(logging.Formatter(FORMAT))
+            logger.addHandler(handler)
+        self._log = logging.LoggerAdapter(logger, {"namespace": namespace, "rank": rank})
+        self.namespace = namespace
+        self._records = folder / names.CHECKPOINTS_FILE if folder and rank == 0 else None
+
+    def did(self, verb: str, step: int, tier: str, num_bytes: int, seconds: float) -> None:
+        """Tell of this rank's part of a save or a load."""
+        rate = num_bytes / seconds / 1e9 if seconds else 0.0
+        size = f"{num_bytes} bytes in {seconds:.3f} s ({rate:.3g} GB/s)"
+        self._log.info("Step %d: %s %s: %s", step, tier, verb, size, stacklevel=2)
+
+    def failed(self, step: int, tier: str, reason: str) -> None:
+        """Tell of what did not work; training goes on."""
+        self._log.error("Step %d: %s failed: %s", step, tier, reason, stacklevel=2)
+
+    def warn(self, step: int, message: str) -> None:
+        """Tell of what the user must know."""
+        self._log.warning("Step %d: %s", step, message, stacklevel=2)
+
+    def record(self, record: Record) -> None:
+        """Write down what all ranks did; rank 0's journal does."""
+        if self._records:
+            try:
+                with self._records.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(record) | {"namespace": self.namespace}) + "\n")
+            except OSError as error:
+                self.warn(record.step, f"{record.event} in {record.tier} is not in the records: {error}")
+
+    def published(self) -> Key:
+        """Return the newest save since the last load, as far as this journal knows; all 0 for none.
+
+        This pointer does not go with a node: it proves that a checkpoint existed.
+        """
+        newest = Key(0, 0)
+        for line in self._lines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line of a killed process
+                newest = _after(json.loads(line), newest, self.namespace)
+        return newest
+
+    def _lines(self) -> list[str]:
+        try:
+            found = self._records and self._records.exists()
+            return self._records.read_text(encoding="utf-8", errors="replace").splitlines() if found else []
+        except OSError as error:
+            self.warn(0, f"which step was published last is not known: {error}")
+            return []
+
+
+def _after(record: Mapping[str, Any], newest: Key, namespace: str) -> Key:
+    if record["namespace"] != namespace or record["event"] == "failed":
+        return newest
+    key = Key(int(record["step"]), int(record.get("save", 0)))
+    return max(newest, key) if record["event"] == "saved" else key

@@ -1,0 +1,85 @@
+"""The recipe's section `checkpointing` as the training program reads it."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.common import names
+
+S3 = "s3://"
+PATIENCE_S = 600
+"""Seconds for which a tier that is unavailable is asked again while a checkpoint is loaded. Our own choice:
+throttling and failovers of storage last minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """How often a tier is saved to, in optimizer steps, and how many checkpoints it keeps."""
+
+    frequency: int
+    retention: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierSettings:
+    """Where checkpoints go.
+
+    Args:
+        namespace: Under which name they are found again.
+        memory: The memory tier; None without one.
+        persistent: The persistent tier; None without one.
+        path: Of the persistent tier: a folder, or `s3://bucket/prefix`.
+        s3_endpoint: Address of another store with S3's interface; None for AWS.
+        replicas: Neighbour nodes that keep a copy of the memory tier.
+        patience_s: Seconds for which an unavailable tier is asked again while a checkpoint is loaded.
+        kms_key: Identifier of the key that objects in S3 are encrypted with; None for the bucket's own way.
+        s3_checksums: Whether requests to S3 have checksums that the store compares.
+    """
+
+    namespace: str
+    memory: Cadence | None
+    persistent: Cadence | None
+    path: str = ""
+    s3_endpoint: str | None = None
+    replicas: int = 1
+    patience_s: float = PATIENCE_S
+    kms_key: str | None = None
+    s3_checksums: bool = True
+
+
+def tier_settings(section: Mapping[str, Any] | None) -> TierSettings | None:
+    """Return the typed settings of a compiled section; None where there is none."""
+    if not section:
+        return None
+    memory, persistent = section["memory"], section["persistent"]
+    return TierSettings(
+        namespace=section["namespace"],
+        memory=Cadence(memory["frequency"], memory["retention"]) if memory else None,
+        persistent=Cadence(persistent["frequency"], persistent["retention"]) if persistent else None,
+        path=persistent["path"] if persistent else "",
+        s3_endpoint=section["s3_endpoint"],
+        replicas=section["replicas"],
+        patience_s=float(os.environ.get(names.ENV_CHECKPOINT_PATIENCE) or section.get("patience_s", PATIENCE_S)),
+        kms_key=section.get("kms_key"),
+        s3_checksums=section.get("s3_checksums", True),
+    )
+
+
+def tier_settings_from_env() -> TierSettings | None:
+    """Return the settings that the launcher has put into the environment of a script; None where it has not."""
+    return tier_settings(json.loads(os.environ.get(names.ENV_CHECKPOINTING) or "null"))
+
+
+def bucket_and_prefix(path: str) -> tuple[str, str]:
+    """Return bucket and key prefix of `s3://bucket/prefix`; the prefix ends in a slash where there is one."""
+    bucket, _, prefix = path.removeprefix(S3).partition("/")
+    prefix = prefix.strip("/")
+    return bucket, f"{prefix}/" if prefix else ""
+
+
+def folder_of(settings: TierSettings) -> Path:
+    """Return the namespace's folder in a persistent tier that is one."""
+    return Path(settings.path) / settings.namespace

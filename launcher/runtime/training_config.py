@@ -1,0 +1,137 @@
+"""The parts of a resolved recipe that the trainer reads, typed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.runtime.shares import Shares, SharesMismatch
+from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Tracking:
+    """Where metrics go. An empty `run_id` means nowhere."""
+
+    uri: str | None
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How the learning rate moves: `kind` is `cosine` or `constant`, after a linear warmup.
+
+    Args:
+        peak: Highest learning rate.
+        kind: Shape after the warmup.
+        warmup_ratio: Part of all samples that the warmup takes, 0 to 1.
+    """
+
+    peak: float
+    kind: str
+    warmup_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the trainer needs to know; every default lives in the recipe.
+
+    Args:
+        model_type: Name of the model, a key of `launcher.runtime.model.MODELS`.
+        model: Arguments of the model's constructor, as the recipe spells them.
+        strategy: `ddp` or `fsdp2`.
+        data_path: Text file, or `builtin:NAME`.
+        data_limit: Most samples to use; None for all.
+        max_len: Tokens per sample.
+        shares: Samples per rank and step.
+        logging_steps: Steps between two printed lines.
+        log_samples: Whether each rank writes down the samples it trains on.
+        min_step_s: Least seconds of a step.
+        save_steps: Steps between two checkpoints; 0 for one at the end only.
+        max_checkpoints: Checkpoints kept; 0 keeps all.
+        load_checkpoint: Whether a new job goes on from a checkpoint that is there, or starts afresh.
+        override_training_dir: Whether a new job may use a folder that holds a checkpoint.
+        training_dir: Folder of the checkpoints; empty for the one under the run folder.
+        tiers: Where checkpoints go instead; None for no tiers.
+    """
+
+    model_type: str
+    model: Mapping[str, Any]
+    strategy: str
+    data_path: str
+    data_limit: int | None
+    max_len: int
+    max_epochs: int
+    seed: int
+    shares: Shares
+    schedule: Schedule
+    weight_decay: float
+    adam_betas: tuple[float, float]
+    max_norm: float
+    logging_steps: int
+    log_samples: bool
+    min_step_s: float
+    save_steps: int
+    max_checkpoints: int
+    load_checkpoint: bool
+    override_training_dir: bool
+    training_dir: str
+    tracking: Tracking
+    tiers: TierSettings | None = None
+
+
+def shares_of(training_args: Mapping[str, Any], world_size: int) -> Shares:
+    """Return the shares that a recipe gives `world_size` ranks.
+
+    Raises:
+        SharesMismatch: The sizes do not add up to `train_batch_size`, or do not divide.
+    """
+    total = int(training_args["train_batch_size"])
+    uneven = training_args.get("uneven_batch") or {}
+    if uneven.get("use_uneven_batch"):
+        num_small = int(uneven["num_dp_groups_with_small_batch_size"])
+        small, large = int(uneven["small_local_batch_size"]), int(uneven["large_local_batch_size"])
+        per_rank = (small,) * num_small + (large,) * (world_size - num_small)
+        if len(per_rank) != world_size or sum(per_rank) != total:
+            raise SharesMismatch(f"{per_rank} on {world_size} ranks is not train_batch_size={total}")
+        # The fewest passes, then the smallest: what the plan says.
+        passes = -(-large // int(training_args.get("micro_train_batch_size") or large))
+        return Shares(per_rank, micro=-(-large // passes))
+    local, rest = divmod(total, world_size)
+    if rest:
+        raise SharesMismatch(f"train_batch_size={total} does not divide over {world_size} ranks")
+    return Shares((local,) * world_size, micro=int(training_args.get("micro_train_batch_size") or local))
+
+
+def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
+    """Return the typed settings of the resolved recipe `config` on `world_size` ranks."""
+    training = config["training_config"]
+    args = training["training_args"]
+    data = training["datasets"]["train_data"]
+    mlflow = training.get("mlflow") or {}
+    return Settings(
+        model_type=config["run"]["model_type"],
+        model=training["model_config"],
+        strategy=args["strategy"],
+        data_path=data["file_path"],
+        data_limit=data.get("limit"),
+        max_len=int(args["max_len"]),
+        max_epochs=int(args["max_epochs"]),
+        seed=int(args["seed"]),
+        shares=shares_of(args, world_size),
+        schedule=Schedule(float(args["learning_rate"]), args["lr_scheduler"], float(args["lr_warmup_ratio"])),
+        weight_decay=float(args["weight_decay"]),
+        adam_betas=(float(args["adam_betas"][0]), float(args["adam_betas"][1])),
+        max_norm=float(args["max_norm"]),
+        logging_steps=int(args["logging_steps"]),
+        log_samples=bool(args["log_samples"]),
+        min_step_s=float(args["min_step_seconds"]),
+        save_steps=int(args["save_steps"]),
+        max_checkpoints=int(args["max_ckpt_num"]),
+        load_checkpoint=bool(args["load_checkpoint"]),
+        override_training_dir=bool(args["override_training_dir"]),
+        training_dir=args["training_dir"] or "",
+        tracking=Tracking(
+            mlflow.get("tracking_uri") or None, "" if mlflow.get("enabled") is False else mlflow.get("run_id") or ""
+        ),
+        tiers=tier_settings(config.get("checkpointing")),
+    )
