@@ -114,7 +114,7 @@ def test_a_job_that_is_removed_ends_its_followers(space, launched):
     waiting, logs = Collected(BACKEND.wait(handle)), follow(handle)
     await_true(lambda: waiting.got)
     space.admin.delete(path(JOB, space.name, handle.native_id), job["metadata"]["uid"])
-    assert waiting.result()[-1].state is JobState.GONE
+    assert waiting.result()[-1].state is JobState.DELETED
     assert logs.result()[-1].startswith("event  gone")
 
 
@@ -486,7 +486,7 @@ def test_cancelling_removes_everything_and_leaves_others_alone(space, launched, 
     assert space.names(JOB) == []
     assert f"training-config-{handle.native_id}" not in space.names("ConfigMap")
     assert "another" in space.names("ConfigMap")
-    assert BACKEND.status(handle).state is JobState.GONE
+    assert BACKEND.status(handle).state is JobState.DELETED
 
 
 def test_cancelling_waits_until_no_pod_runs(space, launched):

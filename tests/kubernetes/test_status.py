@@ -56,7 +56,7 @@ FIXED_BASE = {"replicaSpecs": [{"name": "base", "replicas": 2}, {"name": "elasti
 RUNNING = ("Created", "PodsRunning", "Running")
 PENDING_POD = pod("Pending", unschedulable="0/4 nodes are available: 4 Insufficient nvidia.com/gpu.")
 CASES = {
-    "gone": (View(None), JobState.GONE, "the cluster does not have it any more"),
+    "deleted": (View(None), JobState.DELETED, "the cluster no longer has it"),
     "nothing-said": (View(job()), JobState.PENDING, "waits for the operator to make its pods"),
     "created": (View(job("Created")), JobState.PENDING, "waits for the operator to make its pods"),
     "suspended": (View(job(spec={"runPolicy": {"suspend": True}})), JobState.PENDING, "is suspended"),

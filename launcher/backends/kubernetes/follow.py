@@ -325,7 +325,7 @@ def current_status(
 
 
 def _deleted_status(connection: Connection, target: Target, pods: Any, last: Object | None) -> JobStatus:
-    """Return how a job ended that is deleted, by its last conditions or Kueue's record of it; else GONE."""
+    """Return how a job ended that is deleted, by its last conditions or Kueue's record of it; else DELETED."""
     ended = status.read(status.View(last, pods)) if last else None
     if ended and ended.state.is_final:
         return ended
