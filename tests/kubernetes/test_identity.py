@@ -13,8 +13,8 @@ from background import Collected, await_true
 from conftest import ROOT
 
 from launcher import pipeline
-from launcher.backends.kubernetes.client import connect
-from launcher.backends.kubernetes.objects import path
+from launcher.backends.kubernetes.api_objects import path
+from launcher.backends.kubernetes.connection import connect
 from launcher.backends.kubernetes.server import Server
 from launcher.cli import launch
 from launcher.cli import main as cli
@@ -71,7 +71,7 @@ def test_a_job_that_was_deleted_is_found_again_by_every_command(space, launched,
 
 
 def test_a_launch_that_fails_after_a_wrong_404_leaves_the_running_job_alone(space, launched, monkeypatch):
-    monkeypatch.setattr("launcher.backends.kubernetes.client.PATIENCE_S", 0.5)
+    monkeypatch.setattr("launcher.backends.kubernetes.connection.PATIENCE_S", 0.5)
     uid = space.get(JOB, launched)["metadata"]["uid"]
     space.cluster.proxy.fail(path=f"hyperpodpytorchjobs/{launched}$", status=404)
     space.cluster.proxy.fail(method="PATCH", status=500, times=10**6)

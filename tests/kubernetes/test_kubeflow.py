@@ -5,8 +5,8 @@ import pytest
 from background import await_true
 
 from launcher import pipeline
-from launcher.backends.kubernetes.client import ApiError
-from launcher.backends.kubernetes.objects import path, pod_templates
+from launcher.backends.kubernetes.api_objects import path, pod_templates
+from launcher.backends.kubernetes.connection import ApiError
 from launcher.backends.kubernetes.submit import validate
 from launcher.bundle import store as bundles
 from launcher.common.problems import ProblemsFound

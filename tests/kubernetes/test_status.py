@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.backends.kubernetes import lenient
-from launcher.backends.kubernetes.control import planned_sizes
-from launcher.backends.kubernetes.errors import api_error
-from launcher.backends.kubernetes.logs import Window
-from launcher.backends.kubernetes.pods import reason
-from launcher.backends.kubernetes.ranks import Filter, Places
-from launcher.backends.kubernetes.status import View, read
+from launcher.backends.kubernetes.api_errors import api_error
+from launcher.backends.kubernetes.job_control import planned_sizes
+from launcher.backends.kubernetes.job_status import View, read
+from launcher.backends.kubernetes.pod_logs import Window
+from launcher.backends.kubernetes.pod_ranks import Filter, Places
+from launcher.backends.kubernetes.pod_report import reason
 from launcher.backends.kubernetes.target import Target, is_event_of, own_pods
 from launcher.model.job_spec import JobState, LogSelection
 

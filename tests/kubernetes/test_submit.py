@@ -6,9 +6,9 @@ import json
 import pytest
 from kube_api import CANARY, USER_TOKEN
 
+from launcher.backends.kubernetes.api_objects import DIGEST, path
 from launcher.backends.kubernetes.backend import KubernetesBackend
-from launcher.backends.kubernetes.client import Connection
-from launcher.backends.kubernetes.objects import DIGEST, path
+from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.submit import submit, validate
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState

@@ -27,7 +27,7 @@ from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.cli import launch
 from launcher.cli import main as cli
-from launcher.cli.commands.followed import log_json
+from launcher.cli.commands.lifecycle import log_json
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, JobStatus, LogSelection
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
-from launcher.backends.kubernetes.pods import failures
+from launcher.backends.kubernetes.pod_report import failures
 from launcher.model.job_spec import JobState, JobStatus
 
 STATES = (
