@@ -18,7 +18,7 @@ import psutil
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
-from launcher.backends.local.agent import Agent, AgentUnreachable, StartOrder
+from launcher.backends.local.agent_client import Agent, AgentUnreachable, StartOrder
 from launcher.backends.local.operator_types import AgentState
 from launcher.bundle import container
 from launcher.cli import main as cli

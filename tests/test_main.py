@@ -15,7 +15,7 @@ from launch_records import Job, grow, lose, rehearse
 
 from launcher import pipeline
 from launcher.backends.local.event_log import tell
-from launcher.backends.local.state import Attempt, Snapshot, publish
+from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.cli import launch, terminal
 from launcher.jobs import registry, tracking
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus

@@ -7,7 +7,7 @@ import pytest
 from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 
 from launcher import timeline
-from launcher.backends.local.state import lock
+from launcher.backends.local.snapshot import lock
 
 
 @pytest.fixture

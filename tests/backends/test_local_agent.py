@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from launcher.backends.local import agent as agent_module
-from launcher.backends.local.agent import Agent, AgentState, AgentUnreachable, OrderIgnored, StartOrder
+from launcher.backends.local import agent_client as agent_module
+from launcher.backends.local.agent_client import Agent, AgentState, AgentUnreachable, OrderIgnored, StartOrder
 from launcher.backends.local.ports import port_of, reserve_port
 
 START = StartOrder(rank=1, num_nodes=3, attempt=2, master_port=5678, progress={"job": {"progressCount": 7}})

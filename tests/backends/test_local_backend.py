@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.local.backend import LocalBackend, _python_path
+from launcher.backends.local.hang_limits import HangLimits
 from launcher.backends.local.job_request import read_orders
-from launcher.backends.local.limits import HangLimits
 from launcher.backends.local.simulation import Hang, Settings
-from launcher.backends.local.state import Snapshot, lock, publish
+from launcher.backends.local.snapshot import Snapshot, lock, publish
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
 

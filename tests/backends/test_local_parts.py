@@ -12,19 +12,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.backends.local.exits import FailedWorker, failed_workers
-from launcher.backends.local.explain import explain
+from launcher.backends.local.failure_cause import explain
 from launcher.backends.local.job_request import read_orders
-from launcher.backends.local.logs import (
-    STDERR,
-    Selection,
-    follow_attempts,
-    read_logs,
-    tail,
-)
 from launcher.backends.local.ports import LOOPBACK, port_of, reserve_port
-from launcher.backends.local.state import Attempt, JobAlreadyRunning, Snapshot, is_alive, lock, publish, read_snapshot
+from launcher.backends.local.snapshot import (
+    Attempt,
+    JobAlreadyRunning,
+    Snapshot,
+    is_alive,
+    lock,
+    publish,
+    read_snapshot,
+)
 from launcher.backends.local.state_machine import Cause, Fault
+from launcher.backends.local.worker_exits import FailedWorker, failed_workers
+from launcher.backends.local.worker_logs import STDERR, Selection, follow_attempts, read_logs, tail
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from simulated_nodes import Job, Luck, World
 
 from launcher import timeline
-from launcher.backends.local import control, memory, rehearsal
-from launcher.backends.local import events as events_file
+from launcher.backends.local import control_loop, handover, rehearsal
+from launcher.backends.local import event_writer as events_file
 from launcher.backends.local.cluster_sim import Stage
-from launcher.backends.local.control import Away, Interrupts, Operator
+from launcher.backends.local.control_loop import Away, Interrupts, Operator
 from launcher.backends.local.job_request import Orders
 from launcher.backends.local.operator_types import (
     AgentState,
@@ -160,9 +160,9 @@ def play(run_dir, job, luck, policy, scenario):
     interrupts, known = Interrupts(), None
     with pytest.MonkeyPatch.context() as patch:
         for name, fake in {"time": world.clock, "mishaps": signals, "advance": watch}.items():
-            patch.setattr(control, name, fake)
+            patch.setattr(control_loop, name, fake)
         patch.setattr(events_file, "time", world.clock)
-        patch.setattr(control.timeline, "write", lambda _run_dir: None)
+        patch.setattr(control_loop.timeline, "write", lambda _run_dir: None)
         while True:
             played = rehearsal.from_json(known.rehearsal) if known else rehearsal.begin(scenario)
             stage = Stage(run_dir, orders, played, known.requested if known else None)
@@ -173,8 +173,8 @@ def play(run_dir, job, luck, policy, scenario):
                 operator.run()
                 break
             except Away as away:
-                memory.write(run_dir, operator.recall())
-                known = memory.read(run_dir)
+                handover.write(run_dir, operator.recall())
+                known = handover.read(run_dir)
                 world.pass_time(away.down_s)
     check_rows(timeline.read(run_dir), tuple(watch.sizes))
     verdict = operator.recall().course.verdict

@@ -5,14 +5,14 @@ import json
 import pytest
 from test_local_course import NOW, POLICY, READY, RUNNING, course, sight
 
-from launcher.backends.local.explain import explain
+from launcher.backends.local.failure_cause import explain
 from launcher.backends.local.fault_injection import damage_checkpoint
-from launcher.backends.local.limits import FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
+from launcher.backends.local.hang_detector import HangWatch, StepWatch
+from launcher.backends.local.hang_limits import FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
 from launcher.backends.local.operator_types import Cause, Fault, Note, Phase, StopWorkers
-from launcher.backends.local.state import Attempt
+from launcher.backends.local.snapshot import Attempt
 from launcher.backends.local.state_machine import MAX_BARREN_FAULTS, SETTLE_S, advance
-from launcher.backends.local.steps import DoneStep
-from launcher.backends.local.watch import HangWatch, StepWatch
+from launcher.backends.local.step_reader import DoneStep
 from launcher.common.names import ACTIVITY_FILE
 from launcher.model.job_spec import JobState
 

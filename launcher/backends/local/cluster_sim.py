@@ -7,7 +7,7 @@ from typing import Any
 from launcher.backends.local import rehearsal as rehearsals
 from launcher.backends.local.job_request import Orders, take_request
 from launcher.backends.local.rehearsal import Happening, Progress, Rehearsal
-from launcher.backends.local.steps import DoneStep
+from launcher.backends.local.step_reader import DoneStep
 
 
 class Stage:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.local.lines import LineReader
+from launcher.backends.local.line_reader import LineReader
 from launcher.common.names import EVENTS_FILE
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import JobEvent

@@ -14,9 +14,8 @@ from typing import IO
 
 import psutil
 
-from launcher.backends.local.agent import Agent, AgentUnreachable, OrderIgnored, StartOrder
+from launcher.backends.local.agent_client import Agent, AgentUnreachable, OrderIgnored, StartOrder
 from launcher.backends.local.job_request import SCRIPT_FILE
-from launcher.backends.local.logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.backends.local.node_folders import remove_node_folder
 from launcher.backends.local.operator_types import (
     GONE,
@@ -35,6 +34,7 @@ from launcher.backends.local.processes import (
     kill_strays,
     kill_tree,
 )
+from launcher.backends.local.worker_logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.common import prctl
 from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
 from launcher.runtime.warm import ANSWER_TIMEOUT_S, answers

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import IO
 
-from launcher.backends.local import memory, rehearsal
+from launcher.backends.local import handover, rehearsal
 from launcher.backends.local.cluster_sim import Stage
-from launcher.backends.local.control import (
+from launcher.backends.local.control_loop import (
     END_SIGNALS,
     EXIT_FAILED,
     LOOK_INTERVAL_S,
@@ -27,13 +27,13 @@ from launcher.backends.local.control import (
     Interrupts,
     Operator,
 )
-from launcher.backends.local.events import Events
+from launcher.backends.local.event_writer import Events
 from launcher.backends.local.fleet import Fleet
+from launcher.backends.local.handover import Memory
 from launcher.backends.local.job_request import Orders, read_orders
-from launcher.backends.local.memory import Memory
 from launcher.backends.local.processes import end_with_parent
 from launcher.backends.local.scenario import read_scenario
-from launcher.backends.local.state import JobAlreadyRunning, inherited_lock, lock
+from launcher.backends.local.snapshot import JobAlreadyRunning, inherited_lock, lock
 from launcher.common import os_errors, redaction
 from launcher.common.names import RUN_DIR
 
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
             if args.take_over is None:
                 return _run(bundle_dir, lock_file, interrupts)
             _rest(args.after, interrupts)
-            return _run(bundle_dir, lock_file, interrupts, memory.read(run_dir))
+            return _run(bundle_dir, lock_file, interrupts, handover.read(run_dir))
     except JobAlreadyRunning as error:
         _log.error("%s", error)
         return EXIT_BUSY
@@ -93,7 +93,7 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
                 exit_code = operator.run()
             except Away as away:
                 signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-                memory.write(run_dir, operator.recall())
+                handover.write(run_dir, operator.recall())
                 _replace_operator(bundle_dir, lock_file, away)
     except (FolderRemoved, FileNotFoundError) as error:
         # Nothing can be published; whoever submitted the job sees the folder's absence, and this process's end.

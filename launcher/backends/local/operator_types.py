@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from launcher.backends.local.exits import failed_workers
+from launcher.backends.local.worker_exits import failed_workers
 from launcher.model.job_spec import JobState
 
 

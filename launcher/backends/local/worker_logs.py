@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from launcher.backends.local.job_request import read_orders
-from launcher.backends.local.lines import LineReader
-from launcher.backends.local.state import Attempt, is_alive, read_snapshot
+from launcher.backends.local.line_reader import LineReader
+from launcher.backends.local.snapshot import Attempt, is_alive, read_snapshot
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import fail
 

@@ -11,11 +11,12 @@ from types import FrameType
 from launcher import timeline
 from launcher.backends.local import fault_injection
 from launcher.backends.local.cluster_sim import Stage
-from launcher.backends.local.events import Events
-from launcher.backends.local.explain import explain
+from launcher.backends.local.event_writer import Events
+from launcher.backends.local.failure_cause import explain
 from launcher.backends.local.fleet import Fleet
+from launcher.backends.local.handover import Memory
+from launcher.backends.local.hang_detector import HangWatch
 from launcher.backends.local.job_request import Orders
-from launcher.backends.local.memory import Memory
 from launcher.backends.local.operator_types import (
     Cause,
     Course,
@@ -40,10 +41,9 @@ from launcher.backends.local.rehearsal import (
     RotBits,
     SlowCheckpoint,
 )
-from launcher.backends.local.state import Attempt, Snapshot, publish
+from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.backends.local.state_machine import advance, begin
-from launcher.backends.local.steps import DoneStep, StepReader
-from launcher.backends.local.watch import HangWatch
+from launcher.backends.local.step_reader import DoneStep, StepReader
 from launcher.common.names import CHECKPOINT_DIR
 from launcher.model.job_spec import JobState
 

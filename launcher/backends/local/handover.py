@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from launcher.backends.local.fleet import NodeAddress
 from launcher.backends.local.operator_types import Course
-from launcher.backends.local.state import Snapshot
+from launcher.backends.local.snapshot import Snapshot
 from launcher.runtime.durable import write_text
 
 MEMORY_FILE = "operator.json"
