@@ -22,7 +22,7 @@ from launcher.backends.local.job_request import (
     REQUEST_FILE,
     SCRIPT_FILE,
     local_json,
-    read_orders,
+    read_job_request,
     request_size,
 )
 from launcher.backends.local.operator_exit import STOP_MARGIN_S
@@ -238,7 +238,7 @@ class LocalBackend:
         if not is_alive(run_dir):
             remedy = f"recipes launch {handle.bundle_dir}"
             raise fail("E412", "job", "is not running", value=handle.job_name, remedy=remedy)
-        sizes = read_orders(handle.bundle_dir).policy.sizes
+        sizes = read_job_request(handle.bundle_dir).policy.sizes
         if num_nodes not in sizes:
             allowed = ", ".join(map(str, sizes))
             raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
@@ -257,7 +257,7 @@ class LocalBackend:
         snapshot = read_snapshot(run_dir)
         if snapshot is None or not is_alive(run_dir):
             return
-        patience_s = (read_orders(handle.bundle_dir).policy.graceful_timeout_s or 0) + STOP_MARGIN_S
+        patience_s = (read_job_request(handle.bundle_dir).policy.graceful_timeout_s or 0) + STOP_MARGIN_S
         rungs = (
             (signal.SIGTERM, patience_s),
             (signal.SIGTERM, KILL_PATIENCE_S),

@@ -15,7 +15,7 @@ _UNTOLD = ("time", "kind", "message", "cause_time")
 _WORDS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "fault": _FAULT}
 
 
-class News:
+class EventLogReader:
     """Tells the events of a run's last launch, each once.
 
     Args:

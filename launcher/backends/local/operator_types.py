@@ -98,7 +98,7 @@ class Report:
     status: AgentStatus | None
     silent_s: float = 0.0
 
-    def says(self, state: AgentState) -> bool:
+    def is_in(self, state: AgentState) -> bool:
         """Return whether the agent answered that it is in `state`."""
         return self.status is not None and self.status.state is state
 
@@ -107,7 +107,7 @@ GONE = Report(alive=False, status=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """One look at the job.
 
     Args:
@@ -124,7 +124,7 @@ class Sight:
     now_s: float
     reports: Mapping[int, Report]
     interrupts: int = 0
-    refusals: tuple[Fault, ...] = ()
+    failed_commands: tuple[Fault, ...] = ()
     capacity: int = 1
     step: int = 0
     is_stuck: bool = False
@@ -136,7 +136,7 @@ class Sight:
 
     def all_ready(self, nodes: tuple[int, ...]) -> bool:
         """Return whether the agents of all of `nodes` are ready."""
-        return all(self.report(node).says(AgentState.READY) for node in nodes)
+        return all(self.report(node).is_in(AgentState.READY) for node in nodes)
 
     def alive(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
         """Return those of `nodes` whose process exists."""
@@ -210,8 +210,8 @@ class KillNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Something worth telling. `cause_s` is when it began, on the clock of `Sight`."""
+class Event:
+    """Something worth telling. `cause_s` is when it began, on the clock of `Observation`."""
 
     kind: str
     message: str
@@ -219,11 +219,11 @@ class Note:
     cause_s: float | None = None
 
 
-Order = StartWorkers | StopWorkers | SpawnNodes | DropNodes | KillNodes | Note
+Command = StartWorkers | StopWorkers | SpawnNodes | DropNodes | KillNodes | Event
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class MachineState:
     """Where a job is.
 
     Args:
@@ -235,10 +235,10 @@ class Course:
         warming: New nodes, whose agents get ready while the others train.
         size: Nodes it had when it last ran.
         target: Nodes it is to have after a planned stop.
-        wish_since_s: Since when it could have more nodes.
+        scale_up_requested_at_s: Since when it could have more nodes.
         fault_since_s: When the fault that it recovers from was noticed.
         fault_step: Newest step that any fault so far interrupted.
-        barren_faults: Faults in a row without a new step.
+        faults_without_progress: Faults in a row without a new step.
         progress: Newest checkpoint that an agent has named, as /start takes it back.
         verdict: How it ends, once that is known.
         faults: What went wrong last.
@@ -252,23 +252,23 @@ class Course:
     warming: tuple[int, ...] = ()
     size: int = 0
     target: int = 0
-    wish_since_s: float | None = None
+    scale_up_requested_at_s: float | None = None
     fault_since_s: float | None = None
     fault_step: int = 0
-    barren_faults: int = 0
+    faults_without_progress: int = 0
     progress: Mapping[str, Any] = field(default_factory=dict)
     verdict: JobState | None = None
     faults: tuple[Fault, ...] = ()
 
     @property
-    def claim(self) -> int:
+    def entitled_nodes(self) -> int:
         """Nodes that it would take back at once: those it had, while it recovers from a fault."""
         return self.size if self.fault_since_s is not None else len(self.nodes)
 
-    def enter(self, phase: Phase, now_s: float, **changes: Any) -> "Course":
+    def enter(self, phase: Phase, now_s: float, **changes: Any) -> "MachineState":
         """Return the course in another phase, begun now."""
         return replace(self, phase=phase, since_s=now_s, **changes)
 
-    def end(self, now_s: float, verdict: JobState, *faults: Fault) -> "Course":
+    def end(self, now_s: float, verdict: JobState, *faults: Fault) -> "MachineState":
         """Return the course at its end."""
         return self.enter(Phase.ENDED, now_s, verdict=verdict, faults=faults)
