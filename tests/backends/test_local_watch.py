@@ -11,7 +11,7 @@ from launcher.backends.local.hang_detector import HangDetector, StepTimer
 from launcher.backends.local.hang_limits import FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
 from launcher.backends.local.operator_types import Cause, Event, Fault, Phase, StopWorkers
 from launcher.backends.local.snapshot import Attempt
-from launcher.backends.local.state_machine import MAX_BARREN_FAULTS, SETTLE_S, advance
+from launcher.backends.local.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, SETTLE_S, advance
 from launcher.backends.local.step_reader import DoneStep
 from launcher.common.names import ACTIVITY_FILE
 from launcher.model.job_spec import JobState
@@ -186,7 +186,7 @@ def test_a_node_that_failed_explains_why_no_step_comes():
 def test_a_job_that_hangs_again_and_again_fails_with_that_reason(tmp_path):
     fault = Fault(-1, Cause.HANG, "no new step for 61 s")
     fields = {"faults": (fault,), "fault_since_s": NOW, "since_s": NOW - SETTLE_S - 1, "fault_step": 7}
-    settling = machine(Phase.SETTLING, barren_faults=MAX_BARREN_FAULTS, **fields)
+    settling = machine(Phase.SETTLING, faults_without_progress=MAX_FAULTS_WITHOUT_PROGRESS, **fields)
     ended, _ = advance(settling, observation(RUNNING, RUNNING, step=7), POLICY)
     assert ended.verdict is JobState.FAILED
     assert explain(ended.faults, tmp_path, (), 1) == "hang: no new step for 61 s"
