@@ -38,7 +38,7 @@ def test_new_nodes_without_capacity_are_not_needed_any_more():
     growing = machine(Phase.RUNNING, 0, warming=(1,), new_node=2, scale_up_requested_at_s=NOW)
     _, commands = advance(growing, observation(RUNNING, READY, capacity=1), POLICY)
     assert faults(commands) == []
-    assert told(commands, "abandoned")[0].message == "the new nodes are not needed any more"
+    assert told(commands, "abandoned")[0].message == "the new nodes are no longer needed"
 
 
 def test_a_new_node_that_dies_during_the_stop_is_a_fault():
