@@ -96,7 +96,7 @@ def _prepare(machine: MachineState, observation: Observation, policy: Policy) ->
     if size < len(machine.nodes):
         return _prepare_fewer(machine, observation, size)
     if not observation.all_ready(machine.nodes):
-        return _replaceobservation.unready(machine)
+        return _replace_unready(machine, observation)
     return _start(machine, observation)
 
 
