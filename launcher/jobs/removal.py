@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.backends.local.state import is_alive
+from launcher.backends.local.snapshot import is_alive
 from launcher.bundle import store as bundles
 from launcher.bundle.render import MANIFEST
 from launcher.common.names import ADOPTED_FILE, RUN_DIR

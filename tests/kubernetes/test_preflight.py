@@ -6,7 +6,7 @@ import kube_api
 import pytest
 from certificates import Authority
 
-from launcher.backends.kubernetes.client import connect
+from launcher.backends.kubernetes.connection import connect
 from launcher.backends.kubernetes.submit import validate
 from launcher.common.problems import ProblemsFound
 from launcher.model import backend_registry
