@@ -42,7 +42,7 @@ ORPHAN = (
 # Adopts such a grandchild, and ends all that it did not start itself.
 ADOPTER = f"""
 import pathlib, psutil, subprocess, sys
-from launcher import prctl
+from launcher.common import prctl
 from launcher.backends.local.processes import kill_strays
 def no_such_file(_): raise FileNotFoundError
 if sys.argv[1] == "unlisted": pathlib.Path.iterdir = no_such_file

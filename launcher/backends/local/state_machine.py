@@ -208,12 +208,7 @@ def _settle(course: Course, sight: Sight, policy: Policy) -> Step:
         return course.end(sight.now_s, JobState.FAILED, *faults), notes
     unfit = tuple(fault.node for fault in faults if fault.cause in (Cause.SILENT, Cause.DISOBEDIENT))
     survivors = tuple(node for node in sight.alive(course.nodes) if node not in unfit)
-    stopping = course.enter(
-        Phase.STOPPING,
-        sight.now_s,
-        nodes=survivors,
-        faults=faults,
-    )
+    stopping = course.enter(Phase.STOPPING, sight.now_s, nodes=survivors)
     note = _transition("recover", course.size, course.size, course.fault_since_s)
     halt = _stopping_note(course.attempt, survivors, graceful=False)
     return stopping, (*notes, note, *_kill(unfit), halt, StopWorkers(survivors, None))
