@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 AGENT := hyperpod-elastic-agent==1.1.3  # its metadata pins an older torch, hence --no-deps
 TIERS := amzn-sagemaker-checkpointing==1.1.3  # of what it wants, only S3 classes that are not used are missing
 
-.PHONY: run test test-kubernetes lint bench clean
+.PHONY: run test test-kubernetes lint generated bench mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
@@ -21,8 +21,19 @@ test-kubernetes: $(VENV)/ready
 lint: $(VENV)/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
+generated: $(VENV)/ready
+	$(BIN)/recipes docs --check && $(BIN)/recipes scripts --check
+
 bench: $(VENV)/ready
 	$(BIN)/python -m pytest benchmarks --benchmark-columns=median,min,max,rounds
+
+mutants: $(VENV)/ready  # for an hour; benchmarks/mutation/targets.toml lists the modules
+	$(BIN)/python -m benchmarks.mutation
+
+coverage: $(VENV)/ready
+	rm -rf .coverage && mkdir .coverage
+	$(BIN)/python -m coverage run -m pytest --numprocesses=2 --dist=loadscope --ignore=tests/kubernetes
+	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report --skip-covered
 
 $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)

@@ -381,7 +381,7 @@ def test_sections_that_are_not_enabled_are_idle():
 
 def test_a_section_that_is_not_enabled_is_a_notice(prepare):
     disabled = "++recipes.distribution={mpi:{enabled:false,processes_per_host:1}}"
-    script = ("recipes=training/custom/script", "training_cfg.entry_module=train", "cluster=local")
+    script = ("recipes=training/custom/script", "training_cfg.entry_module=json.tool", "cluster=local")
     (notice,) = [each for each in prepare(*script, disabled).notices if each.code == "N118"]
     assert "mpi.enabled=false" in notice.message
 
