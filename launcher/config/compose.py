@@ -6,7 +6,7 @@ With `applying`, `effects`, `chosen`, `sources` and `flags`, all there is of Hyd
 import copy
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher.common import redaction
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import Notice, Problem, ProblemsFound, fail, shown
+from launcher.common.problems import Problem, ProblemsFound, fail, shown
 from launcher.common.suggestions import did_you_mean
 from launcher.config import interpolation, override_text, recipe_files, slips
 from launcher.config.applying import apply
-from launcher.config.effects import Effects, idle
+from launcher.config.effects import Effects, unused
 from launcher.config.hydra_compose import (
     ALL_RECIPES,
     GROUPS,
@@ -35,12 +35,14 @@ from launcher.config.hydra_compose import (
 )
 from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, find, is_group
 from launcher.config.value_sources import FileLayers
-from launcher.model.composition import Composition, nearest_origin
+from launcher.model.backend_registry import name_of
+from launcher.model.composition import Composition, UnusedOverride, nearest_origin
 from launcher.model.config_tree import AUTO, get, leaves, replaced
 
 _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
-_CONTRACT, _CONTRACT_FILES = "cluster.contract", "cluster/contract"
+_CONTRACT, _CONTRACT_CLUSTER = ("cluster.contract", "sagemaker"), "sm_local"
+"""Key and value that chose a cluster before it had a name of its own, beside cluster=local; and that name."""
 _SEARCH_PATH = "hydra.searchpath"
 _POLICY = ("base/elastic/policy", "recipes")
 """Layer of files that holds the default `elastic_policy`, and its package."""
@@ -83,7 +85,7 @@ def compose(overrides: Sequence[str], cwd: Path, suffix: str | None = None) -> C
         tree={**tree, "recipes": {**tree["recipes"], "scale_config": AUTO}} if has_corrections else tree,
         corrections=tree["recipes"]["scale_config"] if has_corrections else {},
         name_paths=tuple(stated) or composition.name_paths,
-        notices=(*_idle_choices(parsed, composition), *effects.idle(values)),
+        unused=(*_unused_choices(parsed, composition), *effects.unused(values)),
     )
 
 
@@ -102,7 +104,7 @@ def _begun(
     return Composition(
         tree={},
         recipe=str(chosen["recipes"].value()) if "recipes" in chosen else files.recipe,
-        backend="contract" if files.has_contract else files.cluster,
+        backend=name_of(files.cluster),
         overrides=tuple(overrides),
         explicit=effects.explicit,
         removed=effects.removed,
@@ -191,12 +193,14 @@ def _is_choice(override: Override) -> bool:
 
 
 def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
-    """Return what the overrides choose; `cluster_type` chooses where `cluster` does not, and a contract its keys."""
+    """Return what the overrides choose; `cluster_type` chooses where `cluster` does not."""
     words, chosen = [], {override.key_or_group: override.value() for override in parsed}
     search = [override_text.folder(f) for o in parsed if o.key_or_group == _SEARCH_PATH for f in o.value()]
     folders = [str(COLLECTION), *search]
-    files = _chosen(parsed)
+    files, cluster = _chosen(parsed), _cluster(chosen)
     for override in files.values():
+        if cluster and override.key_or_group == "cluster":
+            continue
         if override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd, folders)):
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
             words.append(f"recipes={USER_RECIPE}")
@@ -204,18 +208,20 @@ def _choices(parsed: Sequence[Override], cwd: Path) -> Choices:
             words.append(override.input_line)
     if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
         raise ProblemsFound(problems)
-    if isinstance(chosen.get("cluster_type"), str) and "cluster" not in chosen:
-        words.append(f"cluster={chosen['cluster_type']}")
-    is_local = chosen.get("cluster", chosen.get("cluster_type")) in (None, "local")
-    if _CONTRACT_FILES in chosen and not is_local:
-        raise fail(
-            "E005", _CONTRACT_FILES, "is a part of cluster=local", remedy=f"cluster=local {_CONTRACT}=sagemaker"
-        )
-    if chosen.get(_CONTRACT) == "sagemaker" and is_local:
-        words.append("+cluster/contract=sagemaker")
+    if cluster:
+        words.append(f"cluster={cluster}")
     if "recipes" not in chosen and any(key.startswith("recipes.training_cfg") for key in chosen):
         words.append(f"recipes={_SCRIPT_RECIPE}")
     return Choices(tuple(words), tuple(search))
+
+
+def _cluster(chosen: Mapping[str, Any]) -> str | None:
+    """Return the cluster that other keys than `cluster` choose; None if there is none."""
+    key, value = _CONTRACT
+    if chosen.get("cluster", chosen.get("cluster_type")) in (None, "local") and chosen.get(key) == value:
+        return _CONTRACT_CLUSTER
+    named = chosen.get("cluster_type")
+    return named if isinstance(named, str) and "cluster" not in chosen else None
 
 
 def _chosen(parsed: Sequence[Override]) -> dict[str, Override]:
@@ -224,17 +230,17 @@ def _chosen(parsed: Sequence[Override]) -> dict[str, Override]:
     return {override.input_line.partition("=")[0]: override for override in choices}
 
 
-def _idle_choices(parsed: Sequence[Override], composition: Composition) -> Iterator[Notice]:
-    """Yield a notice for each choice that a later one replaces, and each search path that has none of the files."""
+def _unused_choices(parsed: Sequence[Override], composition: Composition) -> Iterator[UnusedOverride]:
+    """Yield each choice that a later one replaces, and each search path that has none of the files."""
     used = list(map(id, _chosen(parsed).values()))
     for override in parsed:
         if override.key_or_group == _SEARCH_PATH:
             if not any(
                 composition.sources.has_file_in(Path(override_text.folder(each))) for each in override.value()
             ):
-                yield idle(override, "no file of this launch comes from there")
+                yield unused(override, "no file of this launch comes from there")
         elif _is_choice(override) and id(override) not in used:
-            yield idle(override)
+            yield unused(override)
 
 
 def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:

@@ -40,7 +40,6 @@ class Files:
     config: DictConfig
     recipe: str
     cluster: str
-    has_contract: bool
     layers: tuple[tuple[str, str], ...]
     read: Mapping[Path, int]
     references: int
@@ -103,13 +102,12 @@ def _compose_anew(choices: Choices) -> Files:
         raise _refused(error, choices) from error
     del config["hydra"]
     chosen = made_of.overrides.known_choices
-    if chosen["cluster"] not in clusters():  # a folder of the user's, or of a part of a cluster, may have others
+    if chosen["cluster"] not in clusters():  # a folder of the user's may have others
         raise _unknown_choice("cluster", chosen["cluster"], choices)
     layers = tuple((d.config_path, d.package or "") for d in made_of.defaults if d.config_path)
     if problems := tuple(p for config, _ in layers for p in defaults_list.unplaced(config, choices.search)):
         raise ProblemsFound(problems)
-    names = (chosen["recipes"], chosen["cluster"], "cluster/contract" in chosen)
-    return Files(config, *names, layers, RecipeFiles.read, count_references())
+    return Files(config, chosen["recipes"], chosen["cluster"], layers, RecipeFiles.read, count_references())
 
 
 def _bound(repository: Any) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from launcher.common.problems import Notice, Problem
+from launcher.common.problems import Problem
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:  # a command that only follows jobs does without pydantic
@@ -83,7 +83,7 @@ class BackendDescription(Generic[OptionsT]):
     title: ClassVar[str]
     """What users call the place where its jobs run."""
     rule_modules: ClassVar[tuple[str, ...]] = ()
-    """Modules of the rules that apply to its jobs only, beside those of `launcher.rules`."""
+    """Modules of the rules about its jobs, with E and N codes, beside those of `launcher.rules`."""
 
     runs_here: ClassVar[bool] = False
     """Whether jobs run on the machine that launches them, whatever they are planned for."""
@@ -121,10 +121,6 @@ class BackendDescription(Generic[OptionsT]):
     def job_kind(self, job: JobSpec) -> str:
         """Return what a job is called in its plan."""
         return self.title
-
-    def notices(self, job: JobSpec) -> tuple[Notice, ...]:
-        """Return what the user should know about a planned job, what the backend does not support included."""
-        return ()
 
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the size that a job starts with if the backend decides that; None leaves it to the recipe."""

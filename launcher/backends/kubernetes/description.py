@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from launcher.common.problems import Notice
 from launcher.model.backend import Backend, BackendDescription, MemoryTier
 from launcher.model.job_spec import JobSpec
 
@@ -23,6 +22,8 @@ class KubernetesDescription(BackendDescription["Settings"]):
         "launcher.backends.kubernetes.pod_rules",
         "launcher.backends.kubernetes.operator_rules",
         "launcher.backends.kubernetes.recipe_rules",
+        "launcher.backends.kubernetes.security",
+        "launcher.backends.kubernetes.stopping",
     )
     resizes_jobs: ClassVar[bool] = True
     has_pods: ClassVar[bool] = True
@@ -46,12 +47,6 @@ class KubernetesDescription(BackendDescription["Settings"]):
     def job_kind(self, job: JobSpec) -> str:
         """Return the kind of the custom resource."""
         return "HyperPodPyTorchJob" if job.settings.use_hyperpod_pytorch_job else "Kubeflow PyTorchJob"
-
-    def notices(self, job: JobSpec) -> tuple[Notice, ...]:
-        """Return what a pod may do beyond the restricted profile, and what of its output does not outlive it."""
-        from launcher.backends.kubernetes import security, stopping
-
-        return (*security.notices(job), *stopping.notices(job))
 
     def spot_keys(self, options: "Settings") -> Iterator[tuple[str, object]]:
         """Yield the labels of nodes that select Spot capacity."""

@@ -4,9 +4,10 @@ import posixpath
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.rules import SIZES, rule
+from launcher.model.checkpointing import S3
+from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 from launcher.rules.checkpointing import KEY, persistent_path
 from launcher.rules.elasticity import PAGE, POLICY, refuses_elastic
 
@@ -60,3 +61,19 @@ def path_outlives_the_pod(checked: CheckedRecipe, problem: Callable[..., Problem
             allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
             remedy='"+cluster.persistent_volume_claims=[{claimName: fsx-claim, mountPath: /fsx}]"',
         )
+
+
+@notice_rule("N134", source="docs/checkpointing.md")
+def pods_have_their_nodes_role(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Pods without a service account of their own have their node's rights."""
+    path = persistent_path(planned.checked)
+    if path and path.startswith(S3) and planned.checked.settings.service_account_name is None:
+        yield notice("the pods reach the bucket with their node's role: no cluster.service_account_name is given")
+
+
+@notice_rule("N163", source="launcher/model/instances.csv")
+def hyperpod_lacks_the_type(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Training jobs have instance types that HyperPod clusters do not."""
+    instance = planned.checked.instance
+    if instance and instance.use == ("training",) and planned.checked.settings.use_hyperpod_pytorch_job:
+        yield notice(f"HyperPod clusters have no {instance.name}: it is a type of training jobs")

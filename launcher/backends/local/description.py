@@ -37,9 +37,9 @@ class LocalDescription(BackendDescription["Settings"]):
 
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the nodes that a job gets first in its scenario."""
-        from launcher.backends.local import start
+        from launcher.backends.local import initial_size
 
-        return start.initial_nodes(job)
+        return initial_size.initial_nodes(job)
 
 
 DESCRIPTION = LocalDescription()

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher.common.problems import Notice
 from launcher.model.backend import Backend, BackendDescription, InstanceGroup, OptionsT, RuntimeLimit
 from launcher.model.job_spec import JobSpec
 
@@ -18,6 +17,7 @@ _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment"
 RULE_MODULES = (
     "launcher.backends.sagemaker.input_rules",
     "launcher.backends.sagemaker.job_rules",
+    "launcher.backends.sagemaker.notices",
     "launcher.backends.sagemaker.script_rules",
     "launcher.backends.sagemaker.tier_rules",
 )
@@ -89,12 +89,6 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
     def job_kind(self, job: JobSpec) -> str:
         """Return what a plan calls a training job."""
         return "SageMaker training job"
-
-    def notices(self, job: JobSpec) -> tuple[Notice, ...]:
-        """Return what SageMaker would accept as it is, and the user may not mean."""
-        from launcher.backends.sagemaker import notices
-
-        return notices.notices(job)
 
     def chooses_instances(self, options: "Settings") -> bool:
         """Return whether the job is serverless."""

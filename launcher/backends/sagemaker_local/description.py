@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher.backends.sagemaker.description import RULE_MODULES, TrainingJobDescription
-from launcher.common.problems import Notice
 from launcher.model.backend import Backend
 from launcher.model.job_spec import JobSpec
 
@@ -17,7 +16,7 @@ class SageMakerLocalDescription(TrainingJobDescription["Settings"]):
     name: ClassVar[str] = "contract"  # as bundles and records of earlier versions have it
     choice: ClassVar[str] = "sm_local"
     cluster_types: ClassVar[tuple[str, ...]] = ("sm_local", "local")
-    rule_modules: ClassVar[tuple[str, ...]] = RULE_MODULES
+    rule_modules: ClassVar[tuple[str, ...]] = (*RULE_MODULES, "launcher.backends.sagemaker_local.unsupported")
     runs_here: ClassVar[bool] = True
 
     def load(self) -> Backend:
@@ -35,12 +34,6 @@ class SageMakerLocalDescription(TrainingJobDescription["Settings"]):
     def job_kind(self, job: JobSpec) -> str:
         """Return what a plan calls such a job."""
         return "SageMaker training job on this machine"
-
-    def notices(self, job: JobSpec) -> tuple[Notice, ...]:
-        """Return the notices of a training job, and what of its settings is unsupported here."""
-        from launcher.backends.sagemaker_local import unsupported
-
-        return unsupported.notices(job)
 
 
 DESCRIPTION = SageMakerLocalDescription()
