@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import commands
 import psutil
 import yaml
 from conftest import ROOT
@@ -18,7 +19,7 @@ ARGS = "recipes.training_config.training_args"
 def start(*arguments, cwd, module=False):
     command = [sys.executable, *(["-m", "launcher"] if module else [str(ROOT / "main.py")]), *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
+    return commands.Popen(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
