@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 AGENT := hyperpod-elastic-agent==1.1.3  # its metadata pins an older torch, hence --no-deps
 TIERS := amzn-sagemaker-checkpointing==1.1.3  # of what it wants, only S3 classes that are not used are missing
 
-.PHONY: run test test-kubernetes lint bench mutants coverage clean
+.PHONY: run test test-kubernetes lint generated bench mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
@@ -20,6 +20,9 @@ test-kubernetes: $(VENV)/ready
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+generated: $(VENV)/ready
+	$(BIN)/recipes docs --check && $(BIN)/recipes scripts --check
 
 bench: $(VENV)/ready
 	$(BIN)/python -m pytest benchmarks --benchmark-columns=median,min,max,rounds

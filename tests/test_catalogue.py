@@ -151,7 +151,7 @@ def test_techniques_follow_the_published_names():
 
 
 def test_a_listing_needs_neither_hydra_nor_pydantic():
-    code = "import sys; from launcher import catalogue; catalogue.entries(); print(*sys.modules, sep='\\n')"
+    code = "import sys; from launcher.config import catalogue; catalogue.entries(); print(*sys.modules, sep='\\n')"
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200, check=True
     )

@@ -107,7 +107,11 @@ def test_ctrl_c_is_exit_code_130_without_a_traceback(recipes, monkeypatch):
 
 @pytest.mark.parametrize("words", [["list"], ["show", SHORT], ["rules"]], ids=lambda words: words[0])
 def test_a_reader_that_goes_away_is_no_traceback(words):
-    command = [sys.executable, "-c", f"from launcher import cli; import sys; sys.exit(cli.run({words!r} * 1))"]
+    command = [
+        sys.executable,
+        "-c",
+        f"from launcher.cli import main as cli; import sys; sys.exit(cli.run({words!r} * 1))",
+    ]
     reader, writer = os.pipe()
     os.close(reader)
     result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=200)

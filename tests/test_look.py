@@ -77,7 +77,7 @@ def test_filters_that_no_recipe_passes_together_leave_nothing(recipes):
 
 def test_a_listing_imports_neither_hydra_nor_the_models_nor_rich():
     code = (
-        "import sys; from launcher import cli; cli.run(['list']);"
+        "import sys; from launcher.cli import main as cli; cli.run(['list']);"
         "print([m for m in ('hydra', 'omegaconf', 'rich.console', 'launcher.model.recipe') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=200)

@@ -15,7 +15,7 @@ from launch_records import Job, grow, lose, rehearse
 
 from launcher import pipeline
 from launcher.backends.local.event_log import tell
-from launcher.backends.local.state import Attempt, Snapshot, publish
+from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.cli import launch, terminal
 from launcher.jobs import registry, tracking
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
@@ -70,7 +70,7 @@ def test_debug_shows_the_traceback(tmp_path):
 
 def test_an_untracked_dry_run_imports_neither_mlflow_nor_torch_nor_kubernetes(tmp_path):
     code = (
-        "import sys; sys.argv = ['main.py', *sys.argv[1:]]; from launcher import run;"
+        "import sys; sys.argv = ['main.py', *sys.argv[1:]]; from launcher.cli import launch as run;"
         "assert run.main(sys.argv[1:]) == 0;"
         "heavy = {'mlflow', 'torch', 'kubernetes', 'boto3', 'typer', 'httpx', 'numpy'} & set(sys.modules);"
         "assert not heavy, heavy"
@@ -345,7 +345,7 @@ def test_a_job_that_scaled_is_followed_by_its_timeline(prepare, context, monkeyp
 
 FOLLOW = """
 import sys
-from launcher import terminal
+from launcher.cli import terminal
 lines = ["hello", "step 9/20  a", "event  node 1 is lost", "step 5/20  b", "step 6/20  c"]
 terminal.follow(iter(lines))
 """
@@ -364,7 +364,7 @@ def test_a_terminal_s_progress_bar_goes_back_to_the_step_that_is_done_again(tmp_
 
 FOLLOW_LIVE = """
 import sys
-from launcher import terminal
+from launcher.cli import terminal
 made = terminal._progress
 def kept(*arguments):
     global bar
@@ -502,8 +502,8 @@ def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkey
 
 
 def test_what_is_abandoned_is_told():
-    event = OperatorEvent(1.0, "abandoned", "the new nodes are not needed any more", {})
-    assert tell(event) == "scale  given up: the new nodes are not needed any more"
+    event = OperatorEvent(1.0, "abandoned", "the new nodes are no longer needed", {})
+    assert tell(event) == "scale  given up: the new nodes are no longer needed"
 
 
 def test_a_pipe_gets_plain_lines_and_all_news():
@@ -523,6 +523,6 @@ def test_a_pipe_gets_the_last_step_of_an_interrupted_job(capsys):
 
 def test_a_pipe_gets_the_step_before_an_event_too():
     lines = ["step 7/20  a", "step 8/20  b", "event  node 1 is lost", "step 9/20  c", "traceback", "step 20/20  d"]
-    code = f"from launcher import terminal\nterminal.follow(iter({lines!r}))"
+    code = f"from launcher.cli import terminal\nterminal.follow(iter({lines!r}))"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert result.stdout.splitlines() == [*lines[:3], *lines[4:]]

@@ -148,7 +148,7 @@ def test_a_limit_on_files_is_named_at_a_dry_run_and_nothing_stays(tmp_path, word
 
 def test_too_many_open_files_are_named(tmp_path):
     code = (
-        "import resource, sys; sys.path.insert(0, sys.argv.pop(1)); from launcher import run;"
+        "import resource, sys; sys.path.insert(0, sys.argv.pop(1)); from launcher.cli import launch as run;"
         "assert run.main([*sys.argv[1:], 'base_results_dir=warm']) == 0;"  # what is imported needs no more files
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); sys.exit(run.main(sys.argv[1:]))"
     )

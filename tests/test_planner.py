@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from launcher import pipeline
 from launcher.common.problems import ProblemsFound
 from launcher.config.compose import compose
-from launcher.model.size_plan import Given, spans
+from launcher.model.size_plan import BatchInputs, spans
 from launcher.planning import plan_picture, plan_report, size_planner
 from launcher.planning.check import check
 from launcher.runtime.shares import micro_batches
@@ -20,7 +20,7 @@ from launcher.runtime.shares import micro_batches
 AUTO = "++recipes.scale_config=auto"
 POLICY = "recipes.elastic_policy"
 ARGS = "recipes.training_config.training_args"
-NONE = Given(
+NONE = BatchInputs(
     table={}, base=dict.fromkeys(("train_batch_size", "micro_train_batch_size", "learning_rate")), own=frozenset()
 )
 
@@ -38,7 +38,7 @@ def recipe(samples=128, micro=8, rate=1e-4, group=1, first=1, last=16, step=None
         elastic_policy=SimpleNamespace(min_nodes=first, max_nodes=last, replica_increment_step=step),
         trainer=SimpleNamespace(num_nodes=first),
         model_parallel_size=1,
-        planner=size_planner,
+        planner=planner,
     )
 
 
@@ -201,7 +201,7 @@ def test_the_memory_bound(prepare, overrides, largest, said):
 
 
 def test_sizes_that_disagree_leave_the_base_recipe_s_batch(prepare):
-    own = Given(
+    own = BatchInputs(
         table={"1": {"training_config": {"training_args": {"train_batch_size": 64}}}, "2": {}},
         base={"train_batch_size": 32, "micro_train_batch_size": 4, "learning_rate": 1e-3},
         own=frozenset(),
@@ -214,7 +214,7 @@ def test_sizes_that_disagree_leave_the_base_recipe_s_batch(prepare):
     "value", [{"1": None}, {"1": {"training_config": {"training_args": {"train_batch_size": "x"}}}}, {"a": 3}]
 )
 def test_a_table_that_auto_shadows_need_not_be_right(value):
-    found = size_planner.basis(recipe(32, 4, 1e-3), Given(value, NONE.base, frozenset()), is_elastic=True)
+    found = size_planner.basis(recipe(32, 4, 1e-3), BatchInputs(value, NONE.base, frozenset()), is_elastic=True)
     assert (found.samples, found.max_micro) == (32, 4)
 
 
@@ -341,7 +341,7 @@ def test_a_base_recipe_s_uneven_batch_is_turned_off_where_shares_are_equal():
 
 
 def test_a_recipe_without_a_learning_rate_is_planned_without_one():
-    rateless = Given(NONE.table, NONE.base, frozenset({"train_batch_size"}), has_rate=False)
+    rateless = BatchInputs(NONE.table, NONE.base, frozenset({"train_batch_size"}), has_rate=False)
     found = size_planner.basis(recipe(samples=64), rateless, is_elastic=True)
     assert found.learning_rate is None
     assert found.said == "64 samples a step (yours), at most 8 in a pass (the base recipe)"

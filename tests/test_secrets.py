@@ -244,7 +244,7 @@ def test_a_traceback_holds_no_secret(tmp_path):
     script = f"""
 import logging, sys
 sys.path.insert(0, {str(ROOT)!r})
-from launcher import redaction
+from launcher.common import redaction
 redaction.install()
 logging.basicConfig(level="INFO")
 logging.info("value %s", {CANARY[:7]!r} + {CANARY[7:]!r})

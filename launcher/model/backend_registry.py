@@ -36,7 +36,7 @@ _SETTINGS = {
 
 _RULES = {
     "k8s": ("job_rules", "pod_rules", "operator_rules"),
-    "sm_jobs": ("job_rules", "script_rules"),
+    "sm_jobs": ("job_rules", "input_rules", "script_rules", "tier_rules"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Checks a recipe must pass, grouped by subject: one module a subject, each rule with a code and a source.
+"""Checks that a recipe must pass, one module for each subject; each rule has a code and a source.
 
 A rule is a generator of Problems over a `CheckedRecipe`, made with the `problem` it is given (that knows its code).
 It names the keys it reads, and is left out when one of them is faulty in itself, so that one fault is reported once.

@@ -258,7 +258,7 @@ def _even_remedy(checked: CheckedRecipe, scales: Sequence[SizedRecipe]) -> str:
     if all(total % size == 0 for size in sizes):
         path = _path(scales[0], _BATCH_KEYS[1]) if is_one else _MICRO
         return f"{path}={batch.largest_micro_batch(math.gcd(*(total // size for size in sizes)), micro)}{auto}"
-    step = math.lcm(*(draft.data_parallel_size(scale) * scale.args.micro_train_batch_size for scale in scales))
+    step = math.lcm(*(checked.data_parallel_size(scale) * scale.args.micro_train_batch_size for scale in scales))
     below = total // step * step
     is_own = _batch_path(checked, scales[0]) != _BATCH
     path = f"++{scales[0].path}.{_ARGS}.{_BATCH_KEYS[0]}" if is_own else _BATCH

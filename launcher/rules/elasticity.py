@@ -190,7 +190,7 @@ def not_kubeflow(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
 
 @rule("E211", *SIZES, source=f"{_PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
 def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """SizedRecipe events come from the HyperPod training operator, which runs on Kubernetes only."""
+    """Scale events come from the HyperPod training operator, which runs on Kubernetes only."""
     training_job = "SageMaker training jobs"
     names = {"slurm": "Slurm", "sm_jobs": training_job, "contract": training_job}
     if checked.backend in names:

@@ -17,11 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 from test_manifest_bounds import FINE
 
 from launcher.backends.kubernetes import bounds
-from launcher.backends.kubernetes.client import ApiError
+from launcher.backends.kubernetes.api_objects import path
+from launcher.backends.kubernetes.connection import ApiError
 from launcher.backends.kubernetes.job_options import AnyUserId, SecurityContext, Toleration
-from launcher.backends.kubernetes.objects import path
 from launcher.common import yaml_io
-from launcher.common.syntax import is_image
+from launcher.common.syntax import is_dns_label, is_dns_subdomain, is_image
 from launcher.config.compose import compose
 from launcher.model.recipe import SecretKeyRef
 from launcher.planning.check import examine
@@ -178,20 +178,20 @@ BOUNDS = {
     ),
     "volume_names": Bound(
         texts(NAMES, "a" * 63, "a" * 64, "config", "shm").filter(lambda name: name not in ("config", "shm")),
-        bounds.is_dns_label,
+        is_dns_label,
         lambda template, text: put_volume(template, name=text),
     ),
     "service_accounts": Bound(
         texts(NAMES, "a" * 253, "a" * 254).filter(bool),
-        bounds.is_dns_subdomain,
+        is_dns_subdomain,
         lambda template, text: template["spec"].update(serviceAccountName=text),
     ),
     "priority_classes": Bound(
         texts(NAMES, "a" * 253, "a" * 254).filter(bool),
-        bounds.is_dns_subdomain,
+        is_dns_subdomain,
         lambda template, text: template["spec"].update(priorityClassName=text),
     ),
-    "claims": Bound(texts(NAMES, "a" * 253), bounds.is_dns_subdomain, put_claim, is_stricter=True),
+    "claims": Bound(texts(NAMES, "a" * 253), is_dns_subdomain, put_claim, is_stricter=True),
     "host_paths": Bound(
         texts("/.a", "/a/../b", ""),
         lambda place: bounds.host_path_fault(place) is None,

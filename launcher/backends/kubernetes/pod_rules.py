@@ -12,6 +12,7 @@ from typing import Any
 from launcher.backends.kubernetes import bounds
 from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
+from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.rules import rule
@@ -30,7 +31,7 @@ def volumes_are_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -
     claims = checked.settings.persistent_volume_claims or []
     taken = {"config", "shm", "checkpoint-log", *(f"claim-{i}" for i in range(len(claims)))}
     for i, volume in enumerate(checked.settings.volumes or []):
-        if not bounds.is_dns_label(volume.volumeName) or volume.volumeName in taken:
+        if not is_dns_label(volume.volumeName) or volume.volumeName in taken:
             yield problem(
                 f"cluster.volumes.{i}.volumeName",
                 "is not a free DNS label",
@@ -39,7 +40,7 @@ def volumes_are_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -
             )
         taken.add(volume.volumeName)
     for i, claim in enumerate(claims):
-        if not bounds.is_dns_subdomain(claim.claimName):
+        if not is_dns_subdomain(claim.claimName):
             path = f"cluster.persistent_volume_claims.{i}.claimName"
             allowed = "lower-case letters, digits, - and ."
             yield problem(path, "is not a DNS name", value=claim.claimName, allowed=allowed)
