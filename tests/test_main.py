@@ -16,7 +16,7 @@ from launch_records import Job, grow, lose, rehearse
 
 from launcher import pipeline
 from launcher.backends.local.event_log import tell
-from launcher.backends.local.state import Attempt, Snapshot, publish
+from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.cli import launch, terminal
 from launcher.jobs import registry, tracking
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
@@ -503,8 +503,8 @@ def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkey
 
 
 def test_what_is_abandoned_is_told():
-    event = OperatorEvent(1.0, "abandoned", "the new nodes are not needed any more", {})
-    assert tell(event) == "scale  given up: the new nodes are not needed any more"
+    event = OperatorEvent(1.0, "abandoned", "the new nodes are no longer needed", {})
+    assert tell(event) == "scale  given up: the new nodes are no longer needed"
 
 
 def test_a_pipe_gets_plain_lines_and_all_news():

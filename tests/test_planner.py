@@ -341,7 +341,7 @@ def test_a_base_recipe_s_uneven_batch_is_turned_off_where_shares_are_equal():
 
 
 def test_a_recipe_without_a_learning_rate_is_planned_without_one():
-    rateless = Given(NONE.table, NONE.base, frozenset({"train_batch_size"}), has_rate=False)
+    rateless = BatchInputs(NONE.table, NONE.base, frozenset({"train_batch_size"}), has_rate=False)
     found = size_planner.basis(recipe(samples=64), rateless, is_elastic=True)
     assert found.learning_rate is None
     assert found.said == "64 samples a step (yours), at most 8 in a pass (the base recipe)"

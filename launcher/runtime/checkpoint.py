@@ -32,9 +32,17 @@ from launcher.runtime.checkpoint_folder import (
     step_of,
     written,
 )
+from launcher.runtime.checkpoint_search import (
+    Candidate,
+    CheckpointBroken,
+    Damaged,
+    Search,
+    Source,
+    Unavailable,
+    together,
+)
 from launcher.runtime.content import Content
 from launcher.runtime.durable import sync, write_text
-from launcher.runtime.newest import Candidate, CheckpointBroken, Damaged, Search, Source, Unavailable, together
 from launcher.runtime.process_group import barrier, rank
 from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
 from launcher.runtime.tiers.checkpoint_log import Journal, Record
@@ -167,7 +175,7 @@ class Checkpoints:
         return progress
 
     def _load(self, path: Path, content: Content) -> _Loaded:
-        from launcher.runtime.pieces import CheckedReader
+        from launcher.runtime.checked_io import CheckedReader
 
         stated: Published = _from_first(lambda: published(path, step_of(path)))
         reader = together(process_group, lambda: CheckedReader(path, stated, is_first=rank() == 0))
@@ -309,7 +317,7 @@ def _write(folder: Path, state: dict[str, Any]) -> None:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
 
-    from launcher.runtime.pieces import CheckedWriter
+    from launcher.runtime.checked_io import CheckedWriter
 
     try:
         with without_group_warning():

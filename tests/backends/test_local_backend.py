@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.local.backend import LocalBackend, _python_path
-from launcher.backends.local.job_request import read_orders
-from launcher.backends.local.limits import HangLimits
+from launcher.backends.local.hang_limits import HangLimits
+from launcher.backends.local.job_request import read_job_request
 from launcher.backends.local.simulation import Hang, Settings
-from launcher.backends.local.state import Snapshot, lock, publish
+from launcher.backends.local.snapshot import Snapshot, lock, publish
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
 
@@ -216,9 +216,9 @@ def test_the_limits_of_a_hang_are_in_the_bundle(tmp_path):
     plan = {"job_name": "job", "nproc_per_node": 1, "initial_nodes": 1, "elastic": None, "scales": [{"nodes": 1}]}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     (tmp_path / "local.json").write_text(files["local.json"])
-    assert read_orders(tmp_path).hang == HangLimits(recurring_s=30, stop_pattern="finished", other_work_s=7200)
+    assert read_job_request(tmp_path).hang == HangLimits(recurring_s=30, stop_pattern="finished", other_work_s=7200)
     (tmp_path / "local.json").unlink()  # a bundle of an earlier version
-    assert read_orders(tmp_path).hang == HangLimits()
+    assert read_job_request(tmp_path).hang == HangLimits()
 
 
 @pytest.mark.parametrize(("start_s", "watches"), [(None, False), (600, True)])

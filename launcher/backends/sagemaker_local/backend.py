@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from launcher.backends.local.logs import tail
-from launcher.backends.local.state import is_alive
+from launcher.backends.local.snapshot import is_alive
+from launcher.backends.local.worker_logs import tail
 from launcher.backends.sagemaker import default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.client import Services

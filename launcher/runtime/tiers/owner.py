@@ -19,7 +19,7 @@ from typing import Protocol
 
 from launcher.common import names
 from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.ranks import Ranks
+from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.stores import TierFailure, translated
 
 LEASE_S = 120.0

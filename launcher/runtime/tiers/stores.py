@@ -13,8 +13,8 @@ from typing import Protocol
 
 import torch
 
+from launcher.runtime.checkpoint_search import Unavailable
 from launcher.runtime.durable import sync
-from launcher.runtime.newest import Unavailable
 from launcher.runtime.tiers.shards import Broken, FileShard, Key, Shard
 
 BLOCK = 64 << 20

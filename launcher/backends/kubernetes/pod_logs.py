@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from launcher.backends.kubernetes import objects
-from launcher.backends.kubernetes.client import Connection, chunks, pause_s
-from launcher.backends.kubernetes.errors import ApiError, Unreachable, is_passing
-from launcher.backends.kubernetes.follow import Observer, follower, lines, read_objects
-from launcher.backends.kubernetes.ranks import Filter, Places
+from launcher.backends.kubernetes import api_objects
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, is_passing
+from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
+from launcher.backends.kubernetes.job_watch import Observer, follower, lines, read_objects
+from launcher.backends.kubernetes.pod_ranks import Filter, Places
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
 from launcher.model.job_spec import JobStatus, LogSelection
@@ -131,7 +131,7 @@ class Reader:
 
     @property
     def path(self) -> str:
-        return objects.path("Pod", self.namespace, self.pod)
+        return api_objects.path("Pod", self.namespace, self.pod)
 
     def runs(self, changed: Callable[[], bool]) -> Iterator[tuple[int, str]]:
         """Yield the number of a run and each line of it, run after run, until the pod is gone or ends for good.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
-from launcher.backends.kubernetes.pods import failures
+from launcher.backends.kubernetes.pod_report import failures
 from launcher.model.job_spec import JobState, JobStatus
 
 STATES = (
@@ -52,7 +52,7 @@ def read(view: View) -> JobStatus:
     pods = [pod for pod in view.pods if isinstance(pod, Mapping)]
     nodes = len([pod for pod in pods if _phase(pod) == "Running"])
     if view.job is None:
-        return _finished(view, nodes) or JobStatus(JobState.GONE, nodes, "the cluster does not have it any more")
+        return _finished(view, nodes) or JobStatus(JobState.DELETED, nodes, "the cluster no longer has it")
     status = lenient.mapping(view.job, "status")
     held = _held(status)
     name, state = next(((name, state) for name, state in STATES if name in held), ("", JobState.PENDING))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from launcher.runtime.courier import METRIC_NAMES
+from launcher.runtime.metric_shipping import METRIC_NAMES
 
 MAX_FURTHER = 100
 """Metrics of one step; a tracking server takes 1000 in a request."""

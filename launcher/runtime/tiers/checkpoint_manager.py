@@ -10,9 +10,9 @@ import torch
 
 from launcher.runtime.tiers.buffers import Slot, Slots
 from launcher.runtime.tiers.checkpoint_log import Journal, Record
-from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.owner import Ownership
-from launcher.runtime.tiers.ranks import Ranks
+from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.restore import Form, Restoration, Restored
 from launcher.runtime.tiers.shards import Key, Manifest, Piece, seal
 from launcher.runtime.tiers.staging import Staged, Stager, StateUnfit, complete, pieces_of

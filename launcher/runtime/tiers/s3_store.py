@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy
 import torch
 
-from launcher.runtime.newest import Damaged
+from launcher.runtime.checkpoint_search import Damaged
 from launcher.runtime.tiers.shards import Broken, Key, Shard
 from launcher.runtime.tiers.stores import MANIFEST, TierFailure, TierRefused
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
-from launcher.backends.kubernetes.client import CONNECT_TIMEOUT_S, Connection
-from launcher.backends.kubernetes.errors import ApiError, Unreachable
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable
+from launcher.backends.kubernetes.connection import CONNECT_TIMEOUT_S, Connection
 
 CLOSE, V5 = 255, "v5.channel.k8s.io"
 """Channel by which a reader is told that another channel has ended, and the first protocol that has it."""

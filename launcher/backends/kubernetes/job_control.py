@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.backends.kubernetes import objects
-from launcher.backends.kubernetes.client import Connection, pause_s
-from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
-from launcher.backends.kubernetes.follow import current_status, read_objects, read_status
+from launcher.backends.kubernetes import api_objects
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.connection import Connection, pause_s
+from launcher.backends.kubernetes.job_watch import current_status, read_objects, read_status
 from launcher.backends.kubernetes.preflight import digest_of
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import Problem, ProblemsFound, fail
@@ -39,7 +39,7 @@ def scale(connection: Connection, target: Target, planned: Mapping[str, Any], bo
             "spec": _resized(planned["spec"], job["spec"], min_nodes, num_nodes),
         }
         try:
-            connection.merge(target.path, patch, f"{objects.MANAGER}-scale")
+            connection.merge(target.path, patch, f"{api_objects.MANAGER}-scale")
         except ApiError as error:
             if error.status != 409:
                 raise ProblemsFound((problem(error, "nodes", value=num_nodes),)) from error
@@ -113,7 +113,7 @@ def _running(connection: Connection, target: Target) -> Mapping[str, Any]:
     return job
 
 
-def cancel(connection: Connection, target: Target, others: Sequence[objects.Manifest]) -> None:
+def cancel(connection: Connection, target: Target, others: Sequence[api_objects.Manifest]) -> None:
     """Remove a job that has not ended, and its other objects; return when none of its pods is left.
 
     A target without a uid is what a launch left that was killed before it made the job: its other objects.
@@ -134,7 +134,7 @@ def cancel(connection: Connection, target: Target, others: Sequence[objects.Mani
         raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
 
 
-def clear(connection: Connection, target: Target, manifests: Sequence[objects.Manifest]) -> None:
+def clear(connection: Connection, target: Target, manifests: Sequence[api_objects.Manifest]) -> None:
     """Remove the objects of a job that has ended, and return when none of them exists.
 
     Args:
@@ -159,7 +159,7 @@ def clear(connection: Connection, target: Target, manifests: Sequence[objects.Ma
         raise ProblemsFound((problem(error, "cluster.namespace", value=target.namespace),)) from error
 
 
-def _await_removal(connection: Connection, manifest: objects.Manifest) -> None:
+def _await_removal(connection: Connection, manifest: api_objects.Manifest) -> None:
     waited_s, attempt = 0.0, 0
     while (there := connection.find(manifest.path)) and digest_of(there) == manifest.digest:
         if waited_s > _MARGIN_S:
@@ -170,7 +170,7 @@ def _await_removal(connection: Connection, manifest: objects.Manifest) -> None:
         waited_s += pause
 
 
-def _remove(connection: Connection, manifest: objects.Manifest) -> None:
+def _remove(connection: Connection, manifest: api_objects.Manifest) -> None:
     """Remove an object of this very bundle; its cluster does so too, when its job is gone."""
     try:
         there = connection.get(manifest.path)

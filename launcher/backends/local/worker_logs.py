@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from launcher.backends.local.job_request import read_orders
-from launcher.backends.local.lines import LineReader
-from launcher.backends.local.state import Attempt, is_alive, read_snapshot
+from launcher.backends.local.job_request import read_job_request
+from launcher.backends.local.line_reader import LineReader
+from launcher.backends.local.snapshot import Attempt, is_alive, read_snapshot
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import fail
 
@@ -93,10 +93,10 @@ def follow_attempts(
         selection: Whose lines.
     """
     from launcher.backends.local.event_log import (
-        News,  # compiling a recipe imports this module, and need not wait for it
+        EventLogReader,  # compiling a recipe imports this module, and need not wait for it
     )
 
-    news = News(run_dir) if selection.attempt is None else None
+    news = EventLogReader(run_dir) if selection.attempt is None else None
     current: _Reader | None = None
     index = 0
     while True:
@@ -203,8 +203,8 @@ def known_attempts(run_dir: Path) -> tuple[tuple[Attempt, ...], bool]:
 def _sizes(bundle_dir: Path) -> tuple[int, int]:
     """Return the worker processes a node, and the most nodes that the job may have."""
     try:
-        orders = read_orders(bundle_dir)
-        return orders.nproc_per_node, orders.policy.sizes[-1]
+        job = read_job_request(bundle_dir)
+        return job.nproc_per_node, job.policy.sizes[-1]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise fail("E703", str(bundle_dir), f"is no bundle: plan.json: {error}") from error
 

@@ -101,7 +101,7 @@ def cancel(job: JobName, as_json: AsJson = False) -> None:
     backend, record = _after_launch(*opened(job))
     before = now(record, backend)
     seen = before
-    is_partial = not record.is_submitted and before.state is JobState.GONE  # other objects may exist
+    is_partial = not record.is_submitted and before.state is JobState.DELETED  # other objects may exist
     is_over = before.state.is_final and not is_partial
     if not is_over:
         if not as_json:

@@ -25,7 +25,7 @@ _CONFIRM_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class StartOrder:
+class StartCall:
     """What a node is told when its workers shall start.
 
     Args:
@@ -47,7 +47,7 @@ class AgentUnreachable(Exception):
     """The agent gave no answer in time, or none that makes sense."""
 
 
-class OrderIgnored(Exception):
+class CommandIgnored(Exception):
     """The agent answered an order but did not carry it out."""
 
 
@@ -76,16 +76,16 @@ class Agent:
         except (ValueError, KeyError) as error:
             raise AgentUnreachable(f"/status answered {answer.text[:200]!r}") from error
 
-    def start(self, order: StartOrder) -> None:
+    def start(self, order: StartCall) -> None:
         """Start the workers of a ready agent.
 
         Raises:
             AgentUnreachable: No answer.
-            OrderIgnored: The agent is not ready, or /status does not confirm the start.
+            CommandIgnored: The agent is not ready, or /status does not confirm the start.
         """
         before = self.status().state
         if before is not AgentState.READY:
-            raise OrderIgnored(f"/start would be ignored: the agent is {before}")
+            raise CommandIgnored(f"/start would be ignored: the agent is {before}")
         body = {
             "rank": order.rank,
             "nnodes": order.num_nodes,
@@ -105,7 +105,7 @@ class Agent:
 
         Raises:
             AgentUnreachable: No answer.
-            OrderIgnored: /status does not confirm the stop.
+            CommandIgnored: /status does not confirm the stop.
         """
         if self.status().state is AgentState.READY:
             return
@@ -137,5 +137,5 @@ class Agent:
         deadline = time.monotonic() + CONFIRM_TIMEOUT_S
         while (state := self.status().state) not in expected:
             if time.monotonic() > deadline:
-                raise OrderIgnored(f"{order} had no effect in {CONFIRM_TIMEOUT_S:g} s: the agent is {state}")
+                raise CommandIgnored(f"{order} had no effect in {CONFIRM_TIMEOUT_S:g} s: the agent is {state}")
             time.sleep(_CONFIRM_POLL_S)

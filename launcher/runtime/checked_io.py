@@ -23,8 +23,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from launcher.runtime.checkpoint import without_group_warning
-from launcher.runtime.integrity import CHUNK, checksum, new_checksum
-from launcher.runtime.newest import Damaged, StateMismatch, Unavailable
+from launcher.runtime.checkpoint_search import Damaged, StateMismatch, Unavailable
+from launcher.runtime.checksums import CHUNK, checksum, new_checksum
 from launcher.runtime.progress import METADATA, Published, missing, outcomes
 
 

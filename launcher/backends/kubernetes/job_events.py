@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from launcher.backends.kubernetes import lenient, objects
-from launcher.backends.kubernetes.client import Connection
-from launcher.backends.kubernetes.follow import (
+from launcher.backends.kubernetes import api_objects, lenient
+from launcher.backends.kubernetes.connection import Connection
+from launcher.backends.kubernetes.job_watch import (
     LOOK_AGAIN_S,
     Objects,
     Observer,
@@ -21,7 +21,7 @@ from launcher.model.job_spec import JobEvent
 
 def events(connection: Connection, target: Target, *, follow: bool) -> Iterator[JobEvent]:
     """Yield the events of a job and its pods, oldest first; with `follow`, until it has ended."""
-    where, told = objects.path("Event", target.namespace), {}
+    where, told = api_objects.path("Event", target.namespace), {}
     if not follow:
         job, pods = read_objects(connection, target)
         found, _ = listed(connection, where, {})

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.ranges import Layout
-from launcher.runtime.tiers.ranks import Ranks
+from launcher.runtime.tiers.rank_group import Ranks
+from launcher.runtime.tiers.read_plan import Sharing, Wanted, from_nodes, from_store
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, Shard
-from launcher.runtime.tiers.sharing import Sharing, Wanted, from_nodes, from_store
 from launcher.runtime.tiers.stores import Store
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.backends.kubernetes import lenient, objects, server, status
-from launcher.backends.kubernetes.client import Connection, chunks, pause_s
-from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes import api_objects, job_status, lenient, server
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.backends.kubernetes.target import Object, Target, own_pods, uid_of
 from launcher.common.problems import ProblemsFound
@@ -184,8 +184,8 @@ class Observer:
     known: set[str] = field(default_factory=set)
 
     def __enter__(self) -> "Observer":
-        self.spawn(self._observe_job, objects.path(self.target.kind, self.target.namespace))
-        self.spawn(self._observe_pods, objects.path("Pod", self.target.namespace))
+        self.spawn(self._observe_job, api_objects.path(self.target.kind, self.target.namespace))
+        self.spawn(self._observe_pods, api_objects.path("Pod", self.target.namespace))
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -285,7 +285,7 @@ def read_objects(connection: Connection, target: Target) -> tuple[Object | None,
         Unreachable: It does not answer.
     """
     job = _read_job(connection, target)
-    pods, _ = listed(connection, objects.path("Pod", target.namespace), {"labelSelector": target.selector})
+    pods, _ = listed(connection, api_objects.path("Pod", target.namespace), {"labelSelector": target.selector})
     return job, own_pods(pods.values(), target, job)
 
 
@@ -316,21 +316,21 @@ def current_status(
     """
     if job is None:
         return _deleted_status(connection, target, pods, last)
-    view = status.View(job, pods)
-    seen = status.read(view)
-    is_queued = status.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
+    view = job_status.View(job, pods)
+    seen = job_status.read(view)
+    is_queued = job_status.QUEUE_LABEL in lenient.mapping(job, "metadata", "labels")
     if not is_queued or (seen.state is not JobState.PENDING and seen.target_nodes is None):
         return seen
-    return status.read(replace(view, workloads=_workloads(connection, target)))
+    return job_status.read(replace(view, workloads=_workloads(connection, target)))
 
 
 def _deleted_status(connection: Connection, target: Target, pods: Any, last: Object | None) -> JobStatus:
-    """Return how a job ended that is deleted, by its last conditions or Kueue's record of it; else GONE."""
-    ended = status.read(status.View(last, pods)) if last else None
+    """Return how a job ended that is deleted, by its last conditions or Kueue's record of it; else DELETED."""
+    ended = job_status.read(job_status.View(last, pods)) if last else None
     if ended and ended.state.is_final:
         return ended
-    view = status.View(None, pods, _workloads(connection, target) if target.uid else ())
-    return status.read(view)
+    view = job_status.View(None, pods, _workloads(connection, target) if target.uid else ())
+    return job_status.read(view)
 
 
 def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any], ...]:
@@ -339,7 +339,7 @@ def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any
     version = kueue_version(connection)
     if version is None:
         return ()
-    where = objects.path("Workload", target.namespace, version=version)
+    where = api_objects.path("Workload", target.namespace, version=version)
     try:
         found = connection.get(where, labelSelector=f"kueue.x-k8s.io/job-uid={target.uid}")
         return tuple(lenient.mappings(found.get("items")))

@@ -11,12 +11,12 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.futures import Future
 
 from launcher.runtime.checkpoint import without_group_warning
-from launcher.runtime.newest import StateMismatch
+from launcher.runtime.checkpoint_search import StateMismatch
 from launcher.runtime.tiers.exchange import Exchange
-from launcher.runtime.tiers.ranks import Ranks
+from launcher.runtime.tiers.rank_group import Ranks
+from launcher.runtime.tiers.read_targets import Take
+from launcher.runtime.tiers.shard_sources import Reason, Shards
 from launcher.runtime.tiers.shards import Manifest
-from launcher.runtime.tiers.sources import Reason, Shards
-from launcher.runtime.tiers.takes import Take
 
 
 class ShardsBroken(RuntimeError):

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.backends.kubernetes.errors import ApiError, Unreachable, api_error, is_passing, reason
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, api_error, is_passing, reason
 from launcher.common.problems import ProblemsFound, fail
 
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 30.0

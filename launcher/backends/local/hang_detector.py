@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.local.limits import FACTOR, LEAST_LIMIT_S, HangLimits
-from launcher.backends.local.lines import LineReader
-from launcher.backends.local.logs import STDOUT, worker_log
-from launcher.backends.local.state import Attempt
-from launcher.backends.local.steps import DoneStep
+from launcher.backends.local.hang_limits import FACTOR, LEAST_LIMIT_S, HangLimits
+from launcher.backends.local.line_reader import LineReader
+from launcher.backends.local.snapshot import Attempt
+from launcher.backends.local.step_reader import DoneStep
+from launcher.backends.local.worker_logs import STDOUT, worker_log
 from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, STEPS
 
 RECENT_STEPS = 50
 
 
-class StepWatch:
+class StepTimer:
     """Measures how long the steps of a job take. Pure; times are seconds of one clock.
 
     Args:
@@ -70,7 +70,7 @@ class StepWatch:
         return limits.recurring_s or max(LEAST_LIMIT_S, FACTOR * max(self._gaps, default=0.0))
 
 
-class HangWatch:
+class HangDetector:
     """Watches a running job: its steps, what rank 0 announces, and the line after which nothing is expected.
 
     Args:
@@ -80,7 +80,7 @@ class HangWatch:
 
     def __init__(self, run_dir: Path, limits: HangLimits):
         self._run_dir = run_dir
-        self._steps = StepWatch(limits)
+        self._steps = StepTimer(limits)
         self._stop = re.compile(limits.stop_pattern) if limits.stop_pattern else None
         self._log: LineReader | None = None
         self._attempt = -1

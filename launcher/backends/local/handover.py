@@ -8,15 +8,15 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from launcher.backends.local.fleet import NodeAddress
-from launcher.backends.local.operator_types import Course
-from launcher.backends.local.state import Snapshot
+from launcher.backends.local.operator_types import MachineState
+from launcher.backends.local.snapshot import Snapshot
 from launcher.runtime.durable import write_text
 
 MEMORY_FILE = "operator.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Handover:
     """Everything an operator knows that it cannot see.
 
     Args:
@@ -25,7 +25,7 @@ class Memory:
         snapshot: What others were told.
         nodes: Where its nodes are found.
         warm_pid: The process that holds its warm process; None without one.
-        told_attempt: Newest attempt whose first step was told of.
+        reported_attempt: Newest attempt whose first step was told of.
         requested: Size that somebody asked for; None for any.
         rehearsal: What has happened to the simulated cluster; None without a scenario.
         slow_save_s: How long the next checkpoint of a graceful stop is held up.
@@ -33,25 +33,25 @@ class Memory:
     """
 
     launched: float
-    course: Course
+    machine: MachineState
     snapshot: Snapshot
     nodes: tuple[NodeAddress, ...]
     warm_pid: int | None
-    told_attempt: int
+    reported_attempt: int
     requested: int | None
     rehearsal: Mapping[str, Any] | None
     slow_save_s: float
     interrupts: tuple[int, int]
 
 
-_ADAPTER = TypeAdapter(Memory)
+_ADAPTER = TypeAdapter(Handover)
 
 
-def write(run_dir: Path, memory: Memory) -> None:
+def write(run_dir: Path, memory: Handover) -> None:
     """Write `memory` down."""
     write_text(run_dir / MEMORY_FILE, _ADAPTER.dump_json(memory).decode())
 
 
-def read(run_dir: Path) -> Memory:
+def read(run_dir: Path) -> Handover:
     """Return what was written down last."""
     return _ADAPTER.validate_json((run_dir / MEMORY_FILE).read_bytes())

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
-from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.governance.cluster_wide import Origin, shared
 

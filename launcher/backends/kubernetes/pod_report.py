@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
-from launcher.backends.kubernetes.ranks import Places
+from launcher.backends.kubernetes.pod_ranks import Places
 from launcher.common.redaction import masked
 from launcher.model.job_spec import JobPod
 

@@ -58,7 +58,7 @@ _OUTCOMES = (StateMismatch, Damaged, Unavailable)
 
 
 class Ranks(Protocol):
-    """The ranks that search together; `launcher.runtime.process_group` is one, `tiers.ranks.Ranks` another."""
+    """The ranks that search together; `launcher.runtime.process_group` is one, `tiers.rank_group.Ranks` another."""
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's value, in the order of ranks."""
