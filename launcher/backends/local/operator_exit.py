@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.backends.local.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish
-from launcher.common.job_lock import is_alive
 from launcher.backends.local.worker_logs import POLL_S, tail
 from launcher.common import os_errors
+from launcher.common.job_lock import is_alive
 from launcher.common.problems import ProblemsFound, fail
 from launcher.model.job_spec import JobState
 

@@ -93,9 +93,7 @@ def follow_attempts(
         pause: Waits a moment before the next look; None looks once.
         selection: Whose lines.
     """
-    from launcher.backends.local.event_log import (
-        EventLogReader,  # compiling a recipe imports this module, and need not wait for it
-    )
+    from launcher.backends.local.event_log import EventLogReader  # start-up time: compiling imports this module
 
     news = EventLogReader(run_dir) if selection.attempt is None else None
     current: _Reader | None = None
@@ -154,7 +152,7 @@ class _Reader:
         return self._readers[rank]
 
     def _heading(self) -> str:
-        from launcher import timeline
+        from launcher import timeline  # start-up time, as above
 
         number, nodes = self._attempt.number, len(self._attempt.nodes)
         ranks = nodes * self._selection.nproc_per_node
