@@ -16,7 +16,7 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT, frozen_context
 
 from launcher import pipeline
-from launcher.backends.local.snapshot import LOCK_FILE
+from launcher.common.job_lock import LOCK_FILE
 from launcher.bundle import store as bundles
 from launcher.cli import diff, launch
 from launcher.cli import main as cli

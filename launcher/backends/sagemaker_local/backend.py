@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from launcher.backends.local.snapshot import is_alive
+from launcher.common.job_lock import is_alive
 from launcher.backends.local.worker_logs import tail
 from launcher.backends.sagemaker import default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend

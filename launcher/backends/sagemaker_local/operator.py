@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from launcher.backends.local.snapshot import JobAlreadyRunning, lock
+from launcher.common.job_lock import JobAlreadyRunning, lock
 from launcher.backends.sagemaker_local import isolation, record
 from launcher.backends.sagemaker_local.interrupts import Interrupts
 from launcher.backends.sagemaker_local.job import EXIT_STOPPED, Job, Orders

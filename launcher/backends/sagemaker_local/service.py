@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.local.snapshot import is_alive
+from launcher.common.job_lock import is_alive
 from launcher.backends.sagemaker.client import Refused
 from launcher.backends.sagemaker_local import record
 from launcher.common.problems import fail
