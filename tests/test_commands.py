@@ -42,6 +42,7 @@ def test_a_forked_command_has_its_own_folder_environment_and_random_numbers(tmp_
     assert one != two
 
 
+@pytest.mark.whole_job
 def test_a_forked_command_is_a_child_that_signals_reach(tmp_path):
     script = tmp_path / "waits.py"
     script.write_text("import time; time.sleep(600)")
@@ -51,14 +52,14 @@ def test_a_forked_command_is_a_child_that_signals_reach(tmp_path):
         found = psutil.Process(process.pid)
         assert found.ppid() == os.getpid() and Path(found.cwd()) == tmp_path
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=200)
-    assert process.returncode == 128 + signal.SIGTERM and "stopped by SIGTERM" in err
+        process.communicate(timeout=200)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(
     "options",
     [{"env": {"LANG": "C", "PATH": os.environ["PATH"]}}, {"preexec_fn": os.getpid}],
-    ids=["start", "limits"],
+    ids=["another_language", "limits"],
 )
 def test_what_a_fork_cannot_have_starts_a_process(options, tmp_path, monkeypatch):
     monkeypatch.setattr(commands, "ask", lambda *_: pytest.fail("it was forked"))

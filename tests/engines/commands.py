@@ -63,7 +63,8 @@ def run(args: Any, *, input: Any = None, timeout: float | None = None, check: bo
 def forkable(args: Any) -> list[str]:
     """Return the words after this Python of one of the launcher's commands; none of any other command."""
     words = [args] if isinstance(args, str | os.PathLike) else [os.fspath(word) for word in args]
-    if words[0] == sys.executable and (words[1] == MAIN or tuple(words[1:3]) == RECIPES):
+    is_measured = "coverage" in sys.modules  # which sees only processes that leave as Python does
+    if not is_measured and words[0] == sys.executable and (words[1] == MAIN or tuple(words[1:3]) == RECIPES):
         return words[1:]
     return []
 
