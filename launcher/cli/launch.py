@@ -26,7 +26,6 @@ from launcher.jobs import adopted, job_names, registry, relaunch, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.config_tree import get
 from launcher.model.context import LaunchContext
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
@@ -84,7 +83,9 @@ def _main(overrides: Sequence[str], name: str | None) -> int:
             return 0
         terminal.show_bundle(bundle)
         return launch(
-            bundle, job.backend, wait=job.config["wait"] or get(job.config, "cluster.sm_jobs_config.wait") is True
+            bundle,
+            job.backend,
+            wait=job.config["wait"] or backend_registry.described(job.backend).waits(job.settings),
         )
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)

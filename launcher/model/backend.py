@@ -107,8 +107,8 @@ class BackendDescription(Generic[OptionsT]):
     """Kinds of secret references that its jobs can resolve."""
     url_keys: ClassVar[tuple[str, ...]] = ()
     """Keys beyond the common ones in which its own rules look for URLs with credentials."""
-    price_kinds: ClassVar[tuple[str, ...]] = ("ec2", "block")
-    """Kinds of price in `prices.csv` that come nearest to what an instance costs there, the nearest first."""
+    instance_use: ClassVar[str | None] = None
+    """The `use` of instance types, in `instances.csv`, whose prices its jobs pay; None for those of EC2."""
 
     def load(self) -> "Backend | None":
         """Return the part that runs jobs; None if there is none yet."""
@@ -125,6 +125,10 @@ class BackendDescription(Generic[OptionsT]):
     def initial_nodes(self, job: JobSpec) -> int | None:
         """Return the size that a job starts with if the backend decides that; None leaves it to the recipe."""
         return None
+
+    def waits(self, options: OptionsT) -> bool:
+        """Return whether the `cluster` section asks to follow the job until it has ended, as wait=true does."""
+        return False
 
     def spot_keys(self, options: OptionsT) -> Iterator[tuple[str, object]]:
         """Yield path and value of each key of the typed `cluster` section that asks for Spot capacity."""
@@ -147,11 +151,11 @@ class BackendDescription(Generic[OptionsT]):
         return None
 
     def secret_values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield path and content of its mappings of names to values, none of which may be a secret in clear."""
+        """Yield path and content of each mapping of its section that must not hold a secret in clear."""
         yield from ()
 
     def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield path and words of its commands, none of which may be a secret in clear."""
+        """Yield path and words of each command of its section that must not hold a secret in clear."""
         yield from ()
 
 

@@ -82,7 +82,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     found += recipe_problems
     if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})
-    is_here = composition.backend == "local"
+    is_here = not described(composition.backend).has_instances
     instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {})
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)

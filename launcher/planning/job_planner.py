@@ -43,7 +43,7 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
     policy = checked.recipe.elastic_policy
     name = job_name(checked.recipe.run.name, context.suffix)
     section = checked.recipe.checkpointing
-    tiers = section and compiled(section, name, context.cwd if checked.backend == "local" else None)
+    tiers = section and compiled(section, name, None if described(checked.backend).has_containers else context.cwd)
     sizes = tuple(_scale_point(checked, scale, name, tiers) for scale in checked.sizes)
     job = JobSpec(
         name=name,

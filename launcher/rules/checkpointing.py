@@ -8,6 +8,8 @@ from launcher.checkpointing.forecast import WAYS
 from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
 from launcher.common.problems import Notice, Problem
 from launcher.common.syntax import is_bucket
+from launcher.model.backend import MemoryTier
+from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.checkpointing import MEMORY_KEPT, MEMORY_STEPS, PERSISTENT_STEPS, REPLICAS, S3
 from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
@@ -75,7 +77,7 @@ def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
         yield problem(
             f"{KEY}.persistent.path", "is no kind of storage this program knows", value=path, allowed=allowed
         )
-    elif checked.backend != "local" and not path.startswith("/"):
+    elif described(checked.backend).has_containers and not path.startswith("/"):
         yield problem(f"{KEY}.persistent.path", "is no absolute path", value=path, allowed=allowed)
 
 
@@ -83,11 +85,11 @@ def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
 def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The memory tier is a service of HyperPod on EKS; this machine has its own stand-in."""
     section = checked.recipe.checkpointing
-    if section and section.memory and checked.backend not in ("k8s", "local"):
+    if section and section.memory and described(checked.backend).memory_tier is None:
         yield problem(
             f"{KEY}.memory",
-            f"there is no memory tier on cluster={checked.backend}",
-            allowed="cluster=k8s, cluster=local",
+            f"there is no memory tier on cluster={described(checked.backend).choice}",
+            allowed=choices(lambda each: each.memory_tier is not None),
             remedy=f"{KEY}.memory=null",
         )
 
@@ -124,7 +126,7 @@ def persistent_path(checked: CheckedRecipe) -> str | None:
 def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """What an image's own program does with the section is up to it."""
     recipe = planned.checked.recipe
-    is_read = recipe.run.model_type == _READS_IT_ITSELF and planned.checked.backend != "local"
+    is_read = recipe.run.model_type == _READS_IT_ITSELF and described(planned.checked.backend).has_containers
     if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
         yield notice("recipes.checkpointing is for the image's own program to read; save_steps is its own key")
 
@@ -158,7 +160,7 @@ def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
     kept = section.memory.retention or MEMORY_KEPT
     replicas = REPLICAS if section.replicas is None else section.replicas
     # The service has a part of the memory for itself; what the pods stage is beside it.
-    is_service = planned.checked.backend == "k8s"
+    is_service = described(planned.checked.backend).memory_tier is MemoryTier.SERVICE
     copies = SERVICE_HOST_COPIES if is_service else 1
     total, percent = instance.memory_gib * GIB, section.memory_percent or 100
     for nodes in expected.sizes:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from launcher.common.problems import Notice, Problem
+from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import AUTO, get, leaves, size_of
 from launcher.model.job_spec import start_size
@@ -157,40 +158,18 @@ def not_checkpointless(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 @rule("E209", *SIZES, "cluster", source=LIMITS)
 def not_spot(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Spot capacity leaves without the operator's knowledge."""
-    for path, value in _spot(checked):
+    for path, value in described(checked.backend).spot_keys(checked.settings):
         yield from refuses_elastic(checked, problem, path, "Spot capacity", value=value)
-
-
-def _spot(checked: CheckedRecipe) -> Iterator[tuple[str, object]]:
-    selector = getattr(checked.settings, "label_selector", None)
-    for kind in ("required", "preferred"):
-        for label, values in (getattr(selector, kind, None) or {}).items():
-            if "capacity" in label.lower() and any("spot" in value.lower() for value in values):
-                yield f"cluster.label_selector.{kind}.{label}", values
-    for label, value in (getattr(checked.settings, "node_selector", None) or {}).items():
-        if "capacity" in label.lower() and "spot" in value.lower():
-            yield f"cluster.node_selector.{label}", value
-    jobs = getattr(checked.settings, "sm_jobs_config", None)
-    if getattr(jobs, "spot", None) is True:
-        yield "cluster.sm_jobs_config.spot", True
-    if getattr(getattr(jobs, "additional_estimator_kwargs", None), "use_spot_instances", None) is True:
-        yield "cluster.sm_jobs_config.additional_estimator_kwargs.use_spot_instances", True
 
 
 @rule("E211", *SIZES, source=f"{PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
 def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Scale events come from the HyperPod training operator, which runs on Kubernetes only."""
-    training_job = "SageMaker training jobs"
-    names = {"slurm": "Slurm", "sm_jobs": training_job, "contract": training_job}
-    if checked.backend in names:
-        yield from refuses_elastic(
-            checked,
-            problem,
-            "cluster",
-            names[checked.backend],
-            value=checked.backend,
-            remedy=f"cluster=k8s, or {POLICY}.is_elastic=false",
-        )
+    backend = described(checked.backend)
+    if not backend.resizes_jobs:
+        clusters = choices(lambda each: each.resizes_jobs and not each.runs_here)
+        remedy = f"{clusters}, or {POLICY}.is_elastic=false"
+        yield from refuses_elastic(checked, problem, "cluster", backend.title, value=backend.choice, remedy=remedy)
 
 
 @rule(
@@ -248,8 +227,9 @@ def tiers_differ(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
 @rule("E213", "cluster_type", source="the published launcher's own convention")
 def cluster_type_agrees(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """`cluster` and `cluster_type` name the same thing."""
-    cluster = "local" if checked.backend == "contract" else checked.backend
-    if checked.launch.cluster_type not in (None, cluster):
+    backend = described(checked.backend)
+    cluster = backend.choice
+    if checked.launch.cluster_type not in (None, *backend.cluster_types):
         yield problem(
             "cluster_type",
             f"does not agree with cluster={cluster}",

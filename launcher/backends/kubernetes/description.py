@@ -1,13 +1,14 @@
 """What cluster=k8s is: HyperPod on EKS."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryTier
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.kubernetes.job_options import Settings
+    from launcher.model.checked_recipe import CheckedRecipe
 
 
 class KubernetesDescription(BackendDescription["Settings"]):
@@ -30,7 +31,11 @@ class KubernetesDescription(BackendDescription["Settings"]):
     memory_tier: ClassVar[MemoryTier | None] = MemoryTier.SERVICE
     has_bundle: ClassVar[bool] = False
     secret_sources: ClassVar[tuple[str, ...]] = ("secretKeyRef",)
-    url_keys: ClassVar[tuple[str, ...]] = ("container",)
+    url_keys: ClassVar[tuple[str, ...]] = (
+        *("container", "cluster.command"),
+        *("cluster.annotations.", "cluster.custom_labels."),
+    )
+    instance_use: ClassVar[str | None] = "hyperpod"
 
     def load(self) -> Backend:
         """Return what runs jobs on a cluster."""
@@ -58,6 +63,15 @@ class KubernetesDescription(BackendDescription["Settings"]):
         for label, value in (options.node_selector or {}).items():
             if "capacity" in label.lower() and "spot" in value.lower():
                 yield f"cluster.node_selector.{label}", value
+
+    def secret_values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield annotations and labels."""
+        for name in ("annotations", "custom_labels"):
+            yield f"cluster.{name}", getattr(checked.settings, name) or {}
+
+    def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the start command."""
+        yield "cluster.command", checked.settings.command or ()
 
 
 DESCRIPTION = KubernetesDescription()

@@ -1,5 +1,6 @@
 """What cluster=local is: one real agent per simulated node, on this machine."""
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryTier
@@ -7,6 +8,7 @@ from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.local.simulation import Settings
+    from launcher.model.checked_recipe import CheckedRecipe
 
 
 class LocalDescription(BackendDescription["Settings"]):
@@ -22,6 +24,7 @@ class LocalDescription(BackendDescription["Settings"]):
     resizes_jobs: ClassVar[bool] = True
     memory_tier: ClassVar[MemoryTier | None] = MemoryTier.WORKERS
     secret_sources: ClassVar[tuple[str, ...]] = ("env",)
+    url_keys: ClassVar[tuple[str, ...]] = ("cluster.command",)
 
     def load(self) -> Backend:
         """Return what runs jobs on this machine."""
@@ -40,6 +43,10 @@ class LocalDescription(BackendDescription["Settings"]):
         from launcher.backends.local import initial_size
 
         return initial_size.initial_nodes(job)
+
+    def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the words after the agent's options."""
+        yield "cluster.command", checked.settings.command or ()
 
 
 DESCRIPTION = LocalDescription()

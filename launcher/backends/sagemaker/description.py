@@ -31,6 +31,11 @@ class TrainingJobDescription(BackendDescription[OptionsT]):
     rule_modules: ClassVar[tuple[str, ...]] = RULE_MODULES
     runs_training_jobs: ClassVar[bool] = True
     toolkit_key: ClassVar[str | None] = f"{JOBS}.toolkit"
+    url_keys: ClassVar[tuple[str, ...]] = (JOBS,)
+
+    def waits(self, options: Any) -> bool:
+        """Return the section's own `wait`."""
+        return options.sm_jobs_config.wait is True
 
     def spot_keys(self, options: Any) -> Iterator[tuple[str, object]]:
         """Yield the key that takes spot capacity, by our name and by the estimator's."""
@@ -72,7 +77,7 @@ class SageMakerDescription(TrainingJobDescription["Settings"]):
     name: ClassVar[str] = "sm_jobs"
     choice: ClassVar[str] = "sm_jobs"
     cluster_types: ClassVar[tuple[str, ...]] = ("sm_jobs",)
-    price_kinds: ClassVar[tuple[str, ...]] = ("training", "studio", "ec2", "block")
+    instance_use: ClassVar[str | None] = "training"
 
     def load(self) -> Backend:
         """Return what runs training jobs on AWS."""

@@ -15,6 +15,7 @@ from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SCRIPT, SDK_NAME
 from launcher.common.problems import Problem
 from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import IMAGE_FORM, is_image
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.instances import canonical
@@ -44,7 +45,7 @@ def required_keys_are_given(checked: CheckedRecipe, problem: Callable[..., Probl
     """A job acts as a role and writes its results somewhere; neither has a default. Here it acts as you."""
     jobs = jobs_of(checked)
     examples = {"output_path": "s3://<bucket>/<folder>"}
-    if checked.backend == "sm_jobs":
+    if not described(checked.backend).runs_here:
         examples = {"role": "arn:aws:iam::<account>:role/<name>", **examples}
     for key, example in examples.items():
         if not getattr(jobs, key):
@@ -63,7 +64,10 @@ def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
             f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
         )
     elif (
-        not name and not image and checked.backend == "sm_jobs" and not default_values.is_serverless(jobs_of(checked))
+        not name
+        and not image
+        and not described(checked.backend).runs_here
+        and not default_values.is_serverless(jobs_of(checked))
     ):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
@@ -96,7 +100,7 @@ def spot_jobs_say_how_long(checked: CheckedRecipe, problem: Callable[..., Proble
 @sm_rule("E369", *_PLACES, source="docs/sagemaker.md")
 def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """file:// names a folder of this machine, which a training job of AWS cannot reach; https:// is AWS's to read."""
-    jobs, is_here = jobs_of(checked), checked.backend == "contract"
+    jobs, is_here = jobs_of(checked), described(checked.backend).runs_here
     for path, value in leaves(jobs.model_dump(include=set(_PLACES), exclude_none=True), JOBS):
         if not isinstance(value, str):
             continue
@@ -104,7 +108,7 @@ def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., P
             message = "is in no store that is known on this machine"
             yield problem(path, message, value=value, allowed="s3://bucket/key or file:///path")
         elif not is_here and value.startswith(FILE):
-            remedy = "s3://…, or cluster=local cluster.contract=sagemaker"
+            remedy = "s3://…, or cluster=sm_local"
             yield problem(path, "is a folder of this machine, which the job cannot reach", value=value, remedy=remedy)
     key = "recipe_path" if jobs.recipe_path else "output_path"
     place = getattr(jobs, key) or ""
@@ -271,7 +275,7 @@ def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: Callable[
     if not default_values.is_serverless(jobs):
         return
     message, path = "is of a container, which a serverless job does not have", f"{JOBS}.serverless"
-    if checked.backend == "contract":
+    if described(checked.backend).runs_here:
         yield problem(path, "AWS alone runs a serverless job", remedy="cluster=sm_jobs")
     if checked.recipe.run.model_type != default_values.SCRIPT:
         remedy = "recipes=training/custom/script, and the job's own hyperparameters"

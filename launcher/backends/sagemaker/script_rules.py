@@ -11,6 +11,7 @@ from launcher.backends.sagemaker import constraints, default_values
 from launcher.backends.sagemaker.keys import API, JOBS, SCRIPT, jobs_of, path_of, sm_rule
 from launcher.common.problems import Problem
 from launcher.common.syntax import is_bucket
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.environment import secret_references
 from launcher.model.instances import Instance
@@ -205,7 +206,7 @@ def isolated_containers_fetch_nothing(checked: CheckedRecipe, problem: Callable[
 def source_is_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The toolkit unpacks an archive in S3, or takes a folder of the image, which is not this machine."""
     jobs, key = jobs_of(checked), path_of(checked, "source_dir")
-    source, is_here = jobs.source_dir or "", checked.backend == "contract"
+    source, is_here = jobs.source_dir or "", described(checked.backend).runs_here
     if not source or _is_archive(source) or source.startswith("/opt/"):
         return
     if not is_here:

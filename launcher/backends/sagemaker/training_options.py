@@ -229,7 +229,7 @@ class SmJobs(Model):
     image has a program of its own, such as XGBoost's: it gets hyperparameters as plain text, and needs no script.
     null takes false with container_entrypoint or algorithm_name, else true."""
     source_dir: str | None
-    """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image; with cluster.contract=sagemaker one
+    """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image; with cluster=sm_local one
     of this machine. Where the image has it in /opt/ml/code, null."""
     input_mode: Mode
     """Mode of every channel that has none of its own."""
