@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import families
-from launcher.cli.devtools import architecture, schema
+from launcher.cli.devtools import architecture, cluster_files, schema
 from launcher.cli.devtools.codes import Code, all_codes
 from launcher.cli.devtools.terminal_picture import draw_plan, plan_picture
 from launcher.common import pictures
@@ -38,6 +38,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference/keys.md": _keys(),
         DOCS / "reference/rules.md": _rules(),
         DOCS / "reference/commands.md": _commands(),
+        **{Path("recipes_collection/cluster", name): text for name, text in cluster_files.files().items()},
         PICTURE.with_suffix(".svg"): plan_picture(),
     }
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}

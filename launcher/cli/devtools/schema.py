@@ -77,8 +77,7 @@ def recipe_schema(model_type: str) -> dict[str, Any]:
 
 def cluster_schema(backend: str) -> dict[str, Any]:
     """Return the schema of the `cluster` section of a backend, by its name."""
-    found = described(backend)
-    return _of_model(found.options(), _given(recipe_parts.values_of(recipe_parts.CLUSTERS / f"{found.choice}.yaml")))
+    return _of_model(described(backend).options(), {})
 
 
 def own_cluster_schema(backend: str) -> tuple[dict[str, Any], str | None]:
