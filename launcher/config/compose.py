@@ -49,7 +49,7 @@ def compose(
     overrides = recipe_files.spelled(overrides, cwd)
     parsed = parse(overrides)
     choices = choose(parsed, cwd)
-    files = cache.compose(choices)
+    files = cache.composed(choices)
     config = copy.deepcopy(files.config)
     values = [o for o in parsed if not is_choice(o) and not o.is_hydra_override()]
     effects, has_corrections = apply(config, values)

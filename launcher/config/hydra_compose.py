@@ -64,7 +64,7 @@ class CompositionCache:
     files: FileCache = field(default_factory=FileCache)
     _composed: dict[Choices, Files] = field(default_factory=dict)
 
-    def compose(self, choices: Choices) -> Files:
+    def composed(self, choices: Choices) -> Files:
         """Return the chosen files composed: as before, while none of them has changed on disk.
 
         Raises:
