@@ -28,8 +28,8 @@ from launcher.backends.local.backend import LocalBackend
 from launcher.common import yaml_io
 from launcher.common.names import RUN_DIR
 from launcher.config.catalogue import entries
+from launcher.config.collection import clusters
 from launcher.config.compose import compose
-from launcher.config.hydra_compose import clusters
 from launcher.model import backend_registry
 from launcher.model.backend import Backend, PodBackend
 from launcher.model.job_spec import JobState
