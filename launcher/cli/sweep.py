@@ -100,7 +100,7 @@ def variants(base: Composition, context: LaunchContext) -> Iterator[Composition]
     listed = recipe.get("instance_types") if isinstance(recipe, Mapping) else None
     types = listed if isinstance(listed, list) and listed else [base.tree.get(_INSTANCE)]
     kinds = (False, True) if isinstance(get(base.tree, "recipes.elastic_policy"), Mapping) else (None,)
-    is_referred_to = base.refers_to(_INSTANCE, "is_elastic")
+    is_referred_to = base.sources.refers_to(_INSTANCE, "is_elastic")
     for instance_type in types:
         for is_elastic in kinds:
             said = {_INSTANCE: instance_type} | ({} if is_elastic is None else {_ELASTIC: is_elastic})
