@@ -115,7 +115,7 @@ def test_a_job_that_is_removed_ends_its_followers(space, launched):
     await_true(lambda: waiting.got)
     space.admin.delete(path(JOB, space.name, handle.native_id), job["metadata"]["uid"])
     assert waiting.result()[-1].state is JobState.DELETED
-    assert logs.result()[-1].startswith("event  gone")
+    assert logs.result()[-1].startswith("event  deleted")
 
 
 def test_a_follower_outlives_a_watch_that_forgot_and_one_that_breaks(space, launched):
