@@ -75,3 +75,16 @@ def test_idle_time_is_what_equal_shares_would_save(samples, ranks):
 def test_a_size_is_as_fast_as_the_first_that_has_its_share():
     assert list(batch.no_faster_than([16, 8, 6, 4, 4, 3, 3, 2, 2])) == [None, None, None, None, 3, None, 5, None, 7]
     assert list(batch.no_faster_than([4, 6, 4, 3])) == [None, 0, 0, None]
+
+
+def test_accumulation_steps_exist_only_where_the_micro_batch_divides_the_share():
+    assert repr(batch.accumulation_steps(12, 4)) == "3"
+    assert batch.accumulation_steps(12, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("samples", "split"), [(96, (4, 4, 24)), (128, (5, 6, 16))], ids=["equal shares", "unequal shares"]
+)
+def test_a_fit_counts_its_passes_in_whole_numbers(samples, split):
+    fit = batch.fit(samples, 24, 3)
+    assert repr(fit) == repr(batch.Fit(batch.BatchSplit(*split), 2 if samples == 96 else 3, 2))

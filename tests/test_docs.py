@@ -18,12 +18,15 @@ import pytest
 from conftest import ROOT
 from whole_jobs import bundle_of, start, wait_for
 
-from launcher.backends.local.state import read_snapshot
+from launcher.backends.local.snapshot import read_snapshot
 from launcher.cli import launch, own_flags
 from launcher.cli import main as cli
 from launcher.model.job_spec import JobState
 
-PAGES = ("README.md", "examples/README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "examples/README.md"),
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
 A_JOB = {"results/<job>", "<job>"}
 NAME = re.compile(r"[\w-]+")
 EXIT_CODE = re.compile(r"exit code (\d+)")
@@ -102,6 +105,7 @@ def test_a_command_in_the_pages_does_what_they_say(command, folders, monkeypatch
     assert carry_out(command.words) == command.exit_code, capsys.readouterr().err
 
 
+@pytest.mark.whole_job
 @pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "recipes" and A_JOB & set(c.words)], ids=str)
 def test_a_command_in_the_pages_for_a_job_is_taken(command, job, capsys):
     words = [str(job) if word in A_JOB else word for word in command.words[1:]]
@@ -138,3 +142,22 @@ def test_every_dependency_has_its_reason():
     table = (ROOT / "docs/decisions.md").read_text(encoding="utf-8").partition("## Dependencies")[2]
     reasoned = set(NAME.findall(" ".join(row.split("|")[1] for row in table.splitlines() if row[:1] == "|")))
     assert installed - reasoned == set()
+
+
+@pytest.mark.parametrize("page", (*PAGES, "CHANGELOG.md"))
+def test_links_of_the_pages_lead_somewhere(page):
+    folder = (ROOT / page).parent
+    for path, section in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", (ROOT / page).read_text("utf-8")):
+        target = folder / path if path else ROOT / page
+        assert target.exists(), path
+        if section:
+            heads = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.M)
+            assert section in [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_modules_that_the_pages_name_exist(page):
+    names = {path.name for folder in ("launcher", "tests", "examples") for path in (ROOT / folder).rglob("*.py")}
+    named = re.findall(r"`((?:\w+/)*\w+\.py)`", (ROOT / page).read_text("utf-8"))
+    gone = [name for name in named if not (ROOT / name).exists() and ("/" in name or name not in names)]
+    assert gone == []

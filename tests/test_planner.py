@@ -1,6 +1,7 @@
 """`scale_config: auto`: what sizes are derived from, and that no sample is ever lost or gained."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -327,6 +328,25 @@ def test_ulysses_ranks_share_a_sample_as_ring_ranks_do(prepare):
 def test_spans_are_short():
     assert spans([1, 2, 3, 5, 7, 8]) == "1 to 3, 5, 7 to 8"
     assert spans(range(1, 100, 2)) == "1, 3, 5, 7, …, 99"
+    assert spans(range(1, 17, 2)) == "1, 3, 5, 7, 9, 11, 13, 15"
+    assert spans(range(1, 19, 2)) == "1, 3, 5, 7, …, 17"
+
+
+def test_a_base_recipe_s_uneven_batch_is_turned_off_where_shares_are_equal():
+    job = recipe(samples=12, first=1, last=5)
+    job.training_config.training_args.uneven_batch = SimpleNamespace()
+    entries = size_planner.plan(job, 1, NONE, is_elastic=True).entries
+    assert args_of(entries["4"])["uneven_batch"] == {"use_uneven_batch": False}
+    assert args_of(entries["5"])["uneven_batch"]["use_uneven_batch"] is True
+
+
+def test_a_recipe_without_a_learning_rate_is_planned_without_one():
+    rateless = BatchInputs(NONE.table, NONE.base, frozenset({"train_batch_size"}), has_rate=False)
+    found = size_planner.basis(recipe(samples=64), rateless, is_elastic=True)
+    assert found.learning_rate is None
+    assert found.said == "64 samples a step (yours), at most 8 in a pass (the base recipe)"
+    unsaid = size_planner.basis(recipe(samples=64), replace(rateless, own=frozenset()), is_elastic=True)
+    assert unsaid.said == "64 samples a step (the base recipe), at most 8 in a pass (the base recipe)"
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

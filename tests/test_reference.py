@@ -10,13 +10,16 @@ from launcher import families
 from launcher.cli.devtools import reference
 from launcher.cli.devtools.codes import ELSEWHERE, SUBJECTS, all_codes
 from launcher.config import catalogue
-from launcher.rules import all_rules
+from launcher.rules import all_notice_rules, all_rules
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = re.compile(r"[EN](?!000)\d{3}")
 RECIPES, KEYS, RULES, COMMANDS = (
     Path("docs") / name for name in ("RECIPES.md", "reference/keys.md", "reference/rules.md", "reference/commands.md")
 )
+
+
+DRAWN = (reference.ARCHITECTURE, reference.ARCHITECTURE.with_suffix(".svg"))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def test_every_code_in_use_is_registered_and_every_registered_code_is_in_use():
 
 def test_no_code_stands_for_two_things():
     assert len(ELSEWHERE) == len({code.code for code in ELSEWHERE})
-    rules = [rule.code for rule in all_rules()]
+    rules = [rule.code for rule in (*all_rules(), *all_notice_rules())]
     assert len(rules) == len(set(rules))
 
 
@@ -53,8 +56,8 @@ def test_every_code_has_a_reason_a_source_and_a_subject():
 
 def test_every_rule_is_listed_with_its_own_docstring():
     listed = {code.code: code for code in all_codes()}
-    assert all_rules()
-    for rule in all_rules():
+    assert all_rules() and all_notice_rules()
+    for rule in (*all_rules(), *all_notice_rules()):
         assert listed[rule.code].reason == rule.reason
         assert listed[rule.code].source == rule.source
         assert listed[rule.code].cluster == rule.backend
@@ -130,7 +133,7 @@ def test_commands_page_has_every_command_with_its_help(pages):
 
 
 def test_stale_tells_missing_and_changed_pages_and_write_mends_them(tmp_path, pages):
-    assert reference.write(tmp_path) == list(pages)
+    assert reference.write(tmp_path) == [*pages, reference.PICTURE, *DRAWN]
     (tmp_path / RULES).write_text("old", encoding="utf-8")
     assert reference.stale(tmp_path) == [RULES]
     assert reference.write(tmp_path) == [RULES]

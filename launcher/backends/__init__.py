@@ -1,0 +1,1 @@
+"""Where jobs run: one package for each choice of `cluster`, behind one protocol."""

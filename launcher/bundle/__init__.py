@@ -1,0 +1,1 @@
+"""The reviewable result of a compile: its files, its digest, and how it is written."""

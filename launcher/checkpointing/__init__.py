@@ -1,1 +1,1 @@
-"""Checkpoints before a job runs: their sizes, how often to save, the tiers, and what a cluster needs for them."""
+"""Checkpoints, estimated before a launch: sizes, intervals, tiers, and what a cluster needs."""

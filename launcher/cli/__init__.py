@@ -1,0 +1,1 @@
+"""The command lines: `main.py`, `recipes` and what they print."""

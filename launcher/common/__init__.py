@@ -1,0 +1,1 @@
+"""What every package may use: Problems, secrets, YAML, text tables, the terminal, paths."""

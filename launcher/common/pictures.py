@@ -1,5 +1,6 @@
 """How pictures look and are saved. matplotlib is imported when one is drawn."""
 
+import hashlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +24,14 @@ _STYLE = {
 }
 
 
-def save(path: Path, salt: str, figure: Callable[[], Any]) -> None:
+def save(path: Path, salt: str, figure: Callable[[], Any], source: str | None = None) -> None:
     """Draw a picture to a file whose suffix names the format. The same figure and salt give the same bytes.
 
     Args:
         path: The file.
         salt: What the ids inside an SVG are made from.
         figure: Makes the matplotlib figure.
+        source: The text that the picture shows. Its digest is kept in the file, for `shows`.
 
     Raises:
         ProblemsFound: The suffix is none of `FORMATS`, matplotlib is missing, or the file cannot be written.
@@ -43,6 +45,22 @@ def save(path: Path, salt: str, figure: Callable[[], Any]) -> None:
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": salt}):
         made = figure()
         try:
-            made.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+            made.savefig(path, metadata=_metadata(path, source))
         except OSError as error:
             raise os_errors.refused("E709", str(path), error, path) from error
+
+
+def shows(path: Path, source: str) -> bool:
+    """Return whether a file is a picture that was drawn from a text, by the digest that `save` keeps in it."""
+    return path.is_file() and _digest(source).encode() in path.read_bytes()
+
+
+def _metadata(path: Path, source: str | None) -> dict[str, str | None]:
+    """Return the metadata of a picture. Values that change with the date or the library are left out."""
+    is_svg = path.suffix.lower() == ".svg"
+    fixed: dict[str, str | None] = {"Date": None} if is_svg else {}
+    return fixed if source is None else fixed | {"Identifier" if is_svg else "Source": _digest(source)}
+
+
+def _digest(source: str) -> str:
+    return f"sha256:{hashlib.sha256(source.encode()).hexdigest()}"

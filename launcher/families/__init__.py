@@ -1,4 +1,4 @@
-"""Recipe families: one module per `run.model_type`. Adding a family is adding a file.
+"""Recipe families: one module for each `run.model_type`, and nothing elsewhere names one.
 
 A module has `Recipe`, its typed recipe, and `INTERFACE`, what its training program reads.
 """

@@ -1,0 +1,1 @@
+"""Jobs that exist: their records, listings, prices and MLflow runs."""

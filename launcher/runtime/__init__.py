@@ -1,1 +1,1 @@
-"""What runs inside the training container: torch, yaml, the standard library, `launcher.common.names`."""
+"""What runs inside the training container; of the launcher it imports `common.names` only."""

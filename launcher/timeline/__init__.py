@@ -1,4 +1,4 @@
-"""The course of a local job: when it scaled and why, what that took, and what of the work was lost.
+"""The timeline of a local job: each change of size, its cause and duration, and the lost work.
 
 timeline.read(run_dir)      the Timeline of the last launch
 timeline.write(run_dir)     the same, written beside the records as text, JSON and a picture
@@ -8,7 +8,7 @@ import importlib.util
 import json
 from pathlib import Path
 
-from launcher.backends.local.state import is_alive
+from launcher.common.job_lock import is_alive
 from launcher.common.names import EVENTS_FILE, TIMELINE
 from launcher.timeline.build import build
 from launcher.timeline.records import read_launch

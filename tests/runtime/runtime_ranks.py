@@ -1,5 +1,6 @@
 """Real ranks for the runtime's tests: forked processes that share a gloo group on this machine."""
 
+import gc
 import json
 import logging
 import os
@@ -54,6 +55,7 @@ def _fork(rank: int, world_size: int, port: int, work: Callable[[Place], Any], f
         return child
     code = 1
     try:
+        gc.freeze()  # a collection would copy every page of the parent
         leave_locks_behind()
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         torch.set_num_threads(1)

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import json
+import multiprocessing
 import pickle
 import queue
 import threading
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.feed import LoaderMismatch
-from launcher.runtime.samples import SampleLog
+from launcher.runtime.sample_log import SampleLog
 
 NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS = 25, 6, 2
 NUM_STEPS = -(-NUM_SAMPLES * EPOCHS // SAMPLES_PER_STEP)
@@ -24,9 +25,16 @@ NUM_STEPS = -(-NUM_SAMPLES * EPOCHS // SAMPLES_PER_STEP)
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """End the workers of loaders that only a cycle of references keeps: later tests fork."""
+    """End the workers of loaders that only a cycle of references keeps: later tests fork.
+
+    The garbage collector closes a loader's queues before its workers are asked to end, and they then wait for 5 s.
+    """
     yield
-    gc.collect()
+    if multiprocessing.active_children():
+        for each in gc.get_objects():
+            if hasattr(type(each), "_shutdown_workers"):
+                each._shutdown_workers()
+        gc.collect()
 
 
 class Indices(Dataset):

@@ -1,3 +1,4 @@
+import pickle
 from collections import Counter
 
 import pytest
@@ -6,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
+from launcher.runtime import process_group
 from launcher.runtime.sampler import SamplerMismatch, SampleStream, StepSampler
 from launcher.runtime.schedule import UnknownSchedule, learning_rate
-from launcher.runtime.shares import SharesMismatch, micro_batches, nearest_even, step_shares
+from launcher.runtime.shares import Shares, SharesMismatch, micro_batches, nearest_even, step_shares
 from launcher.runtime.training_config import Schedule
 
 shares_lists = st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any)
@@ -101,10 +103,15 @@ def test_shares_that_do_not_fit_are_refused(per_rank):
         list(StepSampler(100, 8, per_rank=per_rank, rank=0, world_size=2))
 
 
-@pytest.mark.parametrize("wrong", [{"num_samples": 0}, {"samples_per_step": 0}, {"micro_batch_size": 0}], ids=str)
-def test_a_size_below_one_is_refused(wrong):
+SIZES = ("num_samples", "samples_per_step", "epochs", "micro_batch_size")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_below_one_is_refused(name):
+    sizes = dict.fromkeys(SIZES, 1)
+    StepSampler(**sizes)
     with pytest.raises(ValueError, match="at least 1"):
-        StepSampler(**({"num_samples": 8, "samples_per_step": 2} | wrong))
+        StepSampler(**(sizes | {name: 0}))
 
 
 def test_all_ranks_run_as_many_passes_as_the_largest_share_needs():
@@ -145,6 +152,67 @@ def test_a_cursor_of_another_stream_is_refused():
     state = StepSampler(24, 8).state_dict()
     with pytest.raises(SamplerMismatch, match="23"):
         StepSampler(23, 8).load_state_dict(state)
+    with pytest.raises(SamplerMismatch, match="seed 1"):
+        StepSampler(24, 8, seed=1).load_state_dict(state)
+
+
+def test_a_sampler_without_a_seed_draws_those_of_seed_0():
+    plain, zero = (list(StepSampler(24, 8, rank=0, world_size=1, **seed)) for seed in ({}, {"seed": 0}))
+    assert plain == zero and StepSampler(24, 8).state_dict()["seed"] == 0
+
+
+def test_ranks_are_those_of_the_process_group_unless_given(monkeypatch):
+    monkeypatch.setattr(process_group, "rank", lambda: 1)
+    monkeypatch.setattr(process_group, "world_size", lambda: 3)
+    sampler = StepSampler(24, 8)
+    assert (sampler.rank, sampler.world_size, sampler.per_rank) == (1, 3, (3, 3, 2))
+    given_ranks = StepSampler(24, 8, rank=0, world_size=2)
+    assert (given_ranks.rank, given_ranks.world_size) == (0, 2)
+
+
+def test_a_copied_sampler_has_the_state_and_none_of_the_iterators():
+    sampler = StepSampler(24, 8, rank=0, world_size=1)
+    iterator = iter(sampler)
+    sampler.cursor = 16
+    copied = pickle.loads(pickle.dumps(sampler))
+    assert sampler.iterators() == [iterator] and copied.iterators() == []
+    assert copied.state_dict() == sampler.state_dict() and list(copied) == list(sampler)
+    assert len(copied.iterators()) <= 1, "an exhausted iterator is not kept"
+
+
+def test_an_iterator_records_draws_only_for_a_sampler_that_does():
+    sampler = StepSampler(5, 4, rank=1, world_size=2, micro_batch_size=2)
+    unrecorded = iter(sampler)
+    next(unrecorded)
+    assert (unrecorded.num_drawn, list(unrecorded.draws)) == (0, [])
+    sampler.records_draws = True
+    iterator = iter(sampler)
+    assert iterator.number > unrecorded.number and iter(iterator) is iterator
+    full, tail = next(iterator), next(iterator)
+    planned = list(sampler.batches())
+    assert [(draw.batch, draw.samples) for draw in iterator.draws] == [(planned[0], tuple(full)), (planned[1], ())]
+    assert iterator.num_drawn == 2 and len(tail) == 1, "a rank without samples passes one through"
+
+
+def test_an_iterator_s_state_is_that_after_its_last_full_step_and_can_be_loaded():
+    sampler = StepSampler(12, 4, rank=0, world_size=1, micro_batch_size=2)
+    sampler.records_draws = True
+    iterator = iter(sampler)
+    assert iterator.state_dict()["cursor"] == 0
+    batches = [next(iterator) for _ in range(3)]
+    assert iterator.state_dict() == {"cursor": 4, "num_samples": 12, "seed": 0}
+    iterator.load_state_dict(iterator.state_dict())
+    assert sampler.cursor == 4 and iterator.state_dict()["cursor"] == 4 and not iterator.draws
+    assert next(iterator) == batches[2], "what was drawn of the step that was not complete is drawn again"
+
+
+def test_no_positions_have_no_indices_of_the_dataset_s_type():
+    empty = SampleStream(17, 5).indices(range(0))
+    assert empty.shape == (0,) and empty.dtype == torch.int64
+
+
+def test_a_step_s_samples_are_the_sum_of_its_shares():
+    assert Shares((3, 3, 2), micro=2).samples_per_step == 8
 
 
 def test_learning_rate_warms_up_and_falls_to_zero():

@@ -1,0 +1,1 @@
+"""Jobs on a Kubernetes cluster: HyperPodPyTorchJob, or Kubeflow's PyTorchJob."""

@@ -3,7 +3,7 @@
 Source: Kubernetes, Pod Lifecycle: Termination of Pods; kill(2), Notes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from posixpath import dirname
 from shlex import quote
 
@@ -13,6 +13,7 @@ from launcher.common.problems import Notice
 from launcher.common.templating import render_template
 from launcher.families import interface
 from launcher.model.job_spec import JobSpec
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 SCRIPT = "start.sh"
 """Name of the start script in a job's ConfigMap."""
@@ -55,15 +56,16 @@ def start_script(job: JobSpec, *, has_agent: bool) -> str:
     )
 
 
-def notices(job: JobSpec) -> tuple[Notice, ...]:
-    """Return a notice if the published image's log file would be lost with its pod."""
-    log = _image_log(job)
-    if log is None or is_mounted(job, log):
-        return ()
+@notice_rule("N166", source="docs/manifest.md, The image's log file", backend="k8s")
+def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """The published image's log file needs a mounted folder; otherwise it is lost with its pod."""
+    log = _image_log(planned.job)
+    if log is None or is_mounted(planned.job, log):
+        return
     folder = dirname(log)
     message = f"{log} is not written: no writable volume is mounted at {folder}; the pods' own logs have every line"
     override = quote(f"cluster.persistent_volume_claims=[{{claimName: my-claim, mountPath: {folder}}}]")
-    return (Notice("N166", f"{message}. To keep it: {override}"),)
+    yield notice(f"{message}. To keep it: {override}")
 
 
 def _image_log(job: JobSpec) -> str | None:

@@ -1,0 +1,1 @@
+"""SageMaker training jobs on this machine, under the same container contract."""

@@ -1,0 +1,1 @@
+"""Jobs on Slurm: options that are read, and nothing that submits yet."""

@@ -1,0 +1,1 @@
+"""What `recipes docs`, `scripts`, `schema` and `rules` generate from the code."""

@@ -1,23 +1,29 @@
-"""The pages of docs/ that are made from the code: recipes, keys, codes, commands, and the README's picture."""
+"""The pages of docs/ that are generated from the code: recipes, keys, codes, commands, and two pictures."""
 
+import functools
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher import families
-from launcher.cli.devtools import schema
+from launcher.cli.devtools import architecture, schema
 from launcher.cli.devtools.codes import Code, all_codes
-from launcher.cli.devtools.terminal_picture import plan_picture
+from launcher.cli.devtools.terminal_picture import draw_plan, plan_picture
+from launcher.common import pictures
 from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.templating import render_template
 from launcher.common.text_table import clipped, value_text
 from launcher.config import catalogue, recipe_parts
+from launcher.model.backend_registry import SPELLINGS
 from launcher.model.base_model import INT64
 
 DOCS = Path("docs")
+PICTURE = DOCS / "pictures/plan.png"
+"""The README's, drawn from the SVG beside it."""
+ARCHITECTURE = DOCS / "pictures/architecture.png"
 _ROOT = CHECKOUT or Path()
 _CLUSTERS = ("local", "k8s", "slurm", "sm_jobs")
 _MOST_EXAMPLES = 4
@@ -26,34 +32,54 @@ _MOST_CHARACTERS = 60
 
 
 def pages() -> dict[Path, str]:
-    """Return every generated page, by its path from the root of a checkout. Pure but for reading the code."""
+    """Return every generated text, by its path from the root of a checkout. Pure but for reading the code."""
     made = {
         DOCS / "RECIPES.md": _recipes(),
         DOCS / "reference/keys.md": _keys(),
         DOCS / "reference/rules.md": _rules(),
         DOCS / "reference/commands.md": _commands(),
-        DOCS / "pictures/plan.svg": plan_picture(),
+        PICTURE.with_suffix(".svg"): plan_picture(),
     }
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
 
 
 def stale(root: Path = _ROOT) -> list[Path]:
-    """Return the pages under `root`, a checkout, that are missing or not what the code says."""
+    """Return the pages and pictures under `root`, a checkout, that differ from what the code generates."""
     return [*_stale(root)]
 
 
 def write(root: Path = _ROOT) -> list[Path]:
-    """Write the pages that are stale under `root`, a checkout; return their paths."""
+    """Write the pages and pictures that are stale under `root`, a checkout; return their paths.
+
+    Raises:
+        ProblemsFound: A picture cannot be drawn, for instance without matplotlib.
+    """
     changed = _stale(root)
-    for path, text in changed.items():
+    for path, write_to in changed.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text, encoding="utf-8")
+        write_to(root / path)
     return [*changed]
 
 
-def _stale(root: Path) -> dict[Path, str]:
-    files = ((path, text, root / path) for path, text in pages().items())
-    return {path: text for path, text, file in files if not file.is_file() or file.read_text("utf-8") != text}
+def _stale(root: Path) -> dict[Path, Callable[[Path], Any]]:
+    """Return what writes each stale file."""
+    made = pages()
+    texts = {
+        path: functools.partial(Path.write_text, data=text, encoding="utf-8")
+        for path, text in made.items()
+        if not (root / path).is_file() or (root / path).read_text("utf-8") != text
+    }
+    drawings = _drawings(made[PICTURE.with_suffix(".svg")])
+    return texts | {
+        path: draw for path, (source, draw) in drawings.items() if not pictures.shows(root / path, source)
+    }
+
+
+def _drawings(svg: str) -> dict[Path, tuple[str, Callable[[Path], None]]]:
+    """Return the pictures that matplotlib draws: the text that each one shows, and what draws it to a file."""
+    outline = repr(architecture.outline())
+    packages = {path: (outline, architecture.draw) for path in (ARCHITECTURE, ARCHITECTURE.with_suffix(".svg"))}
+    return {PICTURE: (svg, functools.partial(draw_plan, svg=svg))} | packages
 
 
 def _cell(text: str) -> str:
@@ -95,7 +121,7 @@ def _rules() -> str:
 
 
 def _code_row(code: Code) -> dict[str, str]:
-    where = f" Only on cluster={code.cluster}." if code.cluster else ""
+    where = f" Only on cluster={SPELLINGS.get(code.cluster, code.cluster)}." if code.cluster else ""
     return {"code": code.code, "reason": _cell(code.reason + where), "source": _cell(code.source)}
 
 
@@ -116,7 +142,7 @@ def _keys() -> str:
         chapters.append((f"Recipes: {name}", text, schema.recipe_schema(name), ""))
     for name in _CLUSTERS:
         chapters.append((f"cluster={name}", "Keys of the chosen cluster.", schema.cluster_schema(name), "cluster"))
-    contract = "cluster=local cluster.contract=sagemaker"
+    contract = f"cluster={SPELLINGS['contract']}"
     chapters.append((contract, "Beside these, the keys of cluster=sm_jobs.", schema.contract_schema(), "cluster"))
     made = [
         {"title": title, "text": text, "tables": list(_tables(tree, path, tree))}

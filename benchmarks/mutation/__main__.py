@@ -1,0 +1,121 @@
+"""Mutation testing: how many small faults in the code that decides, the tests notice.
+
+    python -m benchmarks.mutation [PART OF A MODULE'S PATH ...] [--only FUNCTION]
+
+Prints every mutant that no test kills and a table of figures. The exit code is 1 if less than 85 % are killed, in one
+module or in all, or if an entry of equivalent.toml is wrong: its mutant does not exist, or a test kills it.
+"""
+
+import argparse
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.mutation.operators import mutants
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+LEAST_KILLED = 0.85
+
+
+def targets() -> dict[str, list[str]]:
+    """Return each mutated module's path and the tests that concern it."""
+    return tomllib.loads((HERE / "targets.toml").read_text())["targets"]
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """Return why a mutant behaves as the code does, by module, function and text of the mutant."""
+    named = tomllib.loads((HERE / "equivalent.toml").read_text())
+    return {
+        (module, function, entry["mutant"]): entry["reason"]
+        for module, functions in named.items()
+        for function, entries in functions.items()
+        for entry in entries
+    }
+
+
+def unknown_equivalents() -> list[tuple[str, str, str]]:
+    """Return the entries of equivalent.toml that are of no mutant."""
+    known = {
+        (module, mutant.function, mutant.text)
+        for module in targets()
+        for mutant in mutants(ast.parse((ROOT / module).read_text()))
+    }
+    return [key for key in equivalents() if key not in known]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The figures of a module."""
+
+    module: str
+    mutants: int
+    killed: int
+    equivalent: int
+    seconds: float
+    mistaken: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Part of the mutants that are not equivalent which a test kills."""
+        return self.killed / max(self.mutants - self.equivalent, 1)
+
+    def __str__(self) -> str:
+        surviving = self.mutants - self.killed - self.equivalent
+        counts = f"{self.mutants:8} {self.killed:7} {self.equivalent:11} {surviving:10} {self.share:7.1%}"
+        return f"{self.module:48} {counts} {self.seconds:6.0f} s"
+
+
+def measure(module: str, tests: list[str], only: str) -> Row:
+    """Run the tests against the mutants of a module."""
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "mutants.json")
+        command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "benchmarks.mutation.session", *tests]
+        options = ["-o", "timeout=0", "-p", "no:cacheprovider", "-o", "tmp_path_retention_policy=none"]
+        own = ["--mutate", module, "--mutants-out", str(out), "--mutants-only", only]
+        # Other runs of pytest clean up beside theirs: a folder of its own is left alone.
+        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": folder}
+        subprocess.run([*command, *options, *own], cwd=ROOT, env=environment, check=True)
+        found = json.loads(out.read_text())["mutants"]
+    named = equivalents()
+    states = Counter(each["state"] for each in found)
+    listed = [each for each in found if (module, each["function"], each["text"]) in named]
+    mistaken = tuple((each["function"], each["text"]) for each in listed if each["state"] == "killed")
+    equivalent = len(listed) - len(mistaken)
+    return Row(module, len(found), states["killed"], equivalent, time.perf_counter() - began, mistaken)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mutation", description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", help="only modules with one of these in their path")
+    parser.add_argument("--only", default="", help="only functions with this in their name")
+    given = parser.parse_args()
+    unknown = unknown_equivalents()
+    rows = []
+    for module, tests in targets().items():
+        if not given.parts or any(part in module for part in given.parts):
+            rows.append(measure(module, tests, given.only))
+            print(rows[-1], flush=True)
+    head = f"{'module':48} {'mutants':>8} {'killed':>7} {'equivalent':>11} {'surviving':>10} {'killed':>7}"
+    counts = [sum(getattr(row, name) for row in rows) for name in ("mutants", "killed", "equivalent", "seconds")]
+    total = Row("all", *counts)
+    print(head, *rows, total, sep="\n")
+    for module, function, text in unknown:
+        print(f"equivalent.toml names a mutant that does not exist: {module} {function}: {text}")
+    mistaken = [(row.module, *each) for row in rows for each in row.mistaken]
+    for module, function, text in mistaken:
+        print(f"equivalent.toml names a mutant that a test kills: {module} {function}: {text}")
+    return 1 if unknown or mistaken or min(row.share for row in [*rows, total]) < LEAST_KILLED else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
