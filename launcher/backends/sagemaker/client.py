@@ -138,7 +138,7 @@ def _connect(region: str | None, _environment: tuple[tuple[str, str], ...]) -> C
 
 
 @contextmanager
-def told(path: str = "cluster.sm_jobs_config") -> Iterator[None]:
+def api_errors_as_problems(path: str = "cluster.sm_jobs_config") -> Iterator[None]:
     """Let a call that is refused within the block be a Problem.
 
     Raises:
