@@ -45,7 +45,7 @@ from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.durable import sync, write_text
 from launcher.runtime.process_group import barrier, rank
 from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
-from launcher.runtime.tiers.checkpoint_log import Journal, Record
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog, Record
 
 PATIENCE_S = 60.0
 """Seconds for which a file system that fails is tried again before loading fails."""
@@ -95,10 +95,10 @@ class Checkpoints:
         patience_s: Seconds for which a file system that fails is tried again before `load` fails.
     """
 
-    def __init__(self, folder: Path, keep: int = 0, journal: Journal | None = None, patience_s: float = PATIENCE_S):
+    def __init__(self, folder: Path, keep: int = 0, log: CheckpointLog | None = None, patience_s: float = PATIENCE_S):
         self.folder = folder
         self.keep = keep
-        self._journal = journal
+        self._log = log
         self._patience_s = patience_s
         self._intact: Path | None = None
         self._damaged: set[Path] = set()
@@ -116,11 +116,11 @@ class Checkpoints:
         began = time.perf_counter()
         try:
             if self._save(content, progress):
-                self._tell_saved(progress.step, time.perf_counter() - began)
+                self._log_saved(progress.step, time.perf_counter() - began)
         except CheckpointUnsaved as error:
             if is_last:
                 raise
-            self._tell_failed(progress.step, str(error), time.perf_counter() - began)
+            self._log_failed(progress.step, str(error), time.perf_counter() - began)
 
     def _save(self, content: Content, progress: Progress) -> bool:
         """Return whether a checkpoint was written."""
@@ -171,7 +171,7 @@ class Checkpoints:
         path, progress, state = loaded
         self._intact, self._damaged = path, set(paths[: paths.index(path)])
         content.put(state, progress.step, functools.partial(self._warn, progress.step))
-        self._tell_passed_over(progress.step, search.passed_over, time.perf_counter() - began)
+        self._log_passed_over(progress.step, search.passed_over, time.perf_counter() - began)
         return progress
 
     def _load(self, path: Path, content: Content) -> _Loaded:
@@ -263,32 +263,34 @@ class Checkpoints:
 
     def _warn(self, step: int, message: str) -> None:
         if rank() == 0:
-            self._told.warn(step, message)
+            self._checkpoint_log.warn(step, message)
 
     @property
-    def _told(self) -> Journal:
-        if self._journal is None:
-            self._journal = Journal(self.folder.name, rank())
-        return self._journal
+    def _checkpoint_log(self) -> CheckpointLog:
+        if self._log is None:
+            self._log = CheckpointLog(self.folder.name, rank())
+        return self._log
 
-    def _tell_saved(self, step: int, seconds: float) -> None:
+    def _log_saved(self, step: int, seconds: float) -> None:
         if rank() == 0:
             num_bytes = 0
             with suppress(OSError):  # it is saved, whatever its size
                 num_bytes = sum(file.stat().st_size for file in self._intact.iterdir())
-            self._told.record(Record(time.time(), "saved", step, TIER, num_bytes, seconds, seconds))
+            self._checkpoint_log.record(Record(time.time(), "saved", step, TIER, num_bytes, seconds, seconds))
 
-    def _tell_failed(self, step: int, reason: str, seconds: float) -> None:
+    def _log_failed(self, step: int, reason: str, seconds: float) -> None:
         if rank() == 0:
-            self._told.failed(step, TIER, f"{reason}; training continues, and saves again when the next one is due")
-            self._told.record(Record(time.time(), "failed", step, TIER, 0, seconds, seconds, reason))
+            self._checkpoint_log.failed(
+                step, TIER, f"{reason}; training continues, and saves again when the next one is due"
+            )
+            self._checkpoint_log.record(Record(time.time(), "failed", step, TIER, 0, seconds, seconds, reason))
 
-    def _tell_passed_over(self, step: int, passed_over: list[str], seconds: float) -> None:
+    def _log_passed_over(self, step: int, passed_over: list[str], seconds: float) -> None:
         if not passed_over or rank():
             return
         detail = "; ".join(passed_over)
-        self._told.warn(step, f"resumes from step {step}, the newest that is intact; passed over: {detail}")
-        self._told.record(Record(time.time(), "loaded", step, TIER, 0, seconds, seconds, detail))
+        self._checkpoint_log.warn(step, f"resumes from step {step}, the newest that is intact; passed over: {detail}")
+        self._checkpoint_log.record(Record(time.time(), "loaded", step, TIER, 0, seconds, seconds, detail))
 
 
 def _latest_or_error(folder: Path) -> tuple[Path, Progress] | CheckpointBroken | None:

@@ -102,7 +102,7 @@ class Content:
         return state
 
     def put(self, state: dict[str, Any], step: int, warn: Callable[[str], None]) -> None:
-        """Take over a state that was loaded.
+        """ReadTarget over a state that was loaded.
 
         Args:
             state: Of `form`.

@@ -17,14 +17,14 @@ from launcher.runtime.content import Content, Stateful
 from launcher.runtime.feed import begun, matched
 from launcher.runtime.gradients import gradient_exchange
 from launcher.runtime.hooks import EXPORTED, HOOKED, Hooks, Marks, epochs_ended, untouched_randomness
-from launcher.runtime.loss_weighting import Weighing
+from launcher.runtime.loss_weighting import LossWeighting
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Draw, SamplerMismatch, StepSampler
 from launcher.runtime.stop_consensus import any_rank
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings_from_env
-from launcher.runtime.timed_iterator import Fed
-from launcher.runtime.user_metrics import FurtherMetrics
+from launcher.runtime.timed_iterator import TimedIterator
+from launcher.runtime.user_metrics import UserMetrics
 
 DRAIN_TIMEOUT_S = 5.0
 """How long a job that is in no hurry waits for its metrics to be sent. The launcher sends the rest."""
@@ -32,7 +32,7 @@ DRAIN_TIMEOUT_S = 5.0
 Data = TypeVar("Data")
 
 
-class Job(Weighing):
+class Job(LossWeighting):
     """One training run, through any number of restarts at any number of ranks. All ranks make one.
 
     Args:
@@ -81,21 +81,21 @@ class Job(Weighing):
         self._reporter = reporter if reporter or process_group.rank() else _default_reporter()
         marks = self._choose_checkpoints(tiers or tier_settings_from_env(), folder, keep)
         self._marks = Marks(marks, is_used=self._hooks.are_given)
-        self._further = FurtherMetrics()
+        self._further = UserMetrics()
         self._saw_stop = False
         self._step_start = 0
         self.save_every = save_every
         self.step = 0
         sampler.records_draws = True
-        self._fed: Fed[Any] | None = None
+        self._timed: TimedIterator[Any] | None = None
         self._resumed: Progress | None = None
         self._restored_at: float | None = None
         self._on_step = on_step
         self._rate: float | None = None
         self._has_stepped = False
         self._is_left = False
-        self._start_told = False
-        optimizer.register_step_pre_hook(self._note_rate)
+        self._is_start_recorded = False
+        optimizer.register_step_pre_hook(self._record_rate)
         startup_timing.reached("imported")  # in case the script joined the group in its own way
         startup_timing.reached("joined")
 
@@ -105,9 +105,9 @@ class Job(Weighing):
         if settings:
             self.checkpoints = self._tiers
             return names.run_dir() / f"{settings.namespace}-hooks"
-        journal = Journal("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
+        log = CheckpointLog("job", process_group.rank(), self._reporter.run_dir if self._reporter else None)
         own = Path(folder or names.run_dir() / names.CHECKPOINT_DIR)
-        self.checkpoints = Checkpoints(own, keep, journal)
+        self.checkpoints = Checkpoints(own, keep, log)
         return own
 
     @property
@@ -222,8 +222,8 @@ class Job(Weighing):
     def _batches(self, loader: Iterable[Data]) -> Iterator[Data]:
         """Yield the batches up to the last one, or to a stop."""
         began = time.perf_counter()
-        self._fed = Fed(lambda: begun(loader))
-        for draw, data in matched(self.sampler, self._fed):
+        self._timed = TimedIterator(lambda: begun(loader))
+        for draw, data in matched(self.sampler, self._timed):
             with self._passing(draw, began):
                 yield data
             if not draw.batch.completes_step:
@@ -282,8 +282,8 @@ class Job(Weighing):
     def _passing(self, draw: Draw, began: float) -> Iterator[None]:
         """Surround the script's work on a batch."""
         self._draw, self._has_stepped, self._is_left = draw, False, False
-        if self._agreement.due and not (self._tells_loss or self._agreement.begun):
-            self._agreement.begin(None, self._event_pending())
+        if self._consensus.due and not (self._reports_loss or self._consensus.begun):
+            self._consensus.begin(None, self._event_pending())
         try:
             with gradient_exchange(self.model, draw.batch.completes_step):
                 yield
@@ -304,9 +304,9 @@ class Job(Weighing):
 
     def _end_step(self, began: float) -> bool:
         """Count the step and report it; return whether training stops here for a scale event."""
-        if not self._agreement.begun and (self._agreement.due or self._loss is not None):
-            self._agreement.begin(self._loss, self._event_pending())
-        loss, is_event = self._agreement.end_step()
+        if not self._consensus.begun and (self._consensus.due or self._loss is not None):
+            self._consensus.begin(self._loss, self._event_pending())
+        loss, is_event = self._consensus.end_step()
         elapsed_s = time.perf_counter() - began
         self.step += 1
         self._step_start, self.sampler.cursor = self.batch.step_start, self.batch.step_stop
@@ -328,22 +328,22 @@ class Job(Weighing):
             time=time.time(),
             attempt=startup_timing.attempt(),
             cursor=self.sampler.cursor,
-            data_s=self._fed.take_waited_s() if self._fed else 0.0,
+            data_s=self._timed.take_waited_s() if self._timed else 0.0,
             further=self._further.take(),
         )
         if self._reporter:
             self._reporter.report(metrics)
-            self._tell_start(metrics.time)
+            self._record_start(metrics.time)
         if self._on_step:
             self._on_step(metrics)
 
-    def _tell_start(self, first_step: float | None) -> None:
-        if self._start_told:
+    def _record_start(self, first_step: float | None) -> None:
+        if self._is_start_recorded:
             return
-        self._start_told = True
+        self._is_start_recorded = True
         resumed = self._resumed or Progress()
         self._reporter.started(
-            startup_timing.Start(
+            startup_timing.StartRecord(
                 attempt=startup_timing.attempt(),
                 world_size=process_group.world_size(),
                 nodes=process_group.num_nodes(),
@@ -357,7 +357,7 @@ class Job(Weighing):
             )
         )
 
-    def _note_rate(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _record_rate(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._rate = float(optimizer.param_groups[0]["lr"])
         self._has_stepped = True
 
@@ -365,7 +365,7 @@ class Job(Weighing):
         self._draw = self._loss = None
         self._further.forget()
         if self._reporter:
-            self._tell_start(None)
+            self._record_start(None)
             self._reporter.announce("after the steps")
             self._reporter.close(DRAIN_TIMEOUT_S if self.finished or self._is_left else 0.0)
 

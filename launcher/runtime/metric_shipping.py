@@ -129,7 +129,7 @@ def _calls(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
         yield call
 
 
-class _Courier:
+class _Delivery:
     """Carries the lines after the acknowledged offset to one MLflow run."""
 
     def __init__(self, run_dir: Path, tracking_uri: str | None, run_id: str):
@@ -267,7 +267,7 @@ def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:
     Raises:
         TrackingUnavailable: The server refused or could not be reached.
     """
-    return _Courier(run_dir, tracking_uri, run_id).deliver()
+    return _Delivery(run_dir, tracking_uri, run_id).deliver()
 
 
 class Shipper:
@@ -277,7 +277,7 @@ class Shipper:
     """
 
     def __init__(self, run_dir: Path, tracking_uri: str | None, run_id: str):
-        self._courier = _Courier(run_dir, tracking_uri, run_id)
+        self._delivery = _Delivery(run_dir, tracking_uri, run_id)
         self._closing = threading.Event()
         self._told = False
         self._thread = threading.Thread(target=self._follow, name="metrics shipper", daemon=True)
@@ -295,7 +295,7 @@ class Shipper:
         while not is_last:
             is_last = self._closing.wait(wait_s)
             try:
-                self._courier.deliver()
+                self._delivery.deliver()
                 wait_s = POLL_INTERVAL_S
             except TrackingUnavailable as error:
                 self._tell(f"the tracking server takes no metrics, training goes on: {error}")

@@ -24,7 +24,7 @@ class MetricInvalid(ValueError):
     """A metric that cannot be reported: its name, its value, or one too many."""
 
 
-class FurtherMetrics:
+class UserMetrics:
     """Collects metrics until they are written down: the same names on all ranks, of which the first one's count."""
 
     def __init__(self) -> None:
