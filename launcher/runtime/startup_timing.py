@@ -34,7 +34,7 @@ class StartRecord:
     spawned: float
     imported: float
     joined: float
-    restored: float
+    restored: float | None
     first_step: float | None
     step: int
     cursor: int

@@ -247,7 +247,7 @@ def test_an_unreachable_server_is_said_once_and_stops_nothing(tmp_path, monkeypa
         time.sleep(0.3)
     reporter.close(timeout_s=10)
     assert steps_in(tmp_path) == [1, 2, 3]
-    assert capfd.readouterr().err.count("training goes on") == 1
+    assert capfd.readouterr().err.count("training continues") == 1
     with pytest.raises(TrackingUnavailable):
         ship(tmp_path, UNREACHABLE, "some-run")
 
