@@ -62,7 +62,7 @@ def outline() -> Outline:
     (ordered,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     names = [re.findall(r"launcher\.(\w+)", layer) for layer in ordered]
     return Outline(
-        flow=tuple(_FLOW.split(_docstring(root / "launcher/pipeline.py").partition("\n\n")[2])),
+        flow=tuple(_FLOW.split(" ".join(_docstring(root / "launcher/pipeline.py").split("\n\n")[-1].split()))),
         layers=tuple(tuple(_package(root / "launcher", name) for name in layer) for layer in names),
         contracts=tuple(contract["name"] for contract in contracts if contract["type"] != "layers"),
     )
