@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import commands
 import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from launch_records import Job, grow, lose, rehearse
@@ -23,7 +24,7 @@ from launcher.timeline.records import OperatorEvent
 
 
 def main(*arguments, cwd, **variables):
-    return subprocess.run(
+    return commands.run(
         [sys.executable, ROOT / "main.py", *arguments],
         cwd=cwd, env=os.environ | variables, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
@@ -138,7 +139,7 @@ def test_config_dir_adds_a_recipe_folder(tmp_path):
 
 
 def recipes(*arguments, cwd):
-    return subprocess.run(
+    return commands.run(
         [sys.executable, "-m", "launcher", *arguments], cwd=cwd, capture_output=True, text=True, timeout=200,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip

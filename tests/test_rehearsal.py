@@ -19,12 +19,12 @@ from whole_jobs import (
     run,
     samples_in_the_model,
     start,
-    train_alone,
+    trained_alone,
     wait_for,
 )
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = pytest.mark.usefixtures("store")
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 NUM_SAMPLES, EPOCHS, STEPS = 400, 12, 150
 SAVE_STEPS, SAMPLES_PER_STEP = 10, 32
@@ -72,10 +72,7 @@ def assert_one_whole_run(folder):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Return the losses of the same training in a single process."""
-    folder = tmp_path_factory.mktemp("alone")
-    code, _, err = run(*PACED, f"{PACE}=0", "dry_run=true", cwd=folder)
-    assert code == 0, err
-    return train_alone(bundle_of(folder), folder / "alone")
+    return trained_alone(tmp_path_factory, "rehearsal", *PACED, f"{PACE}=0")
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])

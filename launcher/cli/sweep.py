@@ -22,7 +22,7 @@ from launcher.model.context import LaunchContext
 from launcher.model.size_plan import spans
 from launcher.planning.check import examine, with_origin
 from launcher.planning.job_planner import plan
-from launcher.rules import Rule, rules_for
+from launcher.rules import Rule, notices, rules_for
 
 _INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
 _DEALING = ("E221", "E222", "E223")
@@ -100,7 +100,7 @@ def variants(base: Composition, context: LaunchContext) -> Iterator[Composition]
     listed = recipe.get("instance_types") if isinstance(recipe, Mapping) else None
     types = listed if isinstance(listed, list) and listed else [base.tree.get(_INSTANCE)]
     kinds = (False, True) if isinstance(get(base.tree, "recipes.elastic_policy"), Mapping) else (None,)
-    is_referred_to = base.refers_to(_INSTANCE, "is_elastic")
+    is_referred_to = base.sources.refers_to(_INSTANCE, "is_elastic")
     for instance_type in types:
         for is_elastic in kinds:
             said = {_INSTANCE: instance_type} | ({} if is_elastic is None else {_ELASTIC: is_elastic})
@@ -141,7 +141,7 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
     checked, problems = examine(composition)
     if not problems:
         job = plan(checked, context)
-        return result(len(job.scales), pipeline.load_backend(job.backend).check(job), job.notices)
+        return result(len(job.scales), pipeline.load_backend(job.backend).check(job), notices(checked, job))
     others = [problem for problem in problems if problem.code not in _DEALING]
     notice = _is_for_more_devices(checked, others)
     if notice is None:

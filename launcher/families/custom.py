@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from launcher.common.names import ENV_CHECKPOINTING
-from launcher.common.problems import Notice
 from launcher.families import BUNDLE_CONFIGS, Interface
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec
@@ -40,11 +39,6 @@ class Recipe(RecipeBase):
     def model_parallel_size(self) -> int:
         """Ranks that work on one batch, each with a part of the model."""
         return self.distribution.ranks_per_batch if self.distribution else 1
-
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        """What the user should know of the recipe itself."""
-        return self.distribution.notices if self.distribution else ()
 
 
 def _program(job: JobSpec) -> tuple[str, ...]:

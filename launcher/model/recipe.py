@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from launcher.common.problems import Notice
 from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
 from launcher.model.base_model import (
     BatchSize,
@@ -323,11 +322,6 @@ class RecipeBase(Model):
         from launcher.checkpointing.sizes import Content
 
         return Content(num_parameters(config) if config else 0, "bfloat16", "adam_fp32_master", "ddp")
-
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        """What the user should know of the recipe itself."""
-        return ()
 
 
 class Git(Model):

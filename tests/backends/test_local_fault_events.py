@@ -1,7 +1,7 @@
 """Each fault of a local job has an event of its own, and each change of size names the size that is started."""
 
 import pytest
-from test_local_course import COMPLETED, FAULTED, NOW, READY, RUNNING, STOPPING, machine, observation, report
+from test_local_state_machine import COMPLETED, FAULTED, NOW, READY, RUNNING, STOPPING, machine, observation, report
 
 from launcher.backends.local.operator_types import GONE, Cause, DropNodes, Event, Phase, Policy, Report
 from launcher.backends.local.state_machine import READY_TIMEOUT_S, SETTLE_S, advance

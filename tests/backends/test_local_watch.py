@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_local_course import NOW, POLICY, READY, RUNNING, machine, observation
+from test_local_state_machine import NOW, POLICY, READY, RUNNING, machine, observation
 
 from launcher.backends.local.failure_cause import explain
 from launcher.backends.local.fault_injection import damage_checkpoint

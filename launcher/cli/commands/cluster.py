@@ -185,7 +185,7 @@ def _time(time_s: float) -> str:
 
 def _show_nodes(found: "Capacity") -> None:
     from launcher.common import console
-    from launcher.rules import instance_notices
+    from launcher.rules import hardware
 
     if found.nodes is None:
         return
@@ -197,7 +197,7 @@ def _show_nodes(found: "Capacity") -> None:
         total = sum(node.accelerators for node in usable)
         ready = f"{len(usable)} of {len(own)} node{'s' if len(own) > 1 else ''} ready"
         console.say(f"total  {instance}  {free} of {total} accelerators free; {ready}")
-    for notice in instance_notices.unknown_nodes(node.instance for node in found.nodes if node.resource):
+    for notice in hardware.unknown_nodes(node.instance for node in found.nodes if node.resource):
         console.show_notice(notice, stderr=True)
 
 
