@@ -3,11 +3,12 @@
 import fcntl
 import functools
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,26 @@ def needed_by(entry: Entry) -> list[str]:
     if entry.model_type == "custom":
         words += ["training_cfg.entry_module=json.tool", "training_cfg.run.ntasks_per_node=8"]
     return words
+
+
+WITHOUT_VALUE = (
+    *("E003", "E005", "E009", "E101", "E314"),  # a key that should not be there at all
+    *("E215", "E223", "E234", "E310", "E318", "E387", "E388"),  # about more than the value of that key
+    *("E324", "E601", "E602", "E603", "E605", "E606", "E607", "E608", "E609"),  # too long, or secret
+)
+"""Codes of Problems that do not show what their key was set to."""
+
+
+def assert_values_shown(problems: Iterable[Problem], overrides: Sequence[str]) -> None:
+    """Check that a Problem with a key that an override sets shows the value of that override."""
+    given = {key.lstrip("+"): text for key, _, text in (override.partition("=") for override in overrides)}
+    for problem in problems:
+        text = given.get(problem.path, "null")
+        if problem.code in WITHOUT_VALUE or text in ("null", "''", "") or problem.path in ("cluster", "recipes"):
+            continue
+        assert problem.value is not None, problem
+        if re.fullmatch(r"[\w./:-]+", text):
+            assert text.lower() in str(problem.value).lower(), problem
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
@@ -169,6 +190,7 @@ def problems(context: LaunchContext):
     def found(*overrides: str) -> tuple[Problem, ...]:
         with pytest.raises(ProblemsFound) as caught:
             pipeline.prepare(overrides, context)
+        assert_values_shown(caught.value.problems, overrides)
         return caught.value.problems
 
     return found

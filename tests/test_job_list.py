@@ -16,10 +16,10 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT, frozen_context
 
 from launcher import pipeline
-from launcher.backends.local.snapshot import LOCK_FILE
 from launcher.bundle import store as bundles
 from launcher.cli import diff, launch
 from launcher.cli import main as cli
+from launcher.common.job_lock import LOCK_FILE
 from launcher.common.names import JOB_FILE, NAME_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs import registry, removal

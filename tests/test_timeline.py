@@ -7,7 +7,7 @@ import pytest
 from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 
 from launcher import timeline
-from launcher.backends.local.snapshot import lock
+from launcher.common.job_lock import lock
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """What a recipe must pass and what its user should know: one module for each subject.
 
-A rule is a generator with a code and a source. One with an E code yields Problems of a `CheckedRecipe`; one with an N code yields Notices of a
-`PlannedRecipe`, which passed all the others. Each makes them with the function it is given, which adds its code.
+A rule is a generator with a code and a source. One with an E code yields Problems of a `CheckedRecipe`; one with an N
+code yields Notices of a `PlannedRecipe`, which passed all the others. Each makes them with the function it is given,
+which adds its code.
 """
 
 import functools

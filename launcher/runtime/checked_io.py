@@ -22,9 +22,9 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from launcher.runtime.checkpoint import without_group_warning
 from launcher.runtime.checkpoint_search import Damaged, StateMismatch, Unavailable
 from launcher.runtime.checksums import CHUNK, checksum, new_checksum
+from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.progress import METADATA, Published, missing, outcomes
 
 

@@ -9,9 +9,8 @@ intact. Other files in the same folder, and folders such as `step-1000`, are not
 import functools
 import shutil
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +41,7 @@ from launcher.runtime.checkpoint_search import (
     together,
 )
 from launcher.runtime.content import Content
+from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.durable import sync, write_text
 from launcher.runtime.process_group import barrier, rank
 from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
@@ -175,7 +175,7 @@ class Checkpoints:
         return progress
 
     def _load(self, path: Path, content: Content) -> _Loaded:
-        from launcher.runtime.checked_io import CheckedReader
+        from launcher.runtime.checked_io import CheckedReader  # start-up time: a new training loads nothing
 
         stated: Published = _from_first(lambda: published(path, step_of(path)))
         reader = together(process_group, lambda: CheckedReader(path, stated, is_first=rank() == 0))
@@ -314,7 +314,7 @@ def _write(folder: Path, state: dict[str, Any]) -> None:
     Raises:
         CheckpointUnsaved: The file system failed on some rank; on all ranks alike.
     """
-    import torch.distributed.checkpoint as dcp
+    import torch.distributed.checkpoint as dcp  # start-up time: not before the first save
     from torch.distributed.checkpoint.api import CheckpointException
 
     from launcher.runtime.checked_io import CheckedWriter
@@ -356,12 +356,3 @@ def _sync_own_files(folder: Path) -> None:
         sync(path)
     if rank() == 0:
         sync(folder / METADATA)
-
-
-@contextmanager
-def without_group_warning() -> Iterator[None]:
-    """Keep torch.distributed.checkpoint from warning of a script of one process."""
-    # A script of one process is as it should be.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield

@@ -111,7 +111,7 @@ def is_intact(path: Path) -> bool:
     Raises:
         Unavailable: The file system failed.
     """
-    from launcher.runtime.checked_io import CheckedReader
+    from launcher.runtime.checked_io import CheckedReader  # start-up time: only what loads needs DCP
 
     try:
         CheckedReader(path, published(path, step_of(path))).verify()

@@ -373,7 +373,7 @@ class Job(Weighing):
 def _tiers(settings: TierSettings | None) -> Any:
     if settings is None:
         return None
-    from launcher.runtime.tiers.training import TieredCheckpoints
+    from launcher.runtime.tiers.training import TieredCheckpoints  # start-up time: most jobs have no tiers
 
     return TieredCheckpoints(settings, names.run_dir())
 

@@ -11,7 +11,8 @@ from launcher.backends.local.backend import LocalBackend, _python_path
 from launcher.backends.local.hang_limits import HangLimits
 from launcher.backends.local.job_request import read_job_request
 from launcher.backends.local.simulation import Hang, Settings
-from launcher.backends.local.snapshot import Snapshot, lock, publish
+from launcher.backends.local.snapshot import Snapshot, publish
+from launcher.common.job_lock import lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
 

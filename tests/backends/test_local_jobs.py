@@ -20,7 +20,8 @@ import pytest
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.node_folders import node_folder
 from launcher.backends.local.simulation import Settings
-from launcher.backends.local.snapshot import Snapshot, is_alive, read_snapshot
+from launcher.backends.local.snapshot import Snapshot, read_snapshot
+from launcher.common.job_lock import is_alive
 from launcher.common.names import ENV_RUN_DIR, SHARED_MEMORY
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import Bundle, ElasticPolicy, JobHandle, JobSpec, JobState, Resources

@@ -29,7 +29,8 @@ from launcher.runtime.tiers.restore import CheckpointUnavailable
 from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.staging import StateUnfit
 from launcher.runtime.tiers.state_reader import StateMismatch
-from launcher.runtime.tiers.stores import Folder, TierFailure
+from launcher.runtime.tiers.stores import Folder
+from launcher.runtime.tiers.tier_errors import TierFailure
 from launcher.runtime.tiers.training import CheckpointUnsaved, TieredCheckpoints, manager_of
 
 pytest_plugins = ("s3_server",)

@@ -28,7 +28,8 @@ from launcher.runtime.tiers.restore import CheckpointUnavailable, Restored
 from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, Piece, unseal_own
 from launcher.runtime.tiers.staging import checksums
-from launcher.runtime.tiers.stores import Folder, TierFailure
+from launcher.runtime.tiers.stores import Folder
+from launcher.runtime.tiers.tier_errors import TierFailure
 
 NUM_RANKS = 2
 STEPS = 5

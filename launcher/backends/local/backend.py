@@ -26,8 +26,9 @@ from launcher.backends.local.job_request import (
     request_size,
 )
 from launcher.backends.local.operator_exit import STOP_MARGIN_S
-from launcher.backends.local.snapshot import OPERATOR_LOG, STATE_FILE, is_alive, read_snapshot
+from launcher.backends.local.snapshot import OPERATOR_LOG, STATE_FILE, read_snapshot
 from launcher.backends.local.worker_logs import STDERR, STDOUT, Selection, known_attempts, pause, read_logs
+from launcher.common.job_lock import is_alive
 from launcher.common.names import (
     CONFIG_DIR,
     ENTRYPOINT,

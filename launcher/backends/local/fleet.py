@@ -37,7 +37,7 @@ from launcher.backends.local.processes import (
 from launcher.backends.local.worker_logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.common import prctl
 from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
-from launcher.runtime.warm import ANSWER_TIMEOUT_S, answers
+from launcher.runtime.warm_client import ANSWER_TIMEOUT_S, answers
 
 SHUTDOWN_TIMEOUT_S = 5.0
 """How long an agent may take to end after /shutdown; about 1 s seen."""

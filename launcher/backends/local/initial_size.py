@@ -10,7 +10,7 @@ def initial_nodes(job: JobSpec) -> int | None:
     """
     if job.settings.scenario is None and not job.settings.events:
         return None
-    # Their models take 30 ms to build, which a launch without a scenario need not wait for.
+    # Start-up time: their pydantic models take 30 ms to build, and most launches have no scenario.
     from launcher.backends.local.rehearsal import Progress, advance, begin
     from launcher.backends.local.scenario_files import resolve
 

@@ -33,8 +33,8 @@ from launcher.backends.local.handover import Handover
 from launcher.backends.local.job_request import JobRequest, read_job_request
 from launcher.backends.local.processes import end_with_parent
 from launcher.backends.local.scenario import read_scenario
-from launcher.backends.local.snapshot import JobAlreadyRunning, inherited_lock, lock
 from launcher.common import os_errors, redaction
+from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import RUN_DIR
 
 EXIT_BUSY = 4

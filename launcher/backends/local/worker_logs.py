@@ -14,7 +14,8 @@ from pathlib import Path
 
 from launcher.backends.local.job_request import read_job_request
 from launcher.backends.local.line_reader import LineReader
-from launcher.backends.local.snapshot import Attempt, is_alive, read_snapshot
+from launcher.backends.local.snapshot import Attempt, read_snapshot
+from launcher.common.job_lock import is_alive
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import fail
 
@@ -92,9 +93,7 @@ def follow_attempts(
         pause: Waits a moment before the next look; None looks once.
         selection: Whose lines.
     """
-    from launcher.backends.local.event_log import (
-        EventLogReader,  # compiling a recipe imports this module, and need not wait for it
-    )
+    from launcher.backends.local.event_log import EventLogReader  # start-up time: compiling imports this module
 
     news = EventLogReader(run_dir) if selection.attempt is None else None
     current: _Reader | None = None
@@ -153,7 +152,7 @@ class _Reader:
         return self._readers[rank]
 
     def _heading(self) -> str:
-        from launcher import timeline
+        from launcher import timeline  # start-up time, as above
 
         number, nodes = self._attempt.number, len(self._attempt.nodes)
         ranks = nodes * self._selection.nproc_per_node

@@ -17,7 +17,7 @@ from launcher.runtime.tiers.read_plan import Parcel, Sharing, Wanted
 from launcher.runtime.tiers.read_targets import Take
 from launcher.runtime.tiers.shard_sources import Reason, Shards
 from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Broken, Manifest, Shard
-from launcher.runtime.tiers.stores import TierFailure
+from launcher.runtime.tiers.tier_errors import TierFailure
 
 WINDOW = 256 << 20
 """Bytes that are read ahead of their check, and bytes that are sent in one message, at most."""

@@ -22,7 +22,7 @@ import torch
 
 from launcher.common import names
 from launcher.runtime.tiers.shards import Broken, BytesShard, Key, Shard
-from launcher.runtime.tiers.stores import TierFailure
+from launcher.runtime.tiers.tier_errors import TierFailure
 
 PACKAGE = "amzn_sagemaker_checkpointing"
 POD = "KUBERNETES_SERVICE_HOST"

@@ -20,7 +20,8 @@ from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.shard_sources import Nodes, Shards, StoreShards, copies_of
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, unseal_own
 from launcher.runtime.tiers.state_reader import Reading, ShardsBroken, read_state
-from launcher.runtime.tiers.stores import Store, TierFailure, TierRefused
+from launcher.runtime.tiers.stores import Store
+from launcher.runtime.tiers.tier_errors import TierFailure, TierRefused
 
 Form = Callable[[Manifest], dict[str, Any]]
 """Makes the state that a checkpoint is loaded into, as for `torch.distributed.checkpoint.load`."""

@@ -14,7 +14,8 @@ import torch
 
 from launcher.runtime.checkpoint_search import Damaged
 from launcher.runtime.tiers.shards import Broken, Key, Shard
-from launcher.runtime.tiers.stores import MANIFEST, TierFailure, TierRefused
+from launcher.runtime.tiers.stores import MANIFEST
+from launcher.runtime.tiers.tier_errors import TierFailure, TierRefused
 
 PART_BYTES = 32 << 20
 """Bytes of a part, sent over a connection of its own. Source: amzn-sagemaker-checkpointing 1.1.3, its chunk size."""

@@ -10,8 +10,8 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.futures import Future
 
-from launcher.runtime.checkpoint import without_group_warning
 from launcher.runtime.checkpoint_search import StateMismatch
+from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.tiers.exchange import Exchange
 from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.read_targets import Take
