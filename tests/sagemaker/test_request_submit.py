@@ -318,8 +318,8 @@ def test_no_region_is_a_problem(aws, monkeypatch):
 
 
 @pytest.mark.slow
-def test_no_answer_is_a_problem(aws, one, impatient, monkeypatch, unused_port):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused_port}")
+def test_no_answer_is_a_problem(aws, one, impatient, monkeypatch, closed_port):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     assert refusal(one).code == "E396"
 
 
