@@ -151,10 +151,18 @@ def shellcheck() -> str:
 
 @pytest.fixture(scope="session")
 def unused_port() -> int:
-    """Return a loopback port that nothing listens on."""
+    """Return a loopback port for a server of a test."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def closed_port() -> Iterator[int]:
+    """Yield a loopback port on which nothing listens, and which no other process is given meanwhile."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 @pytest.fixture

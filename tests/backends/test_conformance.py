@@ -72,6 +72,7 @@ def planned(recipe, backend, folder):
     return plan(check(compose(overrides, folder)), frozen_context(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):

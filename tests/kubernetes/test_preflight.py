@@ -130,9 +130,9 @@ def test_a_cluster_without_the_operator_is_told(space, bundle):
     assert problem.code == "E346" and "HyperPodPyTorchJob" in problem.message
 
 
-def test_a_cluster_that_does_not_answer_is_told(space, bundle, unused_port):
+def test_a_cluster_that_does_not_answer_is_told(space, bundle, closed_port):
     kube_api.kubeconfig(
-        space.folder / "kubeconfig.json", f"https://127.0.0.1:{unused_port}", space.cluster.engine.ca_file, "t"
+        space.folder / "kubeconfig.json", f"https://127.0.0.1:{closed_port}", space.cluster.engine.ca_file, "t"
     )
     (problem,) = validate(replace(connect(None), patience_s=0.2), bundle()).problems
     assert problem.code == "E342" and "refused" in problem.message
