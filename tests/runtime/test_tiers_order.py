@@ -30,7 +30,9 @@ def own_folders(tmp_path, monkeypatch):
 
 
 def on(store, patience_s: float = 60, retention: int = 2, namespace: str = "ns") -> CheckpointManager:
-    return CheckpointManager(None, [StoreTier(store, 1, retention)], CheckpointLog(namespace, 0), patience_s=patience_s)
+    return CheckpointManager(
+        None, [StoreTier(store, 1, retention)], CheckpointLog(namespace, 0), patience_s=patience_s
+    )
 
 
 def flip(path: Path) -> None:

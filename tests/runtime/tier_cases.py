@@ -123,7 +123,9 @@ def manager(root: Path, place: Place, case: Case, store: object | None = None) -
     memory = NodeMemory(root / f"node{place.rank}" / "ns", place.rank, case.retention, num_sources=1)
     tier = MemoryTier(memory, case.memory_every, ranks_per_node=1, replicas=1)
     kept = [StoreTier(store or Folder(root / "store"), case.store_every, 2)]
-    return CheckpointManager(tier, kept, CheckpointLog("ns", place.rank, root), str(memory.folder), patience_s=PATIENCE_S)
+    return CheckpointManager(
+        tier, kept, CheckpointLog("ns", place.rank, root), str(memory.folder), patience_s=PATIENCE_S
+    )
 
 
 CLOSED = socket.socket()
