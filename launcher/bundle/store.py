@@ -63,23 +63,26 @@ def _draft(directory: Path) -> Iterator[Path]:
             value=str(directory),
             remedy="launch again (the name's end is random), or remove the old one",
         )
-    parent, draft = directory.parent, None
+    parent = directory.parent
     made = [path for path in directory.parents if not os.path.lexists(path)]
     _refuse_tilde(parent, made)
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
-        yield draft
-    except OSError as error:
-        raise os_errors.refused("E702", "base_results_dir", error, parent) from error
-    except ValueError as error:  # a null character
-        raise fail("E702", "base_results_dir", f"is not a path: {error}", value=str(parent)) from error
-    finally:
-        if draft:
-            shutil.rmtree(draft, ignore_errors=True)
-        for path in made:
-            with contextlib.suppress(OSError, ValueError):
-                path.rmdir()  # unless something is in it
+    with contextlib.ExitStack() as cleanup:
+        for path in reversed(made):
+            cleanup.callback(_remove_empty, path)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
+            cleanup.callback(shutil.rmtree, draft, ignore_errors=True)
+            yield draft
+        except OSError as error:
+            raise os_errors.refused("E702", "base_results_dir", error, parent) from error
+        except ValueError as error:  # a null character
+            raise fail("E702", "base_results_dir", f"is not a path: {error}", value=str(parent)) from error
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        folder.rmdir()
 
 
 def _refuse_tilde(folder: Path, absent: Sequence[Path]) -> None:

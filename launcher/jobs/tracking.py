@@ -10,7 +10,7 @@ import os
 import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,16 +145,13 @@ def start(bundle: Bundle) -> None:
     with _problems(settings.tracking_uri):
         client = _client(settings.tracking_uri)
         run = _known_run(client, settings.run_id, "render the recipe again, for a bundle with a run of its own")
-        is_reserved = run.info.lifecycle_stage == _DELETED
-        if is_reserved:
-            client.restore_run(settings.run_id)
-        try:
+        with ExitStack() as undo:
+            if run.info.lifecycle_stage == _DELETED:
+                client.restore_run(settings.run_id)
+                undo.callback(client.delete_run, settings.run_id)
             _describe(client, run, bundle)
             client.update_run(settings.run_id, status="RUNNING")
-        except BaseException:
-            if is_reserved:
-                client.delete_run(settings.run_id)
-            raise
+            undo.pop_all()
 
 
 def _describe(client: Any, run: Any, bundle: Bundle) -> None:

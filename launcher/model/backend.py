@@ -30,7 +30,7 @@ NEWS = ("event", "fault", "scale")
 RANK_0 = LogSelection()
 
 
-class MemoryTier(Enum):
+class MemoryKeeper(Enum):
     """Who keeps the checkpoints of `recipes.checkpointing.memory`."""
 
     SERVICE = "service"
@@ -97,7 +97,7 @@ class BackendDescription(Generic[OptionsT]):
     """Whether the size of a running job may change, as `recipes.elastic_policy` asks for."""
     has_pods: ClassVar[bool] = False
     """Whether jobs have pods on a cluster: whether it is a `PodBackend`."""
-    memory_tier: ClassVar[MemoryTier | None] = None
+    memory_tier: ClassVar[MemoryKeeper | None] = None
     """Who keeps checkpoints in memory; None where `recipes.checkpointing.memory` is unsupported."""
     has_bundle: ClassVar[bool] = True
     """Whether processes have every file of the bundle, not its configurations only."""
