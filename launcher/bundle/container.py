@@ -116,8 +116,8 @@ def env(job: JobSpec) -> dict[str, str]:
 
 
 def is_own(job: JobSpec) -> bool:
-    """Tell whether a job runs in such an image."""
-    return job.settings.runtime == "launcher"
+    """Return whether a job runs in such an image."""
+    return bool(job.settings.runtime == "launcher")
 
 
 def problems(job: JobSpec) -> tuple[Problem, ...]:

@@ -143,8 +143,7 @@ class Filter:
 
 
 def _age(text: str) -> timedelta:
-    number, unit = _AGE.fullmatch(text).groups()
-    return timedelta(**{_UNITS[unit]: int(number)})
+    return timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
 
 
 def listing(results: Path) -> tuple[ListedJob, ...]:

@@ -54,7 +54,8 @@ def named(results: Path, names: Sequence[str]) -> Chosen:
         ProblemsFound: For each that does not exist, is not in the folder, or whose job may still run.
     """
     _refuse_link(results)
-    folders, problems = [], []
+    folders: list[Path] = []
+    problems: list[Problem] = []
     for name in names:
         try:
             folders.append(_located(results, name))

@@ -11,6 +11,7 @@ import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,10 +218,25 @@ def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path, pre
         client.log_artifact(run_id, str(path), f"{prefix}{names.TIMELINE}")
 
 
-def run_of(bundle: Bundle) -> Mlflow | None:
-    """Return where a bundle is tracked, or None where it is not."""
+@dataclass(frozen=True, slots=True)
+class TrackedRun:
+    """The MLflow run of a bundle.
+
+    Args:
+        tracking_uri: The store.
+        run_id: The run.
+    """
+
+    tracking_uri: str
+    run_id: str
+
+
+def run_of(bundle: Bundle) -> TrackedRun | None:
+    """Return the run of a bundle; None if it is not tracked."""
     settings = Mlflow.model_validate(get(yaml_io.load(bundle.files["recipe.yaml"]), _PATH))
-    return settings if settings.run_id and settings.tracking_uri and settings.enabled is not False else None
+    if settings.enabled is False or not settings.tracking_uri or not settings.run_id:
+        return None
+    return TrackedRun(settings.tracking_uri, settings.run_id)
 
 
 def ui_command(uri: str) -> str | None:
@@ -248,8 +264,8 @@ def _problems(uri: str) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        refusal = _refusal(uri, error)  # as long as what fills the disk is there
-        if is_new and store_errors.code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        refusal = _refusal(uri, error)  # while the disk is still full
+        if file and is_new and store_errors.code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
             for path in file.parent.glob(f"{file.name}*"):
                 path.unlink()
             with suppress(OSError):
@@ -264,10 +280,10 @@ def _refusal(uri: str, error: Exception) -> ProblemsFound:
     key, file = f"{_PATH}.tracking_uri", _file_of(uri)
     if isinstance(error, OSError):
         return os_errors.refused("E502", key, error, error.filename or (file and file.parent))
-    number = _NUMBERS.get(store_errors.code(error)) if file else None
-    if number is not None:
-        refusal = os_errors.written(file.parent) or os_errors.limited(file) or (number and OSError(number, ""))
-        if refusal:
+    number = _NUMBERS.get(store_errors.code(error) or 0) if file else None
+    if file and number is not None:
+        written = os_errors.written(file.parent) or os_errors.limited(file)
+        if refusal := written or (OSError(number, "") if number else None):
             return os_errors.refused("E502", key, refusal, file)
     return fail("E502", key, store_errors.plain(error), value=uri)
 
