@@ -13,6 +13,7 @@ from launcher.backends.sagemaker import constraints, default_values
 from launcher.backends.sagemaker.documented import FILE
 from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SCRIPT, SDK_NAMES, jobs_of, path_of, sm_rule
 from launcher.common.problems import Problem
+from launcher.common.secret_forms import holds_credentials
 from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import IMAGE_FORM, is_image
 from launcher.model.backend_registry import described
@@ -20,7 +21,6 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.instances import canonical
 from launcher.rules import rule
-from launcher.rules.secrets import holds_credentials
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import SmJobs
@@ -161,13 +161,14 @@ def groups_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
         yield problem(f"{JOBS}.placement.specifications", message, value=placed)
     for name in [name for name, times in Counter(names).items() if times > 1]:
         yield problem(path, "two groups have one name", value=name)
-    if not names:
+    groups = jobs.instance_groups or ()
+    if not names or not groups:
         return
-    count, nodes = sum(group.instance_count for group in jobs.instance_groups), checked.recipe.trainer.num_nodes
+    count, nodes = sum(group.instance_count for group in groups), checked.recipe.trainer.num_nodes
     if count != nodes:
         message = f"have {count} instances together; the job is planned for {nodes}"
         yield problem(path, message, value=count, remedy=f"recipes.trainer.num_nodes={count}")
-    types = {canonical(group.instance_type) for group in jobs.instance_groups}
+    types = {canonical(group.instance_type) for group in groups}
     if canonical(checked.launch.instance_type) not in types:
         yield problem(path, "the planned instance_type is in none of them", value=checked.launch.instance_type)
 
