@@ -14,6 +14,7 @@ from launcher.bundle.render import directory, render_bundle
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.compose import compose
+from launcher.config.hydra_compose import CompositionCache
 from launcher.jobs import registry, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
@@ -24,13 +25,18 @@ from launcher.planning.check import check
 from launcher.planning.job_planner import plan
 
 
-def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
-    """Compose, check, plan and collect what the user should know. Pure.
+def prepare(overrides: Sequence[str], context: LaunchContext, cache: CompositionCache | None = None) -> JobSpec:
+    """Compose, check, plan and collect what the user should know. Pure, but for files that `cache` has read.
+
+    Args:
+        overrides: Hydra overrides, as on the command line.
+        context: Everything else that a launch depends on.
+        cache: What earlier launches of this process have read; None where there are none.
 
     Raises:
         ProblemsFound: Every fault in what the user gave.
     """
-    composition = compose(overrides, context.cwd, context.suffix)
+    composition = compose(overrides, context.cwd, context.suffix, cache)
     checked = check(composition)
     job = plan(checked, context)
     job = dataclasses.replace(job, notices=rules.notices(checked, job))

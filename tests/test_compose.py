@@ -125,6 +125,7 @@ def test_resolvers(tmp_path):
     assert compose([f"+numbers={values}"], tmp_path).tree["numbers"] == [12, 4, 3, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "code", "says"),
     [

@@ -23,6 +23,7 @@ from launcher.common.interrupts import (
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.common.process import INTERRUPTED, USER_ERROR
+from launcher.config.hydra_compose import CompositionCache
 from launcher.jobs import job_names, registry, relaunch, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
@@ -45,12 +46,13 @@ EXIT_CODES = {
 _LATE = "about to end; Ctrl-C once more leaves the rest undone"
 
 
-def main(overrides: Sequence[str], name: str | None = None) -> int:
+def main(overrides: Sequence[str], name: str | None = None, cache: CompositionCache | None = None) -> int:
     """Compile `overrides`, write the bundle, launch it and follow it where that is asked for.
 
     Args:
         overrides: As typed by the user.
         name: What the user calls the job, if anything.
+        cache: What earlier launches of this process have read; None where there are none.
 
     Returns:
         The exit code: 0, 2 when the input is at fault, 3 when the job failed, 128 and the signal's number when a
@@ -58,14 +60,14 @@ def main(overrides: Sequence[str], name: str | None = None) -> int:
     """
     redaction.install()
     with signals_as_interrupts():
-        return _main(overrides, name)
+        return _main(overrides, name, cache)
 
 
-def _main(overrides: Sequence[str], name: str | None) -> int:
+def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | None) -> int:
     outcome = "nothing was written or submitted"
     try:
         context = LaunchContext.read()
-        job = _prepared(overrides, context, name)
+        job = _prepared(overrides, context, name, cache)
         terminal.show_plan(job)
         if job.config["server_dry_run"]:
             pipeline.validate(job, context)
@@ -102,7 +104,9 @@ def _main(overrides: Sequence[str], name: str | None) -> int:
         return USER_ERROR
 
 
-def _prepared(overrides: Sequence[str], context: LaunchContext, name: str | None) -> JobSpec:
+def _prepared(
+    overrides: Sequence[str], context: LaunchContext, name: str | None, cache: CompositionCache | None
+) -> JobSpec:
     """Return the planned job, unless it or its name is at fault.
 
     Raises:
@@ -110,7 +114,7 @@ def _prepared(overrides: Sequence[str], context: LaunchContext, name: str | None
     """
     found = job_names.problems(name)
     try:
-        job = pipeline.prepare(overrides, context)
+        job = pipeline.prepare(overrides, context, cache)
     except ProblemsFound as error:
         raise ProblemsFound((*found, *error.problems)) from error
     if found := found or job_names.problems(name, job.base_results_dir):

@@ -11,7 +11,7 @@ from launcher import families
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.suggestions import did_you_mean
 from launcher.config import interpolation
-from launcher.config.hydra_compose import GROUPS
+from launcher.config.collection import GROUPS
 from launcher.model import instance_specs
 from launcher.model.backend_registry import described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe

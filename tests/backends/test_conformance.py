@@ -28,8 +28,8 @@ from launcher.backends.local.backend import LocalBackend
 from launcher.common import yaml_io
 from launcher.common.names import RUN_DIR
 from launcher.config.catalogue import entries
+from launcher.config.collection import clusters
 from launcher.config.compose import compose
-from launcher.config.hydra_compose import clusters
 from launcher.model import backend_registry
 from launcher.model.backend import Backend, PodBackend
 from launcher.model.job_spec import JobState
@@ -72,6 +72,7 @@ def planned(recipe, backend, folder):
     return plan(check(compose(overrides, folder)), frozen_context(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):

@@ -81,6 +81,7 @@ def test_groups_have_their_own_hosts(tmp_path):
     assert program.words(request, hosts, hosts[1])[0] == "sleep"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "path"),
     [

@@ -154,11 +154,11 @@ def words_can_be_passed(checked: CheckedRecipe, problem: Callable[..., Problem])
         total += size + 1
         if "\0" in text:
             yield problem(path, "holds a null character", remedy="leave it out")
-        elif size > bounds.WORD_LIMIT:
-            yield problem(path, f"is {size} bytes", allowed=f"at most {bounds.WORD_LIMIT}, with the variable's name")
-    if total > bounds.WORDS_LIMIT:
+        elif size > bounds.ARG_LIMIT:
+            yield problem(path, f"is {size} bytes", allowed=f"at most {bounds.ARG_LIMIT}, with the variable's name")
+    if total > bounds.ARGS_LIMIT:
         message = f"variables and arguments are {total} bytes together"
-        yield problem("env_vars", message, allowed=f"at most {bounds.WORDS_LIMIT}")
+        yield problem("env_vars", message, allowed=f"at most {bounds.ARGS_LIMIT}")
 
 
 def _words(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:

@@ -96,9 +96,9 @@ def toolkit_starts_the_script(checked: CheckedRecipe, problem: Callable[..., Pro
     seen: set[str] = set()
     for i, argument in enumerate(script.script_args or ()):
         for name, value in argument.items():
-            if reason := _unpassable(name, value, seen):
+            if fault := _unpassable(name, value, seen):
                 path = f"{SCRIPT}.script_args.{i}.{name}"
-                yield problem(path, reason, value=value, allowed=f"{JOBS}.container_entrypoint takes any words")
+                yield problem(path, fault, value=value, allowed=f"{JOBS}.container_entrypoint takes any words")
             seen.add(name.lstrip("-"))
 
 

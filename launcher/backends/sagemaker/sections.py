@@ -4,6 +4,7 @@ A section of which no key is given is left out of the request.
 """
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -22,29 +23,33 @@ def _is(name: str) -> Any:
     return Field(serialization_alias=name)
 
 
-def _held(path: str) -> Any:
-    """Return a text that is held to the bounds of the member at `path`."""
-    return Annotated[str, AfterValidator(member(path))]
+def _held(path: str) -> AfterValidator:
+    """Return the validator of a text that must keep the bounds of the member at `path`."""
+    return AfterValidator(member(path))
 
 
 Folder = Annotated[str, AfterValidator(member("DebugRuleConfigurations[].LocalPath")), AfterValidator(absolute_path)]
 Tensors = Annotated[str, AfterValidator(member("DebugHookConfig.LocalPath")), AfterValidator(kept_folder)]
-RuleName = _held("DebugRuleConfigurations[].RuleConfigurationName")
+RuleName = Annotated[str, _held("DebugRuleConfigurations[].RuleConfigurationName")]
 RuleImage = Annotated[
     str, AfterValidator(member("DebugRuleConfigurations[].RuleEvaluatorImage")), AfterValidator(image)
 ]
-RuleInstance = _held("DebugRuleConfigurations[].InstanceType")
+RuleInstance = Annotated[str, _held("DebugRuleConfigurations[].InstanceType")]
 RuleParameter = dict[
-    _held("DebugRuleConfigurations[].RuleParameters{key}"), _held("DebugRuleConfigurations[].RuleParameters{value}")
+    Annotated[str, _held("DebugRuleConfigurations[].RuleParameters{key}")],
+    Annotated[str, _held("DebugRuleConfigurations[].RuleParameters{value}")],
 ]
-HookParameter = dict[_held("DebugHookConfig.HookParameters{key}"), _held("DebugHookConfig.HookParameters{value}")]
-ExperimentName = _held("ExperimentConfig.ExperimentName")
-UltraServer = _held("ResourceConfig.InstancePlacementConfig.PlacementSpecifications[].UltraServerId")
-GroupArn = _held("ModelPackageConfig.ModelPackageGroupArn")
-PackageArn = _held("ModelPackageConfig.SourceModelPackageArn")
-BaseModelArn = _held("ServerlessJobConfig.BaseModelArn")
-EvaluatorArn = _held("ServerlessJobConfig.EvaluatorArn")
-SequenceLength = _held("ServerlessJobConfig.SequenceLength")
+HookParameter = dict[
+    Annotated[str, _held("DebugHookConfig.HookParameters{key}")],
+    Annotated[str, _held("DebugHookConfig.HookParameters{value}")],
+]
+ExperimentName = Annotated[str, _held("ExperimentConfig.ExperimentName")]
+UltraServer = Annotated[str, _held("ResourceConfig.InstancePlacementConfig.PlacementSpecifications[].UltraServerId")]
+GroupArn = Annotated[str, _held("ModelPackageConfig.ModelPackageGroupArn")]
+PackageArn = Annotated[str, _held("ModelPackageConfig.SourceModelPackageArn")]
+BaseModelArn = Annotated[str, _held("ServerlessJobConfig.BaseModelArn")]
+EvaluatorArn = Annotated[str, _held("ServerlessJobConfig.EvaluatorArn")]
+SequenceLength = Annotated[str, _held("ServerlessJobConfig.SequenceLength")]
 
 
 class Placed(Model):
@@ -70,7 +75,7 @@ class Placement(Model):
 class Collection(Model):
     """Tensors that are saved together."""
 
-    name: Annotated[_held("DebugHookConfig.CollectionConfigurations[].CollectionName"), _is("CollectionName")]
+    name: Annotated[str, _held("DebugHookConfig.CollectionConfigurations[].CollectionName"), _is("CollectionName")]
     """What the collection is called, such as losses."""
     parameters: Annotated[HookParameter | None, _is("CollectionParameters")] = None
     """{name: text}, such as {save_interval: '50'}; at most 20."""
@@ -206,15 +211,15 @@ def members(jobs: "SmJobs") -> Iterator[tuple[str, Any]]:
     ):
         if rules:
             yield name, [api(rule) for rule in rules]
-    for name, switch, value in (
+    for name, switch, is_on in (
         ("RemoteDebugConfig", "EnableRemoteDebug", jobs.remote_debug),
         ("InfraCheckConfig", "EnableInfraCheck", jobs.infra_check),
         ("SessionChainingConfig", "EnableSessionTagChaining", jobs.session_tag_chaining),
     ):
-        if value is not None:
-            yield name, {switch: value}
+        if is_on is not None:
+            yield name, {switch: is_on}
 
 
-def api(section: Model, *, without: set[str] = frozenset()) -> dict[str, Any]:
+def api(section: Model, *, without: AbstractSet[str] = frozenset()) -> dict[str, Any]:
     """Return what is given of a section, by the API's names."""
     return section.model_dump(by_alias=True, exclude_none=True, exclude=set(without))

@@ -93,9 +93,9 @@ def adopt(
 
     if kind not in (None, *api_objects.JOB_KINDS):
         raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(api_objects.JOB_KINDS))
-    inventory.refuse_odd_job(job)
+    inventory.check_job_name(job)
     if name:
-        inventory.refuse_odd(name, "--as")
+        inventory.check_name(name, "--as")
     with _connected(context) as connection:
         found = inventory.find(connection, _namespace(connection, namespace), job, kind)
         outline, cluster_id = inventory.outline(found), str(server.identified(connection))
@@ -128,12 +128,12 @@ def _connected(context: str | None) -> "Iterator[Connection]":
     Raises:
         ProblemsFound: There is no such cluster, or it refuses.
     """
-    from launcher.backends.kubernetes.api_errors import told
+    from launcher.backends.kubernetes.api_errors import api_errors_as_problems
     from launcher.backends.kubernetes.connection import connect
     from launcher.common import console
 
     connection = connect(context)
-    with told("--namespace"), console.while_waiting(f"asking {connection.host} …"):
+    with api_errors_as_problems("--namespace"), console.while_waiting(f"asking {connection.host} …"):
         yield connection
 
 
@@ -141,7 +141,7 @@ def _namespace(connection: "Connection", namespace: str | None) -> str:
     from launcher.backends.kubernetes import inventory
 
     if namespace is not None:
-        inventory.refuse_odd(namespace, "--namespace")
+        inventory.check_name(namespace, "--namespace")
         return namespace
     return inventory.default_namespace(connection.context)
 
