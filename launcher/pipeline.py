@@ -125,7 +125,7 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
 
 
 def _end_refused(bundle: Bundle, backend: Backend, handle: JobHandle | None, *, is_interrupted: bool) -> None:
-    """End a job that this process cannot follow, and mark its run by how it ended; the first refusal says more."""
+    """End a job that this process cannot follow, and set its run's final state; the first refusal is reported."""
     with contextlib.suppress(ProblemsFound):
         if handle:
             backend.cancel(handle)

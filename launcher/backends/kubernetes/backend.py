@@ -38,7 +38,7 @@ class KubernetesBackend:
     ends_with_launcher: ClassVar[bool] = False
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return what the image lacks: a start command, or whoever runs the commands before and after."""
+        """Return what the image lacks: a start command, or a program that runs the commands before and after."""
         if container.is_own(job):
             return (*container.problems(job), *manifest.unread_scripts(job))
         if interface(job.model_type).image_command(job) or job.settings.command:
@@ -102,7 +102,7 @@ class KubernetesBackend:
         return _handle(bundle, connection)
 
     def submit(self, bundle: Bundle) -> JobHandle:
-        """Make the bundle's objects, whole or not at all; the same bundle again changes nothing.
+        """Create the bundle's objects atomically; the same bundle again changes nothing.
 
         Raises:
             ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
