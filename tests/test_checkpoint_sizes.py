@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from launcher.checkpointing import architecture
 from launcher.checkpointing.cadence import DOCUMENT_MTBF_HOURS, RATE_PER_NODE_HOUR, Saving, daly, mtbf_s, young
-from launcher.checkpointing.sizes import GB, GIB, SHARDINGS, Content, lora_parameters, memory_needed, share
+from launcher.checkpointing.sizes import GB, GIB, lora_parameters, memory_needed, share
+from launcher.model.checkpoint_content import SHARDINGS, Content
 
 LORA = {"r": 16, "bias": "none", "target_modules": "all-linear", "use_dora": False}
 LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"

@@ -283,8 +283,8 @@ def test_the_trainer_of_this_package_takes_the_passes_of_the_plan(prepare, sizes
     overrides = [f"{args}.micro_train_batch_size={micro}"] if sizes else own if micro <= 4 else []
     for point in prepare(*sizes, *overrides).scales:
         shares = shares_of(point.config["training_config"]["training_args"], point.ranks)
-        passes = len(list(micro_batches(range(point.split.large), point.split.large, shares.micro)))
-        assert (shares.micro, passes) == (point.micro_batch_size, point.grad_accumulation), point.nodes
+        passes = len(list(micro_batches(range(point.batch.split.large), point.batch.split.large, shares.micro)))
+        assert (shares.micro, passes) == (point.batch.micro_batch_size, point.batch.grad_accumulation), point.nodes
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.checkpointing.cadence import RATE_PER_NODE_HOUR, Saving, mtbf_s
-from launcher.checkpointing.sizes import GB, Content, Sharding, Share, share
+from launcher.checkpointing.sizes import GB, Share, share
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checkpoint_content import Content, Sharding
 from launcher.model.checkpointing import Checkpointing, Estimate
 
 RESTART_S, COPY_GB_PER_S, MEMORY_GB_PER_S, PERSISTENT_GB_PER_S = 300.0, 40.0, 10.0, 1.0

@@ -6,8 +6,9 @@ from typing import Any
 
 from launcher.checkpointing.cadence import Saving, daly, young
 from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast
-from launcher.checkpointing.sizes import GB, GIB, OPTIMIZERS, SHARDINGS
+from launcher.checkpointing.sizes import GB, GIB
 from launcher.common import text_table
+from launcher.model.checkpoint_content import OPTIMIZERS, SHARDINGS
 from launcher.model.checkpointing import MEMORY_STEPS, PERSISTENT_STEPS
 
 _HERE = "<- this job"

@@ -22,7 +22,7 @@ from launcher.model.context import LaunchContext
 from launcher.model.size_plan import spans
 from launcher.planning.check import examine, with_origin
 from launcher.planning.job_planner import plan
-from launcher.rules import Rule, rules_for
+from launcher.rules import Rule, faulty_needs, rules_for
 
 _INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
 _DEALING = ("E221", "E222", "E223")
@@ -100,7 +100,7 @@ def variants(base: Composition, context: LaunchContext) -> Iterator[Composition]
     listed = recipe.get("instance_types") if isinstance(recipe, Mapping) else None
     types = listed if isinstance(listed, list) and listed else [base.tree.get(_INSTANCE)]
     kinds = (False, True) if isinstance(get(base.tree, "recipes.elastic_policy"), Mapping) else (None,)
-    is_referred_to = base.refers_to(_INSTANCE, "is_elastic")
+    is_referred_to = base.sources.refers_to(_INSTANCE, "is_elastic")
     for instance_type in types:
         for is_elastic in kinds:
             said = {_INSTANCE: instance_type} | ({} if is_elastic is None else {_ELASTIC: is_elastic})
@@ -155,8 +155,10 @@ def _is_for_more_devices(checked: CheckedRecipe | None, others: Sequence[Problem
     They are no fault of the recipe where the planner deals the same samples out on this one. `others` are faults of
     another kind, which it would meet too.
     """
-    faulty = frozenset(problem.path for problem in others)
-    if checked is None or not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
+    if checked is None:
+        return None
+    faulty = faulty_needs(checked, (problem.path for problem in others))
+    if not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
         return None  # a fault that the arithmetic would follow from
     if not checked.is_elastic or not _dealing_problems(checked):
         return None

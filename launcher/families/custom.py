@@ -1,31 +1,33 @@
 """A script of your own: the launcher starts it on every rank and leaves the training to it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.common.names import ENV_CHECKPOINTING
 from launcher.common.problems import Notice
 from launcher.families import BUNDLE_CONFIGS, Interface
+from launcher.model.checkpoint_content import Content
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism.distribution import Distribution
-from launcher.model.recipe import BatchArgs, CustomTraining, RecipeBase, TrainingBase
+from launcher.model.recipe import CustomTraining
+from launcher.model.training_args import BatchArgs, TrainingRecipe, TrainingSection
 
 _CONFIG_MOUNT = "/config"
 _MLFLOW = {"MLFLOW_TRACKING_URI": "tracking_uri", "MLFLOW_RUN_ID": "run_id"}
 """Variable to key of `mlflow`. Source: MLflow, Environment variables: a script's own calls go to the job's run."""
 
 
-class TrainingConfig(TrainingBase):
+class TrainingConfig(TrainingSection):
     """What the launcher plans with; further keys that the script reads are declared in `extra_keys`."""
 
     training_args: BatchArgs
     """Batch, learning rate and folder of the checkpoints."""
 
 
-class Recipe(RecipeBase):
+class Recipe(TrainingRecipe):
     """A recipe that runs a script of its user."""
 
     training_config: TrainingConfig
@@ -40,6 +42,12 @@ class Recipe(RecipeBase):
     def model_parallel_size(self) -> int:
         """Ranks that work on one batch, each with a part of the model."""
         return self.distribution.ranks_per_batch if self.distribution else 1
+
+    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+        """Return what a script saves unless the estimate says otherwise: half precision, Adam with master weights."""
+        from launcher.checkpointing.architecture import num_parameters  # few compiles need it
+
+        return Content(num_parameters(config) if config else 0, "bfloat16", "adam_fp32_master", "ddp")
 
     @property
     def notices(self) -> tuple[Notice, ...]:

@@ -3,20 +3,20 @@
 Source: key names and types as the published LLMFT recipes have them.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from launcher.families import Interface
 from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt
+from launcher.model.checkpoint_content import Content, Sharding
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec
-from launcher.model.recipe import BatchArgs, RecipeBase, TrainingBase
-
-if TYPE_CHECKING:
-    from launcher.checkpointing.sizes import Content, Sharding
+from launcher.model.recipe import RecipeKeys
+from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
 
 Scheduler = Literal[
     "linear",
@@ -296,8 +296,13 @@ class TrainingArgs(BatchArgs):
     sampling_method: str | None = None
     """DPO only. A choice of the image's trainer; every published recipe has mc."""
 
+    @property
+    def ranks_per_sample(self) -> int:
+        """Ranks that share one sample: by its sequence, and by attention heads."""
+        return self.ring_attn_size * (self.ulysses_sequence_parallel_size or 1)
 
-class TrainingConfig(TrainingBase):
+
+class TrainingConfig(TrainingSection):
     """`training_config` as the image reads it."""
 
     model_settings: ModelConfig = Field(alias="model_config")
@@ -308,15 +313,26 @@ class TrainingConfig(TrainingBase):
     """Optimizer, batch, checkpoints, logging."""
 
 
-class Recipe(RecipeBase):
+_DATA_FILES = tuple(f"training_config.datasets.{name}.file_path" for name in ("train_data", "val_data"))
+
+
+class Recipe(TrainingRecipe):
     """An LLMFT recipe."""
+
+    keys: ClassVar[RecipeKeys] = dataclasses.replace(
+        TrainingRecipe.keys,
+        batch=dataclasses.replace(
+            BATCH_KEYS, sample_groups=(*BATCH_KEYS.sample_groups, f"{ARGS}.ulysses_sequence_parallel_size")
+        ),
+        left_to_image=(*TrainingRecipe.keys.left_to_image, *_DATA_FILES),
+    )
 
     training_config: TrainingConfig
 
-    def content(self, config: Mapping[str, Any] | None = None) -> "Content":
+    def content(self, config: Mapping[str, Any] | None = None) -> Content:
         """Return what a checkpoint of the training state holds: all weights, or the adapters alone."""
-        from launcher.checkpointing import architecture
-        from launcher.checkpointing.sizes import Content, lora_parameters
+        from launcher.checkpointing import architecture  # few compiles need either
+        from launcher.checkpointing.sizes import lora_parameters
 
         model, args = self.training_config.model_settings, self.training_config.training_args
         config = config or architecture.known(model.model_name_or_path or self.run.name)
@@ -326,7 +342,7 @@ class Recipe(RecipeBase):
         return Content(saved, "bfloat16", "adam_fp32_master", _sharding(args.strategy.fsdp_config), total or None)
 
 
-def _sharding(fsdp: FsdpConfig) -> "Sharding":
+def _sharding(fsdp: FsdpConfig) -> Sharding:
     """Return how states are spread. Source: PyTorch, torch.distributed.fsdp.ShardingStrategy and StateDictType."""
     if fsdp.state_dict_type == "FULL_STATE_DICT" or fsdp.sharding_strategy == "NO_SHARD":
         return "ddp"

@@ -39,6 +39,23 @@ class BatchSplit:
 
 
 @dataclass(frozen=True, slots=True)
+class StepBatch:
+    """How a size trains the samples of an optimizer step.
+
+    Args:
+        split: Samples per data-parallel rank.
+        micro_batch_size: Samples per forward pass of a rank with the larger share.
+        grad_accumulation: Forward passes.
+        learning_rate: Peak learning rate at this size; None if the recipe of a script states none.
+    """
+
+    split: BatchSplit
+    micro_batch_size: int
+    grad_accumulation: int
+    learning_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ScalePoint:
     """The job at one cluster size.
 
@@ -46,26 +63,31 @@ class ScalePoint:
         nodes: Number of nodes.
         ranks: Processes over all nodes.
         data_parallel_size: Ranks divided by every model- and sequence-parallel degree.
-        split: Samples per data-parallel rank and optimizer step.
-        micro_batch_size: Samples per forward pass of a rank with the larger share.
-        grad_accumulation: Forward passes per optimizer step.
-        learning_rate: Peak learning rate at this size; None where the recipe of a script states none.
+        batch: How it trains the samples of an optimizer step; None for a family without a batch.
         config: The recipe as it is at this size, resolved; what the container reads.
     """
 
     nodes: int
     ranks: int
     data_parallel_size: int
-    split: BatchSplit
-    micro_batch_size: int
-    grad_accumulation: int
-    learning_rate: float | None
+    batch: StepBatch | None
     config: Mapping[str, Any] = field(repr=False)
 
     @property
-    def samples_per_step(self) -> int:
-        """Samples of one optimizer step over all ranks."""
-        return self.split.samples(self.data_parallel_size)
+    def samples_per_step(self) -> int | None:
+        """Samples of one optimizer step over all ranks; None without a batch."""
+        return self.batch.split.samples(self.data_parallel_size) if self.batch else None
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Peak learning rate at this size; None without a batch, or if the recipe of a script states none."""
+        return self.batch.learning_rate if self.batch else None
+
+    @property
+    def largest_share(self) -> float | None:
+        """Part of a step's samples that the rank with the most of them takes: it decides the time of a step."""
+        samples = self.samples_per_step
+        return self.batch.split.large / samples if self.batch and samples else None
 
 
 def start_size(num_nodes: int, sizes: Sequence[int]) -> int:

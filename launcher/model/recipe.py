@@ -4,8 +4,10 @@ Models are strict (a string is never a boolean or a number), frozen, and refuse 
 `recipes_collection/`, not here; a field has a default of None only where a recipe may leave the key out.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -20,13 +22,11 @@ from launcher.model.base_model import (
     NodeCount,
     NonNegative32,
     PositiveInt,
-    ShareSize,
 )
+from launcher.model.checkpoint_content import Content
 from launcher.model.checkpointing import Checkpointing
 from launcher.model.instance_specs import InstanceSpec
-
-if TYPE_CHECKING:
-    from launcher.checkpointing.sizes import Content
+from launcher.model.recipe_batch import Batch, BatchKeys
 
 
 def _secret_name(name: str) -> str:
@@ -152,61 +152,6 @@ class ElasticSettings(Model):
     """Two priorities for one job, so that only its elastic nodes are preempted. Needs min_nodes below max_nodes."""
 
 
-class UnevenBatch(Model):
-    """Samples per optimizer step of each rank where they do not divide."""
-
-    use_uneven_batch: bool
-    """true deals the samples by the three numbers below, false evenly. launcher.runtime cuts the shares by
-    micro_train_batch_size; the published recipes take each in one pass."""
-    num_dp_groups_with_small_batch_size: ShareSize | None = None
-    """How many data-parallel ranks take the small share; all others take the large one."""
-    small_local_batch_size: ShareSize | None = None
-    """Samples per optimizer step of each rank with the small share; at least 1."""
-    large_local_batch_size: ShareSize | None = None
-    """Samples per optimizer step of each other rank, and without a micro batch the most a device holds at once.
-    small · num_small + large · (ranks − num_small) must be train_batch_size."""
-
-
-class BatchArgs(Model):
-    """The part of `training_args` that the planner reads; a family's own arguments extend it."""
-
-    train_batch_size: BatchSize
-    """Samples per optimizer step over all ranks. Part of the training's outcome: keep it the same at every size, and
-    scale the learning rate when you change it."""
-    micro_train_batch_size: BatchSize
-    """Samples per forward pass on one rank. Larger is faster and needs more device memory; the outcome stays the
-    same, as accumulation makes up the difference."""
-    learning_rate: Annotated[float, Field(gt=0)]
-    """Peak learning rate, after warm-up. An override of this key holds at every size."""
-    ring_attn_size: BatchSize
-    """Ranks that share the sequence of one sample; a divisor of the ranks at every size. Raise it when one sample
-    does not fit in a device's memory: it leaves fewer ranks to deal samples to."""
-    training_dir: str
-    """Folder of checkpoints and results, as the job sees it; storage that every node and every restart reaches."""
-    override_training_dir: bool
-    """true goes on in the same folder after every restart, which an elastic job must: it resumes from what it wrote
-    there."""
-    uneven_batch: UnevenBatch | None = None
-    """How samples are dealt where they do not divide over the ranks. Left out: evenly."""
-
-    @property
-    def ranks_per_sample(self) -> int:
-        """Ranks that share one sample: by its sequence, and by attention heads where the family has that key."""
-        return self.ring_attn_size * (getattr(self, "ulysses_sequence_parallel_size", None) or 1)
-
-
-class TrainingBase(Model):
-    """The part of `training_config` that every family has; a family adds the rest."""
-
-    training_args: BatchArgs
-    """Optimizer, batch, checkpoints, logging."""
-    mlflow: Mlflow
-    """Where the job's one MLflow run lives."""
-    force_rerun: bool
-    """Handed to the training image unchanged, which decides about results of an earlier run; the published recipes
-    leave it false but for three. The runtime of tiny_lm does not read it."""
-
-
 class RecipeResources(Model):
     """Extra resources of each pod, as Kubernetes quantities."""
 
@@ -221,6 +166,10 @@ class RecipeResources(Model):
     by the pod's part of its node's accelerators."""
 
 
+USEFUL = ("useful", "worthwhile")
+"""Values of `planner.sizes` that leave out sizes no faster than a smaller one; the latter is the older word."""
+
+
 class Planner(Model):
     """How `scale_config: auto` plans. Without it, sizes are planned by the defaults."""
 
@@ -230,9 +179,9 @@ class Planner(Model):
     learning_rate: Literal["keep", "sqrt", "linear"] | None = None
     """How the learning rate follows a train_batch_size that you change: by the square root of the change (Adam), in
     proportion to it (SGD), or not at all (keep, the default)."""
-    sizes: Literal["all", "worthwhile"] | None = None
-    """all, the default, allows every number of nodes at which each rank has a sample; worthwhile leaves out those
-    that are no faster than a smaller one."""
+    sizes: Literal["all", "useful", "worthwhile"] | None = None
+    """all, the default, allows every number of nodes at which each rank has a sample; useful leaves out those that
+    are no faster than a smaller one. worthwhile is the older word for useful."""
 
 
 class CustomRun(Model):
@@ -265,8 +214,25 @@ class CustomTraining(Model):
     """Name and size of the job."""
 
 
-class RecipeBase(Model):
-    """What every recipe has, whatever its model_type. A family subclasses it and types `training_config`."""
+@dataclass(frozen=True, slots=True)
+class RecipeKeys:
+    """Where a family keeps what the launcher reads of it: dotted paths in the recipe, None for what it has not.
+
+    Args:
+        batch: The keys of its batch.
+        training_dir: Folder of checkpoints and results.
+        same_folder: Whether a restart continues in that folder.
+        left_to_image: Keys whose empty value stands for the container's own default.
+    """
+
+    batch: BatchKeys | None = None
+    training_dir: str | None = None
+    same_folder: str | None = None
+    left_to_image: tuple[str, ...] = ()
+
+
+class RecipeBase(Model, ABC):
+    """What every recipe has, whatever its model_type. A family subclasses it and adds its own sections."""
 
     display_name: str
     """The recipe's title in lists."""
@@ -283,8 +249,6 @@ class RecipeBase(Model):
     """What the job is called and which family trains it."""
     trainer: Trainer
     """Processes a node, and nodes at the start."""
-    training_config: TrainingBase
-    """What the training program reads."""
     elastic_policy: ElasticSettings | None = None
     """Whether and how far the job may change its size. Left out: it never does."""
     scale_config: dict[str, Any] | Literal["auto"] | None = None
@@ -308,26 +272,60 @@ class RecipeBase(Model):
     checkpointing: Checkpointing | None = None
     """Tiers that checkpoints go to, and what is known of failures and storage. A job with tiers is never elastic."""
 
+    keys: ClassVar[RecipeKeys] = RecipeKeys()
+    """Where the family keeps what the launcher reads."""
+
+    @property
+    def batch(self) -> Batch | None:
+        """The numbers of the batch; None for a family that trains with none, or keeps it to itself."""
+        return None
+
+    @property
+    def mlflow(self) -> Mlflow | None:
+        """How the job is tracked; None for a family that the launcher does not track."""
+        return None
+
+    @property
+    def resumes_in_same_folder(self) -> bool:
+        """Whether a restart continues in the folder that the last start wrote."""
+        return True
+
     @property
     def model_parallel_size(self) -> int:
         """Ranks that work on one batch, each with a part of the model."""
         return 1
 
-    def content(self, config: Mapping[str, Any] | None = None) -> "Content":
-        """Return what the training program saves; 0 parameters where nobody knows them.
-
-        Args:
-            config: A model's config.json, to count in place of the recipe's own model.
-        """
-        from launcher.checkpointing.architecture import num_parameters  # few compiles need either
-        from launcher.checkpointing.sizes import Content
-
-        return Content(num_parameters(config) if config else 0, "bfloat16", "adam_fp32_master", "ddp")
+    @property
+    def ranks_per_sample(self) -> int:
+        """Ranks that work on one sample: by its sequence, and by the parts of a split model."""
+        return (self.batch.ranks_per_sample if self.batch else 1) * self.model_parallel_size
 
     @property
     def notices(self) -> tuple[Notice, ...]:
         """What the user should know of the recipe itself."""
         return ()
+
+    @abstractmethod
+    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+        """Return what the training program saves; 0 parameters if the model is unknown.
+
+        Args:
+            config: A model's config.json, to count in place of the recipe's own model.
+        """
+
+    def with_batch(self, own: Mapping[str, Any]) -> Self:
+        """Return the recipe with the batch keys that a planned size sets, as a tree; itself without a batch."""
+        return self
+
+    def at_size(self, nodes: int, own: Mapping[str, Any]) -> Self:
+        """Return the recipe at a planned size, whose values are valid and not checked again.
+
+        Args:
+            nodes: Number of nodes.
+            own: What the size sets, as a tree.
+        """
+        trainer = self.trainer.model_copy(update={"num_nodes": nodes})
+        return self.with_batch(own).model_copy(update={"trainer": trainer, "scale_config": None})
 
 
 class Git(Model):

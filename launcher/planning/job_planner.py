@@ -23,16 +23,16 @@ from launcher.model.job_spec import (
     Preemption,
     Resources,
     ScalePoint,
+    StepBatch,
     start_size,
 )
-from launcher.model.recipe import Mlflow
+from launcher.model.recipe import ElasticSettings, Mlflow
 from launcher.rules import instance_notices, shadowed
-from launcher.rules.batches import is_uneven
+from launcher.rules.batches import SizedBatch, sized_batch, split_of
 from launcher.rules.custom import is_script, is_serverless, is_unstated
 from launcher.rules.elasticity import bounds_moved
 from launcher.rules.models import MODEL
 
-_ARGS = "training_config.training_args"
 _NUM_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
 LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
 """Keys of a recipe that only the launcher reads, as they are written. The published configurations of a size have no
@@ -48,7 +48,7 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
     policy = checked.recipe.elastic_policy
     name = job_name(checked.recipe.run.name, context.suffix)
     section = checked.recipe.checkpointing
-    tiers = section and compiled(section, name, context.cwd if checked.backend == "local" else None)
+    tiers = compiled(section, name, context.cwd if checked.backend == "local" else None) if section else None
     sizes = tuple(_scale_point(checked, scale, name, tiers) for scale in checked.sizes)
     job = JobSpec(
         name=name,
@@ -58,7 +58,7 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         nproc_per_node=checked.devices,
         initial_nodes=_initial_nodes(checked),
         scales=sizes,
-        elastic=_elastic(policy, sizes) if checked.is_elastic else None,
+        elastic=_elastic(checked.elastic, sizes) if checked.elastic else None,
         resources=_resources(checked),
         image=checked.launch.container,
         base_results_dir=Path(context.cwd, checked.launch.base_results_dir),
@@ -121,47 +121,44 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
 def _scale_point(
     checked: CheckedRecipe, scale: SizedRecipe, name: str, tiers: Mapping[str, Any] | None
 ) -> ScalePoint:
-    args, size = scale.args, checked.data_parallel_size(scale)
-    if is_uneven(scale):
-        uneven = args.uneven_batch
-        split = BatchSplit(
-            uneven.small_local_batch_size,
-            uneven.large_local_batch_size,
-            uneven.num_dp_groups_with_small_batch_size,
-        )
-        micro, steps = batch.passes(split.large, _micro_of_uneven(checked, scale) or split.large)
-    else:
-        split = batch.even_split(args.train_batch_size, size)
-        micro = args.micro_train_batch_size
-        steps = batch.accumulation_steps(split.large, micro)
+    found = sized_batch(checked, scale)
     return ScalePoint(
         nodes=scale.nodes,
         ranks=scale.nodes * checked.devices,
-        data_parallel_size=size,
-        split=split,
-        micro_batch_size=micro,
-        grad_accumulation=steps,
-        learning_rate=_learning_rate(checked, scale),
+        data_parallel_size=checked.data_parallel_size(scale),
+        batch=_step_batch(checked, found) if found else None,
         config=_container_config(checked, scale.tree, name, tiers),
     )
 
 
-def _learning_rate(checked: CheckedRecipe, scale: SizedRecipe) -> float | None:
-    """Return the learning rate of a size; None where the recipe of a script states none and a stand-in holds."""
-    path = f"{_ARGS}.learning_rate"
-    if is_script(checked) and get(scale.own, path) is None and is_unstated(checked, f"recipes.{path}"):
+def _step_batch(checked: CheckedRecipe, found: SizedBatch) -> StepBatch:
+    """Return how a checked size trains the samples of an optimizer step."""
+    own, rate = found.batch, _learning_rate(checked, found)
+    if split := found.uneven and split_of(found.uneven):
+        micro, steps = batch.passes(split.large, _micro_of_uneven(checked, found) or split.large)
+        return StepBatch(split, micro, steps, rate)
+    # The rules have made sure that it divides.
+    share = own.train_batch_size // found.data_parallel_size
+    micro = own.micro_train_batch_size
+    return StepBatch(BatchSplit(share, share, found.data_parallel_size), micro, share // micro, rate)
+
+
+def _learning_rate(checked: CheckedRecipe, found: SizedBatch) -> float | None:
+    """Return the learning rate of a size; None if the recipe of a script states none and a stand-in holds."""
+    key = found.keys.learning_rate
+    if is_script(checked) and get(found.size.own, key) is None and is_unstated(checked, f"recipes.{key}"):
         return None
-    return scale.args.learning_rate
+    return found.batch.learning_rate
 
 
-def _micro_of_uneven(checked: CheckedRecipe, scale: SizedRecipe) -> int | None:
+def _micro_of_uneven(checked: CheckedRecipe, found: SizedBatch) -> int | None:
     """Return the largest pass of a size with uneven shares, None where a share is one pass.
 
     Source: the published elastic recipes, whose uneven sizes set no micro batch beside a base of 1.
     """
-    is_own = get(scale.own, f"{_ARGS}.micro_train_batch_size") is not None
+    is_own = get(found.size.own, found.keys.micro_train_batch_size) is not None
     is_cut = is_own or interface(checked.recipe.run.model_type).cuts_uneven_shares
-    return scale.args.micro_train_batch_size if is_cut else None
+    return found.batch.micro_train_batch_size if is_cut else None
 
 
 def _container_config(
@@ -175,8 +172,8 @@ def _container_config(
     kept = {key: value for key, value in mlflow.items() if key != "enabled"}
     if mlflow.get("enabled") is False:
         kept |= {"tracking_uri": "", "run_id": ""}
-    config = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
-    config |= {"checkpointing": tiers} if tiers else {}
+    config: Mapping[str, Any] = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
+    config = {**config, "checkpointing": tiers} if tiers else config
     config = named(config, checked.composition, name)
     config = replaced(config, "trainer.devices", checked.devices)
     config = replaced(config, "run.hf_access_token", None)
@@ -198,7 +195,7 @@ def _initial_nodes(checked: CheckedRecipe) -> int:
     return start_size(checked.recipe.trainer.num_nodes, [s.nodes for s in checked.sizes])
 
 
-def _elastic(policy: Any, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
+def _elastic(policy: ElasticSettings, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
     step = policy.replica_increment_step
     return ElasticPolicy(
         min_nodes=policy.min_nodes,
@@ -210,7 +207,7 @@ def _elastic(policy: Any, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
         graceful_shutdown_timeout_s=policy.graceful_shutdown_timeout,
         faulty_timeout_s=policy.faulty_timeout,
         scale_up_snooze_s=policy.scale_up_snooze_time,
-        preemption=policy.preemption and Preemption(**policy.preemption.model_dump()),
+        preemption=Preemption(**policy.preemption.model_dump()) if policy.preemption else None,
     )
 
 
@@ -237,7 +234,7 @@ def _all_notices(checked: CheckedRecipe, sizes: tuple[ScalePoint, ...]) -> Itera
 
 def _notices(checked: CheckedRecipe, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
     notices = _about_sizes(checked, sizes)
-    if checked.devices != checked.recipe.trainer.devices:
+    if checked.instance and checked.devices != checked.recipe.trainer.devices:
         notices.append(
             Notice(
                 "N103",
@@ -248,8 +245,7 @@ def _notices(checked: CheckedRecipe, sizes: tuple[ScalePoint, ...]) -> list[Noti
     if checked.size_plan and not checked.is_elastic:
         how = "++recipes.elastic_policy.is_elastic=true makes it elastic"
         notices.append(Notice("N124", f"the job is static, so auto plans its one size: {how}"))
-    if checked.composition.has_default_policy and checked.is_elastic:
-        policy = checked.recipe.elastic_policy
+    if checked.composition.has_default_policy and (policy := checked.elastic):
         bounds = f"{policy.min_nodes} to {policy.max_nodes} nodes"
         notices.append(
             Notice("N125", f"the recipe has no elastic_policy: base/elastic/policy stands for it, {bounds}")
@@ -257,17 +253,17 @@ def _notices(checked: CheckedRecipe, sizes: tuple[ScalePoint, ...]) -> list[Noti
     if checked.recipe.planner and checked.size_plan is None:
         notices.append(Notice("N115", "recipes.planner has no effect: scale_config is not auto"))
     notices += _changed_by_elasticity(checked, sizes)
-    if is_script(checked) and is_unstated(checked, f"recipes.{_ARGS}.train_batch_size"):
+    keys = checked.recipe.keys.batch
+    if keys and is_script(checked) and is_unstated(checked, f"recipes.{keys.train_batch_size}"):
         words = "the recipe states no batch for your script, so the plan counts one sample per rank"
         notices.append(Notice("N116", words))
     if len({point.samples_per_step for point in sizes}) > 1:
         counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
         notices.append(Notice("N106", f"samples per optimizer step differ between sizes: {counts}"))
-    empty = [key for key in _left_empty(checked) if get(checked.composition.tree, key) == ""]
-    if empty:
-        keys = ", ".join(key.removeprefix("recipes.training_config.") for key in empty)
+    if empty := _left_empty(checked):
+        names = ", ".join(key.removeprefix("training_config.") for key in empty)
         verb = "is" if len(empty) == 1 else "are"
-        notices.append(Notice("N107", f"{keys} {verb} empty: the container's own default applies"))
+        notices.append(Notice("N107", f"{names} {verb} empty: the container's own default applies"))
     return [*notices, *_likely_slips(checked)]
 
 
@@ -283,7 +279,7 @@ def _likely_slips(checked: CheckedRecipe) -> Iterator[Notice]:
     """Say what may be meant, and more likely is an oversight."""
     if unmatched := [key for key in checked.recipe.extra_keys or () if not _has(checked, key)]:
         yield Notice("N127", f"extra_keys names {', '.join(unmatched)}, which this recipe does not set")
-    if (idle := _idle(checked)) and not is_serverless(checked):
+    if checked.instance and (idle := _idle(checked)) and not is_serverless(checked):
         of = f"{checked.instance.accelerators} accelerators of {checked.instance.name}"
         yield Notice("N128", f"{idle} of {of} stay idle: trainer.devices is {checked.devices}")
     if get(checked.composition.tree, MODEL) == "":
@@ -309,8 +305,8 @@ def _about_sizes(checked: CheckedRecipe, sizes: tuple[ScalePoint, ...]) -> list[
     if dropped and bounds_moved(checked):
         notices.append(Notice("N101", f"sizes {_listed(dropped)} lie outside the bounds you set and are left out"))
     largest = sizes[-1].nodes
-    if checked.is_elastic and checked.is_explicit("recipes.elastic_policy.max_nodes"):
-        limit = checked.recipe.elastic_policy.max_nodes
+    if checked.elastic and checked.is_explicit("recipes.elastic_policy.max_nodes"):
+        limit = checked.elastic.max_nodes
         if limit > largest and checked.recipe.scale_config:
             notices.append(Notice("N108", f"the largest size is {largest} nodes; max_nodes={limit} adds none"))
     start, wanted = _initial_nodes(checked), checked.recipe.trainer.num_nodes
@@ -323,17 +319,24 @@ def _changed_by_elasticity(checked: CheckedRecipe, sizes: tuple[ScalePoint, ...]
     """Say which hyperparameters the user changed by making the job elastic."""
     if not checked.is_explicit("recipes.elastic_policy.is_elastic") or not checked.is_elastic:
         return []
-    static, changed = checked.recipe.training_config.training_args, []
-    for name in ("train_batch_size", "learning_rate"):
-        values = {get(point.config, f"{_ARGS}.{name}") for point in sizes}
-        if values != {getattr(static, name)}:
-            changed.append(f"{name} {getattr(static, name)} → {_listed(sorted(values))}")
+    static, keys = checked.recipe.batch, checked.recipe.keys.batch
+    if static is None or keys is None:
+        return []
+    changed = []
+    for key, value in (
+        (keys.train_batch_size, static.train_batch_size),
+        (keys.learning_rate, static.learning_rate),
+    ):
+        values = {get(point.config, key) for point in sizes}
+        if values != {value}:
+            changed.append(f"{key.rpartition('.')[2]} {value} → {_listed(sorted(values))}")
     return [Notice("N105", f"elastic sizes change {', '.join(changed)}")] if changed else []
 
 
 def _left_empty(checked: CheckedRecipe) -> list[str]:
-    paths = ["training_args.training_dir", "datasets.train_data.file_path", "datasets.val_data.file_path"]
-    return [] if checked.backend == "local" else [f"recipes.training_config.{path}" for path in paths]
+    """Return the keys for which the container's own default applies."""
+    keys = () if checked.backend == "local" else checked.recipe.keys.left_to_image
+    return [key for key in keys if get(checked.composition.tree["recipes"], key) == ""]
 
 
 def _listed(values: list[Any]) -> str:

@@ -7,15 +7,15 @@ It names the keys it reads, and is left out when one of them is faulty in itself
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import backends, rule_modules
+from launcher.model.checked_recipe import CheckedRecipe
 
-Check = Callable[[Any, Callable[..., Problem]], Iterator[Problem]]
+Check = Callable[[CheckedRecipe, Callable[..., Problem]], Iterator[Problem]]
 
 SIZES = tuple(
     f"recipes.elastic_policy.{key}" for key in ("is_elastic", "min_nodes", "max_nodes", "replica_increment_step")
@@ -24,6 +24,10 @@ SIZES = tuple(
 
 _SAME_RULES = {"contract": "sm_jobs"}
 """Backend whose jobs keep the rules of another one: a training job on this machine, those of training jobs."""
+
+BATCH, SAME_FOLDER = "<batch>", "<same folder>"
+"""Stand among the needs of a rule for keys that each family has elsewhere: those that deal samples to ranks, and the
+one that keeps a restarted job in its folder."""
 
 _rules: list["Rule"] = []
 
@@ -34,7 +38,7 @@ class Rule:
 
     Args:
         code: The code of its Problems.
-        needs: Dotted paths it reads, prefixes of them allowed.
+        needs: Dotted paths it reads, prefixes of them allowed, BATCH or SAME_FOLDER.
         source: Where the rule comes from.
         backend: The only cluster it is about; None for all.
         check: Yields the Problems of a CheckedRecipe; its docstring is the reason.
@@ -57,7 +61,7 @@ class Rule:
             related(need, bad) for need in self.needs for bad in faulty
         )
 
-    def problems(self, checked: Any, *, is_faulty: bool) -> list[Problem]:
+    def problems(self, checked: CheckedRecipe, *, is_faulty: bool) -> list[Problem]:
         """Return the Problems of a draft.
 
         What stands in for a faulty value may be of any type, so that a rule may fail on it. It is asked again once
@@ -99,6 +103,17 @@ def rules_for(backend: str) -> tuple[Rule, ...]:
     return tuple(sorted(_rules, key=lambda rule: rule.code))
 
 
+def faulty_needs(checked: CheckedRecipe, faulty: Iterable[str]) -> frozenset[str]:
+    """Return the needs that faulty keys affect: the keys themselves, and what stands for one of them."""
+    paths, keys = frozenset(faulty), checked.recipe.keys
+    own = {BATCH: keys.batch.dealt_by if keys.batch else (), SAME_FOLDER: (keys.same_folder,)}
+    return paths | {
+        need
+        for need, names in own.items()
+        if any(related(f"recipes.{name}", path) for name in names if name for path in paths)
+    }
+
+
 def related(a: str, b: str) -> bool:
-    """Tell whether two dotted paths are the same or one holds the other."""
+    """Return whether two dotted paths are the same or one holds the other."""
     return a == b or a.startswith(b + ".") or b.startswith(a + ".")

@@ -58,13 +58,13 @@ def _of_tiers(checked: CheckedRecipe, section: Checkpointing) -> Iterator[Notice
 
 
 def _is_timed(checked: CheckedRecipe) -> bool:
-    return checked.is_elastic and checked.recipe.elastic_policy.use_graceful_shutdown
+    return bool(checked.elastic and checked.elastic.use_graceful_shutdown)
 
 
 def _too_slow_to_stop(checked: CheckedRecipe, expected: Forecast) -> Iterator[Notice]:
-    if not _is_timed(checked):
+    if checked.elastic is None or not _is_timed(checked):
         return
-    given = checked.recipe.elastic_policy.graceful_shutdown_timeout
+    given = checked.elastic.graceful_shutdown_timeout
     limit, own = (given, "") if given else (_AGENTS_TIMEOUT_S, ", the agent's own as none is given")
     late = {n: s for n in expected.sizes if (s := expected.copy_s(n) + expected.persistent_s(n)) > limit}
     if late:

@@ -1,12 +1,13 @@
 """When a job may be elastic, and which sizes it may take."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import AUTO, get, leaves, size_of
 from launcher.model.size_plan import spans
-from launcher.rules import SIZES, rule
+from launcher.rules import SAME_FOLDER, SIZES, rule
 
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
@@ -17,7 +18,7 @@ _PARTS = ("base", "elastic")
 
 
 def refuses_elastic(
-    checked: CheckedRecipe, problem: Callable[..., Problem], path: str, what: str, **details
+    checked: CheckedRecipe, problem: Callable[..., Problem], path: str, what: str, **details: Any
 ) -> Iterator[Problem]:
     """Yield the Problem of an elastic job that also has `what`."""
     if checked.is_elastic:
@@ -45,9 +46,9 @@ def bounds_in_order(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
 @rule("E202", *SIZES, source=f"{_PAGE}, Elastic Policy: replica_increment_step")
 def step_or_scales(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Sizes come from a step or from a list; the operator takes exactly one."""
-    if not checked.is_elastic:
+    if checked.elastic is None:
         return
-    step, scales = checked.recipe.elastic_policy.replica_increment_step, checked.recipe.scale_config
+    step, scales = checked.elastic.replica_increment_step, checked.recipe.scale_config
     if step and scales and scales != AUTO:
         yield problem(
             f"{_POLICY}.replica_increment_step",
@@ -105,9 +106,9 @@ def scale_key_is_num_nodes(checked: CheckedRecipe, problem: Callable[..., Proble
 @rule("E205", *SIZES, source=f"{_PAGE}, Scale Config")
 def scales_within_bounds(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A size outside [min_nodes, max_nodes] would never be used; where the user moved a bound it is dropped."""
-    if not checked.is_elastic or not isinstance(checked.recipe.scale_config, Mapping):
+    policy = checked.elastic
+    if policy is None or not isinstance(checked.recipe.scale_config, Mapping):
         return
-    policy = checked.recipe.elastic_policy
     outside = [s for s in checked.scales if s.nodes and not policy.min_nodes <= s.nodes <= policy.max_nodes]
     allowed = f"{policy.min_nodes} to {policy.max_nodes} nodes"
     if policy.min_nodes <= policy.max_nodes and len(outside) == len(checked.scales):
@@ -190,7 +191,7 @@ def not_kubeflow(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
 
 @rule("E211", *SIZES, source=f"{_PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
 def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """SizedRecipe events come from the HyperPod training operator, which runs on Kubernetes only."""
+    """Scale events come from the HyperPod training operator, which runs on Kubernetes only."""
     training_job = "SageMaker training jobs"
     names = {"slurm": "Slurm", "sm_jobs": training_job, "contract": training_job}
     if checked.backend in names:
@@ -207,13 +208,14 @@ def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 @rule(
     "E212",
     *SIZES,
-    "recipes.training_config.training_args.override_training_dir",
+    SAME_FOLDER,
     source=f"{_PAGE}, Monitor training on MLFlow (note on the training directory)",
 )
 def keeps_its_training_dir(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A restart that makes a new directory does not find the checkpoint."""
-    if checked.is_elastic and not checked.recipe.training_config.training_args.override_training_dir:
-        path = "recipes.training_config.training_args.override_training_dir"
+    key = checked.recipe.keys.same_folder
+    if key and checked.is_elastic and not checked.recipe.resumes_in_same_folder:
+        path = f"recipes.{key}"
         yield problem(
             path,
             "an elastic job resumes from the directory it wrote, so every restart must use the same one",

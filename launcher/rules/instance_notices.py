@@ -27,7 +27,8 @@ def notices(checked: "CheckedRecipe") -> Iterator[Notice]:
     if checked.backend == "local":
         yield from unknown(checked.composition)
         return
-    instance = checked.instance
+    if (instance := checked.instance) is None:
+        return  # a Problem of its own
     yield from _described(checked, instance)
     yield from _selected(checked)
     nodes = max(scale.nodes for scale in checked.sizes)

@@ -50,7 +50,7 @@ def env_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem])
 def urls_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A URL with a user name and password in it carries them into every file."""
     urls = {
-        "recipes.training_config.mlflow.tracking_uri": checked.recipe.training_config.mlflow.tracking_uri,
+        "recipes.training_config.mlflow.tracking_uri": checked.recipe.mlflow and checked.recipe.mlflow.tracking_uri,
         "git.repo_url_or_path": checked.launch.git.repo_url_or_path,
     }
     remedies = {
@@ -181,12 +181,12 @@ def values_hold_no_token(checked: CheckedRecipe, problem: Callable[..., Problem]
         for path, value in leaves(checked.composition.tree)
         if isinstance(value, str | list) and value and not is_secret(path)
     ]
-    checked = (*_CHECKED_FOR_URLS, "container") if checked.backend == "k8s" else _CHECKED_FOR_URLS
+    others = (*_CHECKED_FOR_URLS, "container") if checked.backend == "k8s" else _CHECKED_FOR_URLS
     has_tokens = holds_token("\n".join(text for _, text in texts))  # one search instead of hundreds
     for path, text in texts:
         if has_tokens and holds_token(text):
             yield problem(path, "holds an access token or a key in clear", remedy=remedy, where=path)
-        elif "@" in text and not path.startswith(checked) and holds_user_info(text):
+        elif "@" in text and not path.startswith(others) and holds_user_info(text):
             yield problem(path, "holds a URL with credentials", remedy=remedy, where=path)
 
 

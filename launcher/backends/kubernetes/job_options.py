@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.model.base_model import INT32, INT64, Listed, Model, NonNegative32, Positive32
+from launcher.model.cluster_options import ClusterOptions
 
 Values = Annotated[Listed[str], Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1)]
@@ -216,7 +217,7 @@ class SecurityContext(Model):
     """Profile of allowed system calls."""
 
 
-class Settings(Model):
+class Settings(ClusterOptions):
     """Every key of cluster=k8s."""
 
     pullPolicy: Literal["Always", "IfNotPresent", "Never"]

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from launcher.model.base_model import Listed, Model
+from launcher.model.cluster_options import ClusterOptions
 
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e7)]
 
@@ -27,7 +28,7 @@ class Hang(Model):
     """Regular expression, from the start of a line of rank 0's output, after which the watch ends."""
 
 
-class Settings(Model):
+class Settings(ClusterOptions):
     """Every key of cluster=local. Events are typed with their scenario: their models cost every launch 30 ms."""
 
     command: Listed[str] | None

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from launcher.backends.sagemaker.training_options import SmJobs
-from launcher.model.base_model import Listed, Model
+from launcher.model.base_model import Listed
+from launcher.model.cluster_options import ClusterOptions
 
 _NAME = "[A-Za-z0-9](-*[A-Za-z0-9])*"
 _URL = rf"^https?://({_NAME}(\.{_NAME})*|\[[0-9A-Fa-f:]+\])(:[0-9]{{1,5}})?(/|$)"
@@ -14,7 +15,7 @@ _URL = rf"^https?://({_NAME}(\.{_NAME})*|\[[0-9A-Fa-f:]+\])(:[0-9]{{1,5}})?(/|$)
 _FileSystem = Annotated[str, Field(pattern=r"^fs-[0-9a-f]{8,}(/.*)?$")]
 
 
-class Settings(Model):
+class Settings(ClusterOptions):
     """Every key of cluster=local with cluster.contract=sagemaker."""
 
     contract: Literal["sagemaker"]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from launcher.model.parallelism.distribution import SmpParameters
 
 TORCH, TENSORFLOW = "pytorch", "tensorflow"
+DEFAULT_STRATEGY = "cluster"
 ORDERS = {"cluster": "DPT", "spread": "TPD"}
 """Named placement strategies as permutations. Source: Required parameters, placement_strategy."""
 
@@ -39,7 +40,7 @@ PARAMETERS = {
     "microbatches": Parameter(1),
     "pipeline": Parameter("interleaved"),
     "optimize": Parameter("memory"),
-    "placement_strategy": Parameter("cluster"),
+    "placement_strategy": Parameter(DEFAULT_STRATEGY),
     "auto_partition": Parameter(True),
     "default_partition": Parameter(0),
     "contiguous": Parameter(True, TENSORFLOW),
