@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 
-from launcher.runtime.checkpoint import without_group_warning
+from launcher.runtime.checked_io import CheckedReader, CheckedWriter
+from launcher.runtime.checksums import checksum
+from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.durable import sync
-from launcher.runtime.integrity import checksum
-from launcher.runtime.pieces import CheckedReader, CheckedWriter
 from launcher.runtime.progress import PROGRESS, Progress, published, sealed
 
 STATE_BYTES = int(os.environ.get("RECIPES_STATE_BYTES", "1000000000"))

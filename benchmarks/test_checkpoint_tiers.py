@@ -21,8 +21,8 @@ from test_runtime_speed import plain_write_s, run_ranks
 from launcher.common import names
 from launcher.runtime.durable import sync
 from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
+from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.stores import Folder
 
 STATE_BYTES = 2_000_000_000

@@ -19,7 +19,7 @@ SAME, OTHER = [(2, 2), (4, 4), (8, 8), (16, 16)], [(4, 8), (8, 2), (16, 4)]
 def test_bytes_from_s3(writers, readers, strategy, tmp_path, bucket, tap, report):
     from traffic import measure
 
-    from launcher.runtime.tiers.s3 import Bucket
+    from launcher.runtime.tiers.s3_store import Bucket
 
     url, counted = tap
     traffic = measure(tmp_path / "run", writers, readers, lambda: Bucket(bucket.name, "ns/", url), strategy=strategy)

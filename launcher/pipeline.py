@@ -1,11 +1,14 @@
 """The stages of a launch, in order.
 
-overrides ─compose→ Composition ─check→ CheckedRecipe ─plan→ JobSpec ─render→ Bundle ─write, submit→ JobRecord
+overrides ─compose→ Composition ─check→ CheckedRecipe ─plan, notices→ JobSpec
+    ─render→ Bundle ─write, submit→ JobRecord
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 
+from launcher import rules
 from launcher.bundle import store as bundles
 from launcher.bundle.render import render_bundle
 from launcher.common import redaction
@@ -22,12 +25,15 @@ from launcher.planning.job_planner import plan
 
 
 def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
-    """Compose, check and plan. Pure.
+    """Compose, check, plan and collect what the user should know. Pure.
 
     Raises:
         ProblemsFound: Every fault in what the user gave.
     """
-    job = plan(check(compose(overrides, context.cwd, context.suffix)), context)
+    composition = compose(overrides, context.cwd, context.suffix)
+    checked = check(composition)
+    job = plan(checked, context)
+    job = dataclasses.replace(job, notices=rules.notices(checked, job))
     if problems := load_backend(job.backend).check(job):
         raise ProblemsFound(problems)
     return job

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 from conftest import LLAMA, ROOT, SHORT
 from terminals import on_a_terminal
@@ -21,7 +22,7 @@ MICRO = "recipes.training_config.training_args.micro_train_batch_size"
 
 
 def process(*words, **variables):
-    return subprocess.run(
+    return commands.run(
         [sys.executable, "-m", "launcher", *words],
         capture_output=True,
         text=True,

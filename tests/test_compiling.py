@@ -69,10 +69,10 @@ def test_check_annotates_the_file_and_line_for_github(recipes):
 
 
 def test_an_annotation_escapes_what_would_end_it(recipes, monkeypatch):
-    from launcher.cli.commands import checked
+    from launcher.cli.commands import check_report
 
     problem = Problem("E999", "a,b:c", "100% wrong\nreally", where="/x,y.yaml:7")
-    monkeypatch.setattr(checked, "checked", lambda *_: Checked("r", Path("r"), None, False, 0, (problem,)))
+    monkeypatch.setattr(check_report, "checked", lambda *_: Checked("r", Path("r"), None, False, 0, (problem,)))
     _, out, _ = recipes("check", "tiny_lm_cpu", "--github")
     assert out.startswith(
         "::error file=/x%2Cy.yaml,line=7,title=E999 a%2Cb%3Ac::r: E999 a,b:c%0A     100%25 wrong%0A"

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
-from launcher.backends.local.agent import Agent, AgentUnreachable, StartOrder
+from launcher.backends.local.agent_client import Agent, AgentUnreachable, StartCall
 from launcher.backends.local.operator_types import AgentState
 from launcher.bundle import container
 from launcher.cli import main as cli
@@ -125,7 +125,7 @@ class Pod:
 
     def start(self):
         self.until(lambda: self.state() is AgentState.READY)
-        self.agent.start(StartOrder(rank=0, num_nodes=1, attempt=0, master_port=free_port()))
+        self.agent.start(StartCall(rank=0, num_nodes=1, attempt=0, master_port=free_port()))
 
 
 @pytest.fixture

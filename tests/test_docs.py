@@ -18,7 +18,7 @@ import pytest
 from conftest import ROOT
 from whole_jobs import bundle_of, start, wait_for
 
-from launcher.backends.local.state import read_snapshot
+from launcher.backends.local.snapshot import read_snapshot
 from launcher.cli import launch, own_flags
 from launcher.cli import main as cli
 from launcher.model.job_spec import JobState
@@ -105,6 +105,7 @@ def test_a_command_in_the_pages_does_what_they_say(command, folders, monkeypatch
     assert carry_out(command.words) == command.exit_code, capsys.readouterr().err
 
 
+@pytest.mark.whole_job
 @pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "recipes" and A_JOB & set(c.words)], ids=str)
 def test_a_command_in_the_pages_for_a_job_is_taken(command, job, capsys):
     words = [str(job) if word in A_JOB else word for word in command.words[1:]]

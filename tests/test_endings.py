@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT, SHORT
 
@@ -40,9 +41,7 @@ PRINTING = {
 def ended(command, cwd, **streams):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     streams = {"stdout": subprocess.PIPE} | streams
-    return subprocess.run(
-        command, cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True, timeout=200, **streams
-    )
+    return commands.run(command, cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True, timeout=200, **streams)
 
 
 @pytest.mark.parametrize("name", PRINTING)

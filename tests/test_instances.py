@@ -257,9 +257,9 @@ def test_every_command_says_that_a_type_is_unknown(recipes, words):
 
 
 def test_nodes_of_an_unknown_type_are_a_notice():
-    from launcher.rules import instance_notices
+    from launcher.rules import hardware
 
-    (notice,) = instance_notices.unknown_nodes(["ml.p9.48xlarge", "ml.p5.48xlarge", None, "ml.p9.48xlarge"])
+    (notice,) = hardware.unknown_nodes(["ml.p9.48xlarge", "ml.p5.48xlarge", None, "ml.p9.48xlarge"])
     assert "ml.p9.48xlarge" in notice.message and "p5" not in notice.message
 
 

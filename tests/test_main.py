@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 
+import commands
 import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from launch_records import Job, grow, lose, rehearse
 
 from launcher import pipeline
 from launcher.backends.local.event_log import tell
-from launcher.backends.local.state import Attempt, Snapshot, publish
+from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.cli import launch, terminal
 from launcher.jobs import registry, tracking
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
@@ -23,7 +24,7 @@ from launcher.timeline.records import OperatorEvent
 
 
 def main(*arguments, cwd, **variables):
-    return subprocess.run(
+    return commands.run(
         [sys.executable, ROOT / "main.py", *arguments],
         cwd=cwd, env=os.environ | variables, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
@@ -138,7 +139,7 @@ def test_config_dir_adds_a_recipe_folder(tmp_path):
 
 
 def recipes(*arguments, cwd):
-    return subprocess.run(
+    return commands.run(
         [sys.executable, "-m", "launcher", *arguments], cwd=cwd, capture_output=True, text=True, timeout=200,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
@@ -502,8 +503,8 @@ def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkey
 
 
 def test_what_is_abandoned_is_told():
-    event = OperatorEvent(1.0, "abandoned", "the new nodes are not needed any more", {})
-    assert tell(event) == "scale  given up: the new nodes are not needed any more"
+    event = OperatorEvent(1.0, "abandoned", "the new nodes are no longer needed", {})
+    assert tell(event) == "scale  given up: the new nodes are no longer needed"
 
 
 def test_a_pipe_gets_plain_lines_and_all_news():

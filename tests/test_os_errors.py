@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 from conftest import LLAMA_K8S, ROOT
 
@@ -217,7 +218,7 @@ def test_a_disk_that_is_full_in_the_middle_of_training_is_why_the_job_failed(tmp
     if small:
         mount = f'mount -t tmpfs -o {small} none "$0" && cd "$0" && exec "$@"'
         command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, str(folder), *command]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+    done = commands.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
     failed = done.stderr[done.stderr.index("failed  ") :]
     assert done.returncode == 3 and all(each in failed for each in says), done.stderr
     assert "SQL" not in done.stderr and "sqlalche" not in done.stderr

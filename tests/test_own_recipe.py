@@ -212,6 +212,8 @@ def test_an_elastic_script_states_its_batch(problems):
     assert "E110" in {p.code for p in found}
 
 
+@pytest.mark.whole_job
+@pytest.mark.usefixtures("store")
 def test_an_elastic_script_trains_under_the_real_agent_at_two_sizes(tmp_path):
     """The published section of a user's file, arguments and configuration folder, one MLflow run."""
     pytest.importorskip("hyperpod_elastic_agent")

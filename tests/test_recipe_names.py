@@ -1,10 +1,10 @@
 """A recipe's file may have any name that a file may have, however it is given."""
 
-import subprocess
 import sys
 import unicodedata
 from pathlib import Path
 
+import commands
 import pytest
 from conftest import ROOT
 
@@ -105,10 +105,10 @@ def test_main_py_takes_it_with_and_without_flags(name, tmp_path):
         ["-m", f"recipes={name}.yaml"],
     ):
         command = [sys.executable, str(ROOT / "main.py"), *words, *LAUNCH, "dry_run=true"]
-        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        result = commands.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
         assert (result.returncode, result.stderr) == (0, "") and result.stdout.startswith("mine-")
     command = [sys.executable, str(ROOT / "main.py"), f"recipes={name}.yaml", "--cfg", "job"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    result = commands.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert (result.returncode, result.stderr) == (0, "") and "name: mine" in result.stdout
 
 

@@ -10,7 +10,7 @@ from launcher import families
 from launcher.cli.devtools import reference
 from launcher.cli.devtools.codes import ELSEWHERE, SUBJECTS, all_codes
 from launcher.config import catalogue
-from launcher.rules import all_rules
+from launcher.rules import all_notice_rules, all_rules
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = re.compile(r"[EN](?!000)\d{3}")
@@ -43,7 +43,7 @@ def test_every_code_in_use_is_registered_and_every_registered_code_is_in_use():
 
 def test_no_code_stands_for_two_things():
     assert len(ELSEWHERE) == len({code.code for code in ELSEWHERE})
-    rules = [rule.code for rule in all_rules()]
+    rules = [rule.code for rule in (*all_rules(), *all_notice_rules())]
     assert len(rules) == len(set(rules))
 
 
@@ -56,8 +56,8 @@ def test_every_code_has_a_reason_a_source_and_a_subject():
 
 def test_every_rule_is_listed_with_its_own_docstring():
     listed = {code.code: code for code in all_codes()}
-    assert all_rules()
-    for rule in all_rules():
+    assert all_rules() and all_notice_rules()
+    for rule in (*all_rules(), *all_notice_rules()):
         assert listed[rule.code].reason == rule.reason
         assert listed[rule.code].source == rule.source
         assert listed[rule.code].cluster == rule.backend

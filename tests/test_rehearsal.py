@@ -19,12 +19,12 @@ from whole_jobs import (
     run,
     samples_in_the_model,
     start,
-    train_alone,
+    trained_alone,
     wait_for,
 )
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = pytest.mark.usefixtures("store")
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 NUM_SAMPLES, EPOCHS, STEPS = 400, 12, 150
 SAVE_STEPS, SAMPLES_PER_STEP = 10, 32
@@ -72,10 +72,7 @@ def assert_one_whole_run(folder):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Return the losses of the same training in a single process."""
-    folder = tmp_path_factory.mktemp("alone")
-    code, _, err = run(*PACED, f"{PACE}=0", "dry_run=true", cwd=folder)
-    assert code == 0, err
-    return train_alone(bundle_of(folder), folder / "alone")
+    return trained_alone(tmp_path_factory, "rehearsal", *PACED, f"{PACE}=0")
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
@@ -231,4 +228,4 @@ def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path):
 def test_a_job_that_nothing_can_resume_fails_and_says_so(tmp_path):
     code, _, err = run(f"{ARGS}.max_epochs=400", events("{at:{step:2},capacity:0}"), cwd=tmp_path)
     assert code == 3
-    assert err.splitlines()[-1] == "failed  the job waits for nodes, and no event that is left can bring them"
+    assert err.splitlines()[-1] == "failed  the job waits for nodes, and no remaining event can bring them"

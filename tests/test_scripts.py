@@ -162,8 +162,6 @@ def test_arguments_are_passed_on_as_they_are(tmp_path, recorder, name):
     assert recorded.stdout.split("\0")[-4:-1] == [f"recipes.run.name={name}", "a b", ""]
 
 
-def test_scripts_are_clean():
-    found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert found, "shellcheck is one of the test dependencies"
-    result = subprocess.run([found, *sorted(FOLDER.rglob("*.sh"))], capture_output=True, text=True, timeout=200)
+def test_scripts_are_clean(shellcheck):
+    result = subprocess.run([shellcheck, *sorted(FOLDER.rglob("*.sh"))], capture_output=True, text=True, timeout=200)
     assert result.returncode == 0, result.stdout

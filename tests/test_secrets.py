@@ -7,6 +7,7 @@ import subprocess
 import sys
 from urllib.parse import quote
 
+import commands
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
@@ -23,7 +24,7 @@ ARGS = "recipes.training_config.training_args"
 
 def main(*words, cwd, **env):
     """Run main.py; return its exit code, and everything it printed or wrote."""
-    result = subprocess.run(
+    result = commands.run(
         [sys.executable, str(ROOT / "main.py"), *words],
         cwd=cwd,
         env={**os.environ, **env},

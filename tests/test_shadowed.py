@@ -1,9 +1,9 @@
 """Values of the user's own files against an inherited scale_config: none is replaced in silence."""
 
-import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 from conftest import ELASTIC, LLAMA, ROOT
 
@@ -92,7 +92,7 @@ def test_no_shipped_recipe_gets_the_notice(prepare):
 def test_a_value_of_a_file_in_config_dir_is_noticed(tmp_path):
     write(tmp_path / "own" / "recipes" / "mine.yaml", OWN, INHERITED)
     words = ["--config-dir", "own", "recipes=mine", "cluster=k8s", "dry_run=true"]
-    result = subprocess.run(
+    result = commands.run(
         [sys.executable, ROOT / "main.py", *words], cwd=tmp_path, capture_output=True, text=True, timeout=200
     )
     assert result.returncode == 0, result.stderr

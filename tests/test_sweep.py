@@ -2,10 +2,11 @@
 
 import copy
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
-from conftest import LLAMA, composed, frozen_context
+from conftest import LLAMA, ROOT, composed, frozen_context
 
 from launcher import pipeline
 from launcher.cli import sweep
@@ -21,6 +22,10 @@ defaults:
   - /recipes/{LLAMA}@_here_
   - _self_
 """
+
+
+PUBLISHED = json.loads((ROOT / "tests/golden/llmft_published_values.json").read_text(encoding="utf-8"))["recipes"]
+"""The published recipes by name, whose jobs are counted. The catalogue may have more."""
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +50,13 @@ def entry_of(folder: Path, name: str, text: str) -> catalogue.Entry:
 
 def test_the_shipped_catalogue_is_clean(plain):
     assert [result for result in plain if result.problems] == []
-    assert len({result.recipe for result in plain}) == 86
-    assert sum(not result.is_elastic for result in plain) == 314
+    published = [result for result in plain if result.recipe in PUBLISHED]
+    assert len({result.recipe for result in published}) == 86
+    assert sum(not result.is_elastic for result in published) == 314
 
 
 def test_what_does_not_add_up_on_four_devices_is_known_to_the_size(plain):
-    told = [(r, n.message) for r in plain for n in r.notices if n.code == "N114"]
+    told = [(r, n.message) for r in plain if r.recipe in PUBLISHED for n in r.notices if n.code == "N114"]
     sizes = [message.split(" are written")[0].removeprefix("sizes ") for _, message in told]
     assert sum(len(text.split(", ")) for text in sizes) == 66
     assert (len(told), len({result.recipe for result, _ in told})) == (47, 18)

@@ -7,7 +7,7 @@ import pytest
 from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 
 from launcher import timeline
-from launcher.backends.local.state import lock
+from launcher.common.job_lock import lock
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ def test_nodes_that_are_not_needed_any_more_are_a_transition_that_did_not_come(r
     job = first_attempt(run_dir, nodes=1)
     job.decide("scale-up", 2, job.event("scenario", message="capacity becomes 2 nodes"))
     job.event("spawned", nodes=[1])
-    job.event("abandoned", 1.0, message="the new nodes are not needed any more", nodes=[1])
+    job.event("abandoned", 1.0, message="the new nodes are no longer needed", nodes=[1])
     job.train(5)
     job.stop()
     job.end("cancelled")

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import commands
 import pytest
 from conftest import LLAMA_K8S, ROOT, SHORT
 from launch_records import rehearse
@@ -355,7 +356,7 @@ def test_an_unknown_run_is_a_problem(server, context):
 
 def test_main_says_soon_that_a_server_is_away(tmp_path):
     began = time.monotonic()
-    result = subprocess.run(
+    result = commands.run(
         [sys.executable, ROOT / "main.py", *LLAMA_K8S, f"{MLFLOW}.tracking_uri=http://127.0.0.1:9"],
         cwd=tmp_path,
         capture_output=True,

@@ -9,6 +9,7 @@ module or in all, or if an entry of equivalent.toml is wrong: its mutant does no
 import argparse
 import ast
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -81,7 +82,9 @@ def measure(module: str, tests: list[str], only: str) -> Row:
         command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "benchmarks.mutation.session", *tests]
         options = ["-o", "timeout=0", "-p", "no:cacheprovider", "-o", "tmp_path_retention_policy=none"]
         own = ["--mutate", module, "--mutants-out", str(out), "--mutants-only", only]
-        subprocess.run([*command, *options, *own], cwd=ROOT, check=True)
+        # Other runs of pytest clean up beside theirs: a folder of its own is left alone.
+        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": folder}
+        subprocess.run([*command, *options, *own], cwd=ROOT, env=environment, check=True)
         found = json.loads(out.read_text())["mutants"]
     named = equivalents()
     states = Counter(each["state"] for each in found)

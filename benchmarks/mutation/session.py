@@ -87,6 +87,7 @@ class Session:
             if state != KILLED:
                 print(f"{state} {mutant.function}:{mutant.first_line} {mutant.text}", flush=True)
             results.append({"function": mutant.function, "text": mutant.text, "state": state, "by": by})
+        self._control()
         left_out = sorted(name for name, seconds in self.seconds.items() if seconds > SLOWEST_S)
         done = {"seconds": time.perf_counter() - began, "left_out": left_out, "mutants": results}
         self.out.write_text(json.dumps(done, indent=1))
@@ -106,6 +107,17 @@ class Session:
         measured.stop()
         contexts = measured.get_data().contexts_by_lineno(str(self.path))
         self.lines = {line: {name for name in names if name} for line, names in contexts.items()}
+
+    def _control(self) -> None:
+        """Run all tests on the code as it is, in a fork as a mutant's: none may fail.
+
+        Raises:
+            pytest.UsageError: One failed, so that it is not known what killed the mutants.
+        """
+        names = [name for name in self.items if self.seconds[name] <= SLOWEST_S]
+        for again in (False, True):
+            if by := self._run(None, names, again=again):
+                raise pytest.UsageError(f"without a mutant, {by} fails after the mutants")
 
     def _judge(self, mutant: Mutant) -> tuple[str, str]:
         """Return what became of a mutant, and the test that killed it."""
@@ -131,14 +143,20 @@ class Session:
         reached = set().union(*(self.lines.get(line, set()) for line in numbers))
         return reached if mutant.function or reached else set(self.items)
 
-    def _run(self, mutant: Mutant, names: list[str]) -> str | None:
-        """Run tests against a mutant in a fork; return the one that fails, or what ended the fork."""
+    def _run(self, mutant: Mutant | None, names: list[str], *, again: bool = False) -> str | None:
+        """Run tests in a fork; return the one that fails, or what ended the fork.
+
+        Args:
+            mutant: What is wrong there; None leaves the code as it is.
+            names: Of the tests, in their order.
+            again: Whether to import the project's modules again.
+        """
         cpu_s = 4 + 3 * sum(self.seconds[name] for name in names)
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
             try:
-                self._in_fork(mutant, names, cpu_s, writer)
+                self._in_fork(mutant, names, cpu_s, writer, again=again)
             except BaseException:
                 os.write(writer, traceback.format_exc().encode())
             os._exit(BROKEN)  # a fork ends where its verdict is known
@@ -147,10 +165,10 @@ class Session:
             said = stream.read()
         _, status = os.waitpid(child, 0)
         if os.waitstatus_to_exitcode(status) == BROKEN:
-            raise pytest.UsageError(f"{mutant.function}: {mutant.text} cannot be judged:\n{said}")
+            raise pytest.UsageError(f"{mutant and mutant.text} cannot be judged:\n{said}")
         return None if status == 0 else said or f"the process ended with status {status}"
 
-    def _in_fork(self, mutant: Mutant, names: list[str], cpu_s: float, writer: int) -> None:
+    def _in_fork(self, mutant: Mutant | None, names: list[str], cpu_s: float, writer: int, *, again: bool) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(60 + 10 * cpu_s))
         resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s), int(cpu_s) + 1))
@@ -158,9 +176,12 @@ class Session:
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
-        mutant.place.put(mutant.replacement)
+        if mutant:
+            mutant.place.put(mutant.replacement)
         code = compile(self.tree, str(self.path), "exec")
-        if not mutant.function or not _exchange(code, mutant.function, self.functions):
+        if mutant:
+            again = not mutant.function or not _exchange(code, mutant.function, self.functions)
+        if again:
             os._exit(_imported_again(self.path, code, names))
         for cache in self.caches:
             cache.cache_clear()

@@ -37,7 +37,7 @@ JOB_FAILED = 3
 EXIT_CODES = {
     JobState.SUCCEEDED: 0,
     JobState.FAILED: JOB_FAILED,
-    JobState.GONE: JOB_FAILED,
+    JobState.DELETED: JOB_FAILED,
     JobState.CANCELLED: INTERRUPTED,
 }
 """What a command that follows a job to its end exits with."""
@@ -183,7 +183,7 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
 
 def conclude(job: JobRecord, status: JobStatus) -> None:
     """Mark the MLflow run of a job elsewhere by how it ended, once; a store that refuses is asked again next time."""
-    if job.is_closed or status.state is JobState.GONE or adopted.is_adopted(job.handle.bundle_dir):
+    if job.is_closed or status.state is JobState.DELETED or adopted.is_adopted(job.handle.bundle_dir):
         return  # an adopted job's run is known to its own bundle only
     try:
         tracking.finish(bundles.read(job.handle.bundle_dir)[0], status.state)

@@ -22,7 +22,7 @@ from launcher.model.context import LaunchContext
 from launcher.model.size_plan import spans
 from launcher.planning.check import examine, with_origin
 from launcher.planning.job_planner import plan
-from launcher.rules import Rule, faulty_needs, rules_for
+from launcher.rules import Rule, faulty_needs, notices, rules_for
 
 _INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
 _DEALING = ("E221", "E222", "E223")
@@ -141,7 +141,7 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
     checked, problems = examine(composition)
     if not problems:
         job = plan(checked, context)
-        return result(len(job.scales), pipeline.load_backend(job.backend).check(job), job.notices)
+        return result(len(job.scales), pipeline.load_backend(job.backend).check(job), notices(checked, job))
     others = [problem for problem in problems if problem.code not in _DEALING]
     notice = _is_for_more_devices(checked, others)
     if notice is None:

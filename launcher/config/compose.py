@@ -18,11 +18,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher.common import redaction
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import Notice, Problem, ProblemsFound, fail, shown
+from launcher.common.problems import Problem, ProblemsFound, fail, shown
 from launcher.common.suggestions import did_you_mean
 from launcher.config import interpolation, override_text, recipe_files, slips
 from launcher.config.applying import apply
-from launcher.config.effects import Effects, idle
+from launcher.config.effects import Effects, unused
 from launcher.config.hydra_compose import (
     ALL_RECIPES,
     GROUPS,
@@ -35,7 +35,7 @@ from launcher.config.hydra_compose import (
 )
 from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, find, is_group
 from launcher.config.value_sources import FileLayers
-from launcher.model.composition import Composition, nearest_origin
+from launcher.model.composition import Composition, UnusedOverride, nearest_origin
 from launcher.model.config_tree import AUTO, get, leaves, replaced
 
 _SCRIPT_RECIPE = "training/custom/script"
@@ -83,7 +83,7 @@ def compose(overrides: Sequence[str], cwd: Path, suffix: str | None = None) -> C
         tree={**tree, "recipes": {**tree["recipes"], "scale_config": AUTO}} if has_corrections else tree,
         corrections=tree["recipes"]["scale_config"] if has_corrections else {},
         name_paths=tuple(stated) or composition.name_paths,
-        notices=(*_idle_choices(parsed, composition), *effects.idle(values)),
+        unused=(*_unused_choices(parsed, composition), *effects.unused(values)),
     )
 
 
@@ -224,17 +224,17 @@ def _chosen(parsed: Sequence[Override]) -> dict[str, Override]:
     return {override.input_line.partition("=")[0]: override for override in choices}
 
 
-def _idle_choices(parsed: Sequence[Override], composition: Composition) -> Iterator[Notice]:
-    """Yield a notice for each choice that a later one replaces, and each search path that has none of the files."""
+def _unused_choices(parsed: Sequence[Override], composition: Composition) -> Iterator[UnusedOverride]:
+    """Yield each choice that a later one replaces, and each search path that has none of the files."""
     used = list(map(id, _chosen(parsed).values()))
     for override in parsed:
         if override.key_or_group == _SEARCH_PATH:
             if not any(
                 composition.sources.has_file_in(Path(override_text.folder(each))) for each in override.value()
             ):
-                yield idle(override, "no file of this launch comes from there")
+                yield unused(override, "no file of this launch comes from there")
         elif _is_choice(override) and id(override) not in used:
-            yield idle(override)
+            yield unused(override)
 
 
 def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from launcher.common.names import ENV_CHECKPOINTING
-from launcher.common.problems import Notice
 from launcher.families import BUNDLE_CONFIGS, Interface
 from launcher.model.checkpoint_content import Content
 from launcher.model.config_tree import get
@@ -48,11 +47,6 @@ class Recipe(TrainingRecipe):
         from launcher.checkpointing.architecture import num_parameters  # few compiles need it
 
         return Content(num_parameters(config) if config else 0, "bfloat16", "adam_fp32_master", "ddp")
-
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        """What the user should know of the recipe itself."""
-        return self.distribution.notices if self.distribution else ()
 
 
 def _program(job: JobSpec) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import pipeline
-from launcher.backends.local.state import is_alive
 from launcher.bundle import store as bundles
 from launcher.bundle.render import MANIFEST
+from launcher.common.job_lock import is_alive
 from launcher.common.names import ADOPTED_FILE, RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs.listing import Filter, ListedJob, filtered, listed, listing, with_statuses

@@ -180,19 +180,19 @@ def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) ->
         ProblemsFound: The store cannot be reached; what is unsent stays in the run folder.
     """
     if settings := run_of(bundle):
-        from launcher.runtime import courier
+        from launcher.runtime import metric_shipping
 
         run_dir = bundle.directory / names.RUN_DIR
         _refuse_removed_store(settings.tracking_uri)
         with _problems(settings.tracking_uri):
             try:
-                courier.ship(run_dir, settings.tracking_uri, settings.run_id)
-            except courier.TrackingUnavailable as error:
+                metric_shipping.ship(run_dir, settings.tracking_uri, settings.run_id)
+            except metric_shipping.TrackingUnavailable as error:
                 raise fail("E506", f"{_PATH}.tracking_uri", f"the last metrics could not be sent: {error}") from error
             client = _client(settings.tracking_uri)
             client.set_terminated(settings.run_id, _STATUS[state])
             if course:
-                _log_course(client, settings.run_id, course, run_dir, courier.prefix(run_dir))
+                _log_course(client, settings.run_id, course, run_dir, metric_shipping.prefix(run_dir))
 
 
 def _refuse_removed_store(uri: str) -> None:

@@ -66,7 +66,7 @@ class Backend(Protocol):
         """
 
     def status(self, handle: JobHandle) -> JobStatus:
-        """Return the job as it is now; GONE where it was submitted and is no longer there."""
+        """Return the job as it is now; DELETED if it was submitted and no longer exists."""
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job as it is now, then as it is after each change, the last time as it ended.

@@ -35,15 +35,16 @@ _SETTINGS = {
 
 
 _RULES = {
-    "k8s": ("job_rules", "pod_rules", "operator_rules"),
-    "sm_jobs": ("job_rules", "input_rules", "script_rules", "tier_rules"),
+    "contract": ("unsupported",),
+    "k8s": ("job_rules", "pod_rules", "operator_rules", "security", "stopping"),
+    "sm_jobs": ("job_rules", "input_rules", "script_rules", "tier_rules", "notices"),
 }
 
 
 def rule_modules(cluster: str) -> tuple[str, ...]:
     """Return the modules of the rules that are only about a cluster."""
-    cluster = "sm_jobs" if cluster == "contract" else cluster
-    return tuple(f"launcher.backends.{_BACKENDS[cluster]}.{name}" for name in _RULES.get(cluster, ()))
+    clusters = ("sm_jobs", "contract") if cluster == "contract" else (cluster,)
+    return tuple(f"launcher.backends.{_BACKENDS[each]}.{name}" for each in clusters for name in _RULES.get(each, ()))
 
 
 def settings_model(cluster: str) -> Any:

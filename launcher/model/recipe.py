@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from launcher.common.problems import Notice
 from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
 from launcher.model.base_model import (
     BatchSize,
@@ -299,11 +298,6 @@ class RecipeBase(Model, ABC):
     def ranks_per_sample(self) -> int:
         """Ranks that work on one sample: by its sequence, and by the parts of a split model."""
         return (self.batch.ranks_per_sample if self.batch else 1) * self.model_parallel_size
-
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        """What the user should know of the recipe itself."""
-        return ()
 
     @abstractmethod
     def content(self, config: Mapping[str, Any] | None = None) -> Content:

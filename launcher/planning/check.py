@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launcher import families
-from launcher.common.problems import Notice, Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.suggestions import did_you_mean
 from launcher.config import interpolation
 from launcher.config.hydra_compose import GROUPS
@@ -85,15 +85,15 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
         recipe = recipe.model_copy(update={"instance_specs": None})
     is_here = composition.backend == "local"
     instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
-    checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), ())
+    checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {})
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
     if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
         return checked, [*found, problem]
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, checked, found)
-    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
+    scales, scale_problems, overridden = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
-    return dataclasses.replace(checked, scales=scales, notices=notices), found
+    return dataclasses.replace(checked, scales=scales, overridden_sizes=overridden), found
 
 
 def _plan_sizes(
@@ -110,7 +110,7 @@ def _plan_sizes(
     entries = size_planner.corrected(plan, composition.corrections if checked.is_elastic else {})
     tree = {**composition.tree["recipes"], "scale_config": entries}
     explicit = {path: text for path, text in composition.decided.items() if path != keys.bound}
-    trees, notices = scale_trees(tree, explicit)
+    trees, overridden = scale_trees(tree, explicit)
     uneven = f"{keys.uneven_batch}."
     is_plain = not any(f".{uneven}" in f".{path}." for path in explicit)
     known = {
@@ -122,9 +122,7 @@ def _plan_sizes(
     if not checked.is_elastic:
         static = [dataclasses.replace(scale, path="recipes") for scale in scales]
         scales = tuple(static) or (_static(family, recipe, tree),)
-    checked = dataclasses.replace(
-        checked, scales=scales, notices=(*size_planner.notices(plan), *notices), size_plan=plan
-    )
+    checked = dataclasses.replace(checked, scales=scales, overridden_sizes=overridden, size_plan=plan)
     return checked, [*found, *problems]
 
 
@@ -162,7 +160,7 @@ def _scales(
     explicit: Mapping[str, str],
     *,
     faulty: bool,
-) -> tuple[tuple[SizedRecipe, ...], list[Problem], tuple[Notice, ...]]:
+) -> tuple[tuple[SizedRecipe, ...], list[Problem], Mapping[str, int]]:
     """Type the recipe at every size. The sizes of a static job are one: its own.
 
     Args:
@@ -172,14 +170,14 @@ def _scales(
         explicit: What set each leaf that the user's overrides set.
         faulty: Whether a key that says which sizes there are has a fault.
     """
-    trees, notices = scale_trees(tree, explicit)
+    trees, overridden = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
     scales, problems = _typed_scales(family, trees, get(tree, "scale_config"), {})
     if policy is None or policy.is_elastic is not True:
-        return (_static(family, recipe, tree),), problems, ()
+        return (_static(family, recipe, tree),), problems, {}
     if not trees and policy.replica_increment_step and not faulty:
-        return tuple(_static(family, recipe, tree, nodes) for nodes in steps(policy)), problems, ()
-    return scales, problems, notices
+        return tuple(_static(family, recipe, tree, nodes) for nodes in steps(policy)), problems, {}
+    return scales, problems, overridden
 
 
 def _typed_scales(

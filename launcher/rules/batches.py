@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
 from launcher.model import batch
 from launcher.model.base_model import MOST_SAMPLES
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
@@ -12,9 +12,10 @@ from launcher.model.config_tree import AUTO, get, size_of
 from launcher.model.job_spec import BatchSplit
 from launcher.model.recipe_batch import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import spans
-from launcher.rules import BATCH, SIZES, rule
+from launcher.rules import BATCH, SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 
 _NEEDS = (BATCH, "recipes.trainer", "recipes.distribution", "instance_type", *SIZES)
+_CHECKS = "docs/decisions.md, Checks"
 _PLANNER = "docs/decisions.md, The planner"
 _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batch Size"
 
@@ -307,3 +308,32 @@ def _split_text(each: SizedBatch, split: BatchSplit) -> str:
         f" num_dp_groups_with_small_batch_size: {split.num_small}, small_local_batch_size: {split.small},"
         f' large_local_batch_size: {split.large}}}"'
     )
+
+
+@notice_rule("N105", source=_CHECKS)
+def elasticity_changes_training(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Making a job elastic replaces its static batch and learning rate, which changes the training."""
+    checked = planned.checked
+    if not checked.is_explicit("recipes.elastic_policy.is_elastic") or not checked.is_elastic:
+        return
+    static, keys, changed = checked.recipe.batch, checked.recipe.keys.batch, []
+    if static is None or keys is None:
+        return
+    for key, value in (
+        (keys.train_batch_size, static.train_batch_size),
+        (keys.learning_rate, static.learning_rate),
+    ):
+        values = {get(point.config, key) for point in planned.job.scales}
+        if values != {value}:
+            changed.append(f"{key.rpartition('.')[2]} {value} → {', '.join(map(str, sorted(values)))}")
+    if changed:
+        yield notice(f"elastic sizes change {', '.join(changed)}")
+
+
+@notice_rule("N106", source=_CHECKS)
+def samples_per_step_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Samples per step differ between sizes, so a scale event changes the training."""
+    sizes = planned.job.scales
+    if len({point.samples_per_step for point in sizes}) > 1:
+        counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
+        yield notice(f"samples per optimizer step differ between sizes: {counts}")

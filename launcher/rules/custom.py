@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
 from launcher.config.provenance import is_stand_in
 from launcher.families import BUNDLE_CONFIGS
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.training_args import BATCH_KEYS
-from launcher.rules import SIZES, rule
+from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 
 if TYPE_CHECKING:
     from launcher.families.custom import Recipe
@@ -186,3 +186,10 @@ def sizes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iter
     ):
         if value != other and checked.is_explicit(path) and checked.is_explicit(f"{_SCRIPT}.run.{name}"):
             yield problem(path, f"training_cfg.run.{name} says {other}", value=value, remedy=f"leave out {path}")
+
+
+@notice_rule("N116", source=_KEYS)
+def batch_is_unstated(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """What a script takes in a step is its own affair until its recipe states it."""
+    if is_script(planned.checked) and is_unstated(planned.checked, _BATCH):
+        yield notice("the recipe states no batch for your script, so the plan counts one sample per rank")

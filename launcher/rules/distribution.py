@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.rules import rule
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
 
 if TYPE_CHECKING:
     from launcher.model.parallelism.distribution import Distribution
@@ -69,3 +69,11 @@ def processes_have_a_launcher(checked: CheckedRecipe, problem: Callable[..., Pro
     if ranks > 1 and checked.backend in ("sm_jobs", "contract"):
         message = f"nothing else starts the {ranks} processes together"
         yield problem(f"{_TORCH}.enabled", message, value=False, remedy=f"~{_TORCH}")
+
+
+@notice_rule("N118", source="docs/decisions.md, Model parallelism and MPI")
+def sections_are_idle(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A section of distribution that is not enabled does nothing, whatever else it says."""
+    distribution = _distribution(planned.checked)
+    for name in distribution.idle_sections if distribution else ():
+        yield notice(f"distribution.{name}.enabled=false: the rest of that section has no effect")

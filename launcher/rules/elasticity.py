@@ -3,15 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import AUTO, get, leaves, size_of
+from launcher.model.job_spec import start_size
 from launcher.model.size_plan import spans
-from launcher.rules import SAME_FOLDER, SIZES, rule
+from launcher.rules import SAME_FOLDER, SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 
 _PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
 _POLICY = "recipes.elastic_policy"
+_PRECEDENCE = "docs/concepts.md, Sizes and precedence"
+_NUM_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
 _MOST_LISTED = 32
 """Sizes that a Problem lists one by one."""
 _PARTS = ("base", "elastic")
@@ -288,3 +291,47 @@ def cluster_type_agrees(checked: CheckedRecipe, problem: Callable[..., Problem])
             value=checked.launch.cluster_type,
             remedy=f"cluster_type={cluster}, or leave it out",
         )
+
+
+@notice_rule("N101", source=_PRECEDENCE)
+def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Sizes outside the bounds you set are left out, not refused."""
+    checked = planned.checked
+    kept = {scale.nodes for scale in checked.sizes}
+    dropped = [str(scale.nodes) for scale in checked.scales if scale.nodes not in kept]
+    if dropped and bounds_moved(checked):
+        yield notice(f"sizes {', '.join(dropped)} lie outside the bounds you set and are left out")
+
+
+@notice_rule("N108", source=_PRECEDENCE)
+def max_nodes_adds_no_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """max_nodes alone adds no size where a table lists them."""
+    checked, largest = planned.checked, planned.job.scales[-1].nodes
+    if checked.elastic and checked.is_explicit(f"{_POLICY}.max_nodes"):
+        limit = checked.elastic.max_nodes
+        if limit > largest and checked.recipe.scale_config:
+            yield notice(f"the largest size is {largest} nodes; max_nodes={limit} adds none")
+
+
+@notice_rule("N102", source=_PRECEDENCE)
+def starts_at_another_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A job starts on its smallest size if num_nodes is not one, and on what its scenario gives it."""
+    checked, start = planned.checked, planned.job.initial_nodes
+    wanted = checked.recipe.trainer.num_nodes
+    if start == wanted:
+        return
+    if start == start_size(wanted, [scale.nodes for scale in checked.sizes]):
+        yield notice(f"the job starts on {start} nodes: {wanted} is not one of its sizes")
+    elif any(map(checked.is_explicit, _NUM_NODES)):
+        yield notice(
+            f"the job starts on {start} nodes, which its scenario gives it; num_nodes={wanted} has no effect"
+        )
+
+
+@notice_rule("N125", source=_PRECEDENCE)
+def policy_is_the_default(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A recipe without an elastic_policy has no bounds of its own; the default ones hold."""
+    checked = planned.checked
+    if checked.composition.has_default_policy and (policy := checked.elastic):
+        bounds = f"{policy.min_nodes} to {policy.max_nodes} nodes"
+        yield notice(f"the recipe has no elastic_policy: base/elastic/policy stands for it, {bounds}")

@@ -9,9 +9,8 @@ intact. Other files in the same folder, and folders such as `step-1000`, are not
 import functools
 import shutil
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,9 +31,18 @@ from launcher.runtime.checkpoint_folder import (
     step_of,
     written,
 )
+from launcher.runtime.checkpoint_search import (
+    Candidate,
+    CheckpointBroken,
+    Damaged,
+    Search,
+    Source,
+    Unavailable,
+    together,
+)
 from launcher.runtime.content import Content
+from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.durable import sync, write_text
-from launcher.runtime.newest import Candidate, CheckpointBroken, Damaged, Search, Source, Unavailable, together
 from launcher.runtime.process_group import barrier, rank
 from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
 from launcher.runtime.tiers.checkpoint_log import Journal, Record
@@ -167,7 +175,7 @@ class Checkpoints:
         return progress
 
     def _load(self, path: Path, content: Content) -> _Loaded:
-        from launcher.runtime.pieces import CheckedReader
+        from launcher.runtime.checked_io import CheckedReader  # start-up time: a new training loads nothing
 
         stated: Published = _from_first(lambda: published(path, step_of(path)))
         reader = together(process_group, lambda: CheckedReader(path, stated, is_first=rank() == 0))
@@ -306,10 +314,10 @@ def _write(folder: Path, state: dict[str, Any]) -> None:
     Raises:
         CheckpointUnsaved: The file system failed on some rank; on all ranks alike.
     """
-    import torch.distributed.checkpoint as dcp
+    import torch.distributed.checkpoint as dcp  # start-up time: not before the first save
     from torch.distributed.checkpoint.api import CheckpointException
 
-    from launcher.runtime.pieces import CheckedWriter
+    from launcher.runtime.checked_io import CheckedWriter
 
     try:
         with without_group_warning():
@@ -348,12 +356,3 @@ def _sync_own_files(folder: Path) -> None:
         sync(path)
     if rank() == 0:
         sync(folder / METADATA)
-
-
-@contextmanager
-def without_group_warning() -> Iterator[None]:
-    """Keep torch.distributed.checkpoint from warning of a script of one process."""
-    # A script of one process is as it should be.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield

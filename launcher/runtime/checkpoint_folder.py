@@ -5,9 +5,9 @@ import re
 import shutil
 from pathlib import Path
 
+from launcher.runtime.checkpoint_search import Damaged, Unavailable
+from launcher.runtime.checksums import checksum
 from launcher.runtime.durable import write_text
-from launcher.runtime.integrity import checksum
-from launcher.runtime.newest import Damaged, Unavailable
 from launcher.runtime.progress import METADATA, PROGRESS, published
 
 LATEST = "latest"
@@ -111,7 +111,7 @@ def is_intact(path: Path) -> bool:
     Raises:
         Unavailable: The file system failed.
     """
-    from launcher.runtime.pieces import CheckedReader
+    from launcher.runtime.checked_io import CheckedReader  # start-up time: only what loads needs DCP
 
     try:
         CheckedReader(path, published(path, step_of(path))).verify()

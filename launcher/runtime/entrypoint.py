@@ -1,6 +1,8 @@
-"""What the container runs: `python -m launcher.runtime.entrypoint --config-path DIR`.
+"""The program of the container: `python -m launcher.runtime.entrypoint --config-path DIR`.
 
-DIR holds one configuration per cluster size; the size that started picks its own.
+DIR holds one configuration per cluster size; the one for the current size is used.
+
+The imports below `main` take seconds: the handler of the stop signal must be installed before them.
 """
 
 import argparse
@@ -8,19 +10,19 @@ from pathlib import Path
 
 from launcher.common import names
 from launcher.runtime import agent
-from launcher.runtime.warm import run_warm
+from launcher.runtime.warm_client import run_warm
 
 
 def main() -> None:
     """Train the configuration of this cluster size and end the process."""
     run_warm()
-    # First of all: until the handler is installed, the agent's stop signal kills this process.
+    # First: until the handler is installed, the agent's stop signal kills this process.
     agent.install_event_handler()
     train()
 
 
 def train() -> None:
-    """Do what `main` does in a process that handles the stop signal already."""
+    """Do the work of `main` in a process that already handles the stop signal."""
     parser = argparse.ArgumentParser(prog="python -m launcher.runtime.entrypoint", description=__doc__)
     parser.add_argument("--config-path", type=Path, required=True, help="folder of the configurations")
     config_dir = parser.parse_args().config_path

@@ -15,16 +15,16 @@ from launcher.runtime import agent, process_group, startup_timing
 from launcher.runtime.checkpoint import Checkpoints, Progress
 from launcher.runtime.content import Content, Stateful
 from launcher.runtime.feed import begun, matched
-from launcher.runtime.further import FurtherMetrics
 from launcher.runtime.gradients import gradient_exchange
 from launcher.runtime.hooks import EXPORTED, HOOKED, Hooks, Marks, epochs_ended, untouched_randomness
+from launcher.runtime.loss_weighting import Weighing
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.sampler import Draw, SamplerMismatch, StepSampler
 from launcher.runtime.stop_consensus import any_rank
 from launcher.runtime.tiers.checkpoint_log import Journal
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings_from_env
-from launcher.runtime.waits import Fed
-from launcher.runtime.weighing import Weighing
+from launcher.runtime.timed_iterator import Fed
+from launcher.runtime.user_metrics import FurtherMetrics
 
 DRAIN_TIMEOUT_S = 5.0
 """How long a job that is in no hurry waits for its metrics to be sent. The launcher sends the rest."""
@@ -373,7 +373,7 @@ class Job(Weighing):
 def _tiers(settings: TierSettings | None) -> Any:
     if settings is None:
         return None
-    from launcher.runtime.tiers.training import TieredCheckpoints
+    from launcher.runtime.tiers.training import TieredCheckpoints  # start-up time: most jobs have no tiers
 
     return TieredCheckpoints(settings, names.run_dir())
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.runtime.integrity import checksum
-from launcher.runtime.newest import Damaged, Unavailable
+from launcher.runtime.checkpoint_search import Damaged, Unavailable
+from launcher.runtime.checksums import checksum
 
 METADATA = ".metadata"
 """File of torch.distributed.checkpoint that states where each piece lies. Source: FileSystemWriter."""

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from launcher.common import names
 from launcher.runtime import startup_timing
-from launcher.runtime.courier import Shipper, acknowledge, acknowledged
+from launcher.runtime.metric_shipping import Shipper, acknowledge, acknowledged
 from launcher.runtime.startup_timing import Start
 
 TAIL_BYTES = 4096

@@ -15,8 +15,8 @@ from launcher.runtime.job import Job
 from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
 from launcher.runtime.reporting import Reporter, StepMetrics
+from launcher.runtime.sample_log import SampleLog
 from launcher.runtime.sampler import StepSampler
-from launcher.runtime.samples import SampleLog
 from launcher.runtime.schedule import learning_rate
 from launcher.runtime.training_config import Settings
 

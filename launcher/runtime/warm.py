@@ -2,9 +2,11 @@
 
     python -m launcher.runtime.warm NAME        the warm process of a job; NAME is its abstract socket
 
-The agent starts a worker as always. That process, instead of importing torch for seconds, asks the warm process
-for a fork that runs in its place: same arguments, environment, folder and output. It hands on the signals it is
-sent, ends as the fork ended, and takes the fork with it when it is killed.
+The agent starts a worker as usual. Instead of importing torch for seconds, that process (`warm_client`) requests a
+fork that runs in its place, with the same arguments, environment, folder and output. It forwards signals to the fork
+and exits with the fork's status; if it is killed, the fork is killed too.
+
+Only `launcher.runtime.entrypoint` starts warm: a script of the user's own may import anything and starts cold.
 
 Source: unix(7), abstract sockets, SCM_RIGHTS and SO_PEERCRED; the idea is CPython's multiprocessing.forkserver.
 """
@@ -17,16 +19,11 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import sys
-from dataclasses import asdict, dataclass
-from types import FrameType
 
 from launcher.common import prctl
-from launcher.common.names import ENV_WARM_SOCKET
-
-FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
-"""Signals that a worker's process hands on. Source: the agent stops workers with the first two."""
+from launcher.runtime import agent, entrypoint
+from launcher.runtime.warm_client import LENGTH, STANDARD_STREAMS, STARTED, STATUS, WorkerStart, fork_name, peer
 
 _MODULES = (
     "torch._dynamo",
@@ -36,134 +33,14 @@ _MODULES = (
     "yaml",
     "launcher.runtime.trainer",
 )
-"""What a worker imports until its first step is done."""
+"""Modules that a worker imports before the end of its first step."""
 
 RECEIVE_TIMEOUT_S = 10.0
-"""How long a worker may take to say what it wants."""
-
-ANSWER_TIMEOUT_S = 60.0
-"""How long a worker waits for the warm process, which may still import: 3 to 13 s seen, more on a loaded machine."""
-
-PING_TIMEOUT_S = 5.0
-"""How long a warm process that has answered before may take to answer again."""
-
-_STANDARD_STREAMS = (0, 1, 2)
-_LENGTH = struct.Struct("!I")
-_STATUS = struct.Struct("!i")
-_CREDENTIALS = struct.Struct("3i")
-_STARTED = b"\1"
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What a fork needs to be the worker that asked for it."""
-
-    argv: list[str]
-    environment: dict[str, str]
-    folder: str
-
-
-def run_warm() -> None:
-    """Run this worker as a fork of its job's warm process, where there is one.
-
-    Returns only where there is none, or it ended before the worker was started; the caller then starts cold.
-    """
-    name = os.environ.get(ENV_WARM_SOCKET)
-    if not name:
-        return
-    # Whoever is told to stop before the fork exists tells it as soon as it does.
-    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-    try:
-        server = _ask(name)
-    except OSError as error:
-        print(f"no warm start: {error}", file=sys.stderr, flush=True)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-        return
-    _end_like(_stand_for(server))
-
-
-def _ask(name: str) -> socket.socket:
-    """Have a fork run in this process's place; return the connection to the warm process.
-
-    Raises:
-        OSError: There is no fork.
-    """
-    server = _connect(name, ANSWER_TIMEOUT_S)
-    try:
-        return _request(server)
-    except TimeoutError:
-        # It may wake up later and fork a second worker of this rank: it must not.
-        os.kill(_peer(server)[0], signal.SIGKILL)
-        raise TimeoutError(f"the job's warm process did not answer in {ANSWER_TIMEOUT_S:g} s") from None
-
-
-def _connect(name: str, timeout_s: float) -> socket.socket:
-    """Connect to a warm process.
-
-    Raises:
-        OSError: It is not there, or does not answer in time.
-    """
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    server.settimeout(timeout_s)
-    server.connect(f"\0{name}")
-    # A name is anybody's: what this process sends is meant for its own user.
-    if _peer(server)[1] != os.getuid():
-        raise PermissionError("the warm process is another user's")
-    return server
-
-
-def _request(server: socket.socket) -> socket.socket:
-    start = json.dumps(asdict(Start(sys.argv, dict(os.environ), os.getcwd()))).encode()
-    socket.send_fds(server, [_LENGTH.pack(len(start))], list(_STANDARD_STREAMS))
-    server.sendall(start)
-    if server.recv(len(_STARTED)) != _STARTED:
-        raise ConnectionResetError("the job's warm process has ended")
-    server.settimeout(None)
-    return server
-
-
-def answers(name: str, timeout_s: float = PING_TIMEOUT_S) -> bool:
-    """Return whether the warm process of this name answers; one that still imports does not."""
-    with contextlib.suppress(OSError), _connect(name, timeout_s) as server:
-        server.sendall(_LENGTH.pack(0))
-        return server.recv(1) == b""
-    return False
-
-
-def _stand_for(server: socket.socket) -> int:
-    """Hand on signals until the fork has ended; return its wait status, that of SIGKILL where nobody knows it."""
-
-    def hand_on(number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(OSError):  # the fork has ended meanwhile
-            server.send(bytes([number]))
-
-    for number in FORWARDED:
-        signal.signal(number, hand_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-    with contextlib.suppress(OSError):
-        answer = server.recv(_STATUS.size, socket.MSG_WAITALL)
-        if len(answer) == _STATUS.size:
-            return _STATUS.unpack(answer)[0]
-    return signal.SIGKILL
-
-
-def _end_like(status: int) -> None:
-    sys.stdout.flush()
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    os._exit(os.waitstatus_to_exitcode(status))
-
-
-def fork_name(rank: int | str) -> str:
-    """Return the name, as process listings show it, of the fork that runs as `rank`."""
-    return f"rank{rank}"
+"""How long a worker may take to send its request."""
 
 
 class Server:
-    """Forks workers and tells those who asked how they ended.
+    """Forks workers and reports their exit status to the processes that requested them.
 
     Args:
         name: Of the abstract socket.
@@ -177,20 +54,20 @@ class Server:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._forks: set[_Fork] = set()
 
-    def serve(self) -> Start:
-        """Serve for ever. Returns only in a fork, which is to run as the worker that is returned."""
+    def serve(self) -> WorkerStart:
+        """Serve forever. Returns only in a fork, which must then run as the returned worker."""
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
                     if start := self._accept():
                         return start
-                elif key.data in self._forks:  # else it ended earlier in this round
-                    self._look_after(key.data)
+                elif key.data in self._forks:  # otherwise it ended earlier in this round
+                    self._poll_fork(key.data)
 
-    def _accept(self) -> Start | None:
+    def _accept(self) -> WorkerStart | None:
         worker, _ = self._listener.accept()
         worker.settimeout(RECEIVE_TIMEOUT_S)
-        received = _receive_start(worker) if _peer(worker)[1] == os.getuid() else None
+        received = _receive_start(worker) if peer(worker)[1] == os.getuid() else None
         if received is None:
             worker.close()
             return None
@@ -199,7 +76,7 @@ class Server:
         pid = os.fork()
         if not pid:
             self._close(worker)
-            _become(start, streams, parent)
+            _become_worker(start, streams, parent)
             return start
         for stream in streams:
             os.close(stream)
@@ -207,11 +84,11 @@ class Server:
         self._forks.add(fork)
         self._selector.register(fork.worker, selectors.EVENT_READ, fork)
         self._selector.register(fork.pidfd, selectors.EVENT_READ, fork)
-        fork.answer(_STARTED)
+        fork.answer(STARTED)
         return None
 
-    def _look_after(self, fork: "_Fork") -> None:
-        if fork.is_wanted and not fork.hand_on():
+    def _poll_fork(self, fork: "_Fork") -> None:
+        if fork.is_wanted and not fork.forward():
             self._selector.unregister(fork.worker)
         status = fork.status()
         if status is None:
@@ -220,11 +97,11 @@ class Server:
         self._selector.unregister(fork.pidfd)
         if fork.is_wanted:
             self._selector.unregister(fork.worker)
-            fork.answer(_STATUS.pack(status))
+            fork.answer(STATUS.pack(status))
         fork.close()
 
     def _close(self, worker: socket.socket) -> None:
-        """Let go, in a fork, of what belongs to the warm process and to other forks."""
+        """Close, in a fork, what belongs to the warm process and to other forks."""
         self._selector.close()
         self._listener.close()
         worker.close()
@@ -236,9 +113,9 @@ class _Fork:
     """A fork and the worker it runs for.
 
     Args:
-        pid: The fork's.
-        pidfd: Can be read when it has ended.
-        worker: Connection to the process it stands for.
+        pid: Of the fork.
+        pidfd: Readable once the fork has ended.
+        worker: Connection to the process that requested it.
     """
 
     def __init__(self, pid: int, pidfd: int, worker: socket.socket):
@@ -246,8 +123,8 @@ class _Fork:
         self.is_wanted = True
         worker.setblocking(False)
 
-    def hand_on(self) -> bool:
-        """Send the fork the signals that came for it; kill it and return False when its worker is gone."""
+    def forward(self) -> bool:
+        """Send the fork its signals; kill it and return False if its worker no longer exists."""
         try:
             numbers = self.worker.recv(64)
         except BlockingIOError:
@@ -265,12 +142,12 @@ class _Fork:
         return self.is_wanted
 
     def status(self) -> int | None:
-        """Return the fork's wait status, None while it runs."""
+        """Return the fork's wait status; None while it runs."""
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         return status if pid else None
 
     def answer(self, text: bytes) -> None:
-        """Tell the worker, if it is still there."""
+        """Send an answer to the worker, if it still exists."""
         with contextlib.suppress(OSError):
             self.worker.sendall(text)
 
@@ -280,64 +157,56 @@ class _Fork:
         os.close(self.pidfd)
 
 
-def _peer(connection: socket.socket) -> tuple[int, int, int]:
-    """Return the pid, user and group at the other end; of a server, those of the process that listens."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(credentials)
-
-
-def _receive_start(worker: socket.socket) -> tuple[Start, list[int]] | None:
-    """Return what a worker asks for; None when it is gone or too slow to say all."""
+def _receive_start(worker: socket.socket) -> tuple[WorkerStart, list[int]] | None:
+    """Return a worker's request; None if the worker is gone or too slow to complete it."""
     streams: list[int] = []
     try:
-        head, streams, _, _ = socket.recv_fds(worker, _LENGTH.size, len(_STANDARD_STREAMS))
-        length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+        head, streams, _, _ = socket.recv_fds(worker, LENGTH.size, len(STANDARD_STREAMS))
+        length = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 0
         text = b""
         while len(text) < length and (part := worker.recv(length - len(text))):
             text += part
     except OSError:
         length, text = 1, b""
-    if not length or len(text) < length or len(streams) < len(_STANDARD_STREAMS):
+    if not length or len(text) < length or len(streams) < len(STANDARD_STREAMS):
         for stream in streams:
             os.close(stream)
         return None
-    return Start(**json.loads(text)), list(streams)
+    return WorkerStart(**json.loads(text)), list(streams)
 
 
-def _become(start: Start, streams: list[int], parent: int) -> None:
+def _become_worker(start: WorkerStart, streams: list[int], parent: int) -> None:
     """Make this fork the worker that `start` describes."""
     prctl.signal_at_parents_end(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     os.setsid()
-    for stream, number in zip(streams, _STANDARD_STREAMS, strict=True):
+    for stream, number in zip(streams, STANDARD_STREAMS, strict=True):
         os.dup2(stream, number)
         os.close(stream)
     os.environ.clear()
     os.environ.update(start.environment)
     os.chdir(start.folder)
     sys.argv = start.argv
-    # Its environment in /proc is the warm process's: the name tells whose place it takes.
+    # /proc shows the warm process's environment, so only the name identifies the worker it runs for.
     prctl.set_name(fork_name(os.environ.get("RANK", "")))
 
 
 def _import_everything() -> None:
     for name in _MODULES:
         importlib.import_module(name)
-    gc.freeze()  # pages that no collection touches stay shared with the forks
+    gc.freeze()  # pages that the garbage collector never touches stay shared with the forks
 
 
 def main() -> None:
-    """Be the warm process of a job; a fork of it runs a worker."""
-    from launcher.runtime import agent, entrypoint
-
+    """Run the warm process of a job; its forks run the workers."""
     server = Server(sys.argv[1])
     agent.install_event_handler()
     _import_everything()
     server.serve()
-    import torch  # there already
+    import torch  # imported by now; at the top it would delay the socket that workers connect to
 
-    # What a cold start would read of the environment: torch has read the warm process's.
+    # A cold start reads this from its environment; torch has read the warm process's environment.
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     torch.set_num_threads(int(threads) if threads else len(os.sched_getaffinity(0)))
     entrypoint.train()

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from launcher.backends.local.operator_types import Cause
-from launcher.timeline.records import LAUNCHED, Launch, OperatorEvent
+from launcher.timeline.records import LAUNCHED, WORKER_FAILED, Launch, OperatorEvent
 
 ROOTS = ("scenario", "request")
 """Kinds of events that come upon a job from outside."""
@@ -127,4 +126,4 @@ def running_faults(events: Iterable[OperatorEvent]) -> Iterator[OperatorEvent]:
 
 
 def _is_own(fault: OperatorEvent) -> bool:
-    return bool(fault.fields.get("is_own", fault.fields.get("cause") != Cause.WORKER))
+    return bool(fault.fields.get("is_own", fault.fields.get("cause") != WORKER_FAILED))

@@ -15,6 +15,9 @@ from launcher.common.names import CHECKPOINTS_FILE, EVENTS_FILE, METRICS_FILE, S
 LAUNCHED = "launched"
 """The kind of a launch's first event."""
 
+WORKER_FAILED = "a worker failed"
+"""Cause of the fault of a node whose worker failed; the worker may only have lost its peers."""
+
 _Record = TypeVar("_Record")
 
 

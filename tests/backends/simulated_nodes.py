@@ -286,34 +286,34 @@ class World:
         self.nodes[index].is_alive = False
         return True
 
-    def start(self, order):
+    def start(self, command):
         everyone = [*self.nodes.values(), *self.leaving]
         assert not any(node.has_workers for node in everyone), "workers of an older attempt are alive"
-        assert order.attempt > max(self.attempts, default=-1)
-        self.attempts.append(order.attempt)
-        assert progress_step(order.progress) == self.told_step, "a checkpoint is forgotten"
+        assert command.attempt > max(self.attempts, default=-1)
+        self.attempts.append(command.attempt)
+        assert progress_step(command.progress) == self.told_step, "a checkpoint is forgotten"
         if self.promise and self.promise[0].is_alive:
-            assert progress_step(order.progress) == self.promise[1], "work is lost after a graceful stop"
+            assert progress_step(command.progress) == self.promise[1], "work is lost after a graceful stop"
         self.promise = None
-        faults = self._tell(order.nodes, lambda node: self._refuses(node) or node.state is not AgentState.READY)
-        started = [self.nodes[index] for index in order.nodes if index not in {fault.node for fault in faults}]
+        faults = self._tell(command.nodes, lambda node: self._refuses(node) or node.state is not AgentState.READY)
+        started = [self.nodes[index] for index in command.nodes if index not in {fault.node for fault in faults}]
         for node in started:
-            node.begin(order.progress)
+            node.begin(command.progress)
         if started:
-            self.workers.append(Workers(self, order.attempt, started, len(order.nodes), order.progress))
+            self.workers.append(Workers(self, command.attempt, started, len(command.nodes), command.progress))
         return faults
 
-    def stop(self, order):
-        faults = self._tell(order.nodes, self._refuses)
-        for index in set(order.nodes) - {fault.node for fault in faults}:
+    def stop(self, command):
+        faults = self._tell(command.nodes, self._refuses)
+        for index in set(command.nodes) - {fault.node for fault in faults}:
             node = self.nodes[index]
             workers = next((each for each in self.workers if node in each.nodes and not each.is_over), None)
             if node.state in (AgentState.READY, AgentState.STOPPING):
                 continue
-            graceful = order.graceful_timeout_s is not None and node.state is AgentState.RUNNING and workers
+            graceful = command.graceful_timeout_s is not None and node.state is AgentState.RUNNING and workers
             node.state = AgentState.STOPPING
             if graceful:
-                workers.stop(node, order.graceful_timeout_s)
+                workers.stop(node, command.graceful_timeout_s)
             else:
                 node.stopped_at = self.clock.now + self.rng.uniform(0.1, 1.2)
         return faults

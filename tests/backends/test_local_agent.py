@@ -6,11 +6,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from launcher.backends.local import agent as agent_module
-from launcher.backends.local.agent import Agent, AgentState, AgentUnreachable, OrderIgnored, StartOrder
+from launcher.backends.local import agent_client as agent_module
+from launcher.backends.local.agent_client import Agent, AgentState, AgentUnreachable, CommandIgnored, StartCall
 from launcher.backends.local.ports import port_of, reserve_port
 
-START = StartOrder(rank=1, num_nodes=3, attempt=2, master_port=5678, progress={"job": {"progressCount": 7}})
+START = StartCall(rank=1, num_nodes=3, attempt=2, master_port=5678, progress={"job": {"progressCount": 7}})
 
 
 class Stub:
@@ -71,15 +71,15 @@ def test_start_sends_what_the_node_must_know(stub):
 
 def test_start_refuses_an_agent_that_would_ignore_it(stub):
     completed = stub("completed")
-    with pytest.raises(OrderIgnored, match="completed"):
+    with pytest.raises(CommandIgnored, match="completed"):
         completed.client.start(START)
     assert completed.orders == []
 
 
 def test_an_order_that_has_no_effect_is_not_taken_for_done(stub):
-    with pytest.raises(OrderIgnored, match="/start had no effect"):
+    with pytest.raises(CommandIgnored, match="/start had no effect"):
         stub("ready").client.start(START)
-    with pytest.raises(OrderIgnored, match="/stop had no effect"):
+    with pytest.raises(CommandIgnored, match="/stop had no effect"):
         stub("running").client.stop(None)
 
 

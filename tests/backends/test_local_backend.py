@@ -1,7 +1,6 @@
 """Checking and rendering for this machine, and run.sh as a shell reads it."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from launcher.backends.local.backend import LocalBackend, _python_path
-from launcher.backends.local.job_request import read_orders
-from launcher.backends.local.limits import HangLimits
+from launcher.backends.local.hang_limits import HangLimits
+from launcher.backends.local.job_request import read_job_request
 from launcher.backends.local.simulation import Hang, Settings
-from launcher.backends.local.state import Snapshot, lock, publish
+from launcher.backends.local.snapshot import Snapshot, publish
+from launcher.common.job_lock import lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
 
@@ -124,9 +124,7 @@ def test_run_sh_refuses_one_argument(tmp_path):
 
 @pytest.mark.parametrize("elastic", [ELASTIC, None], ids=["elastic", "fixed"])
 @pytest.mark.parametrize("command", [None, ["-m", "mine", "bundle:recipe.yaml", "$x"]], ids=["default", "own"])
-def test_shellcheck_finds_nothing_in_run_sh(tmp_path, elastic, command):
-    if not (shellcheck := shutil.which("shellcheck")):
-        pytest.skip("shellcheck is not installed")
+def test_shellcheck_finds_nothing_in_run_sh(tmp_path, elastic, command, shellcheck):
     path = tmp_path / "run.sh"
     path.write_text(script(elastic=elastic, settings=Settings(command=command, container_mounts=None)))
     # SC2016: a user's word with a $ in it is quoted because it must stay as it is.
@@ -219,9 +217,9 @@ def test_the_limits_of_a_hang_are_in_the_bundle(tmp_path):
     plan = {"job_name": "job", "nproc_per_node": 1, "initial_nodes": 1, "elastic": None, "scales": [{"nodes": 1}]}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     (tmp_path / "local.json").write_text(files["local.json"])
-    assert read_orders(tmp_path).hang == HangLimits(recurring_s=30, stop_pattern="finished", other_work_s=7200)
+    assert read_job_request(tmp_path).hang == HangLimits(recurring_s=30, stop_pattern="finished", other_work_s=7200)
     (tmp_path / "local.json").unlink()  # a bundle of an earlier version
-    assert read_orders(tmp_path).hang == HangLimits()
+    assert read_job_request(tmp_path).hang == HangLimits()
 
 
 @pytest.mark.parametrize(("start_s", "watches"), [(None, False), (600, True)])

@@ -12,19 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.backends.local.exits import FailedWorker, failed_workers
-from launcher.backends.local.explain import explain
-from launcher.backends.local.job_request import read_orders
-from launcher.backends.local.logs import (
-    STDERR,
-    Selection,
-    follow_attempts,
-    read_logs,
-    tail,
-)
+from launcher.backends.local.failure_cause import explain
+from launcher.backends.local.job_request import read_job_request
 from launcher.backends.local.ports import LOOPBACK, port_of, reserve_port
-from launcher.backends.local.state import Attempt, JobAlreadyRunning, Snapshot, is_alive, lock, publish, read_snapshot
+from launcher.backends.local.snapshot import Attempt, Snapshot, publish, read_snapshot
 from launcher.backends.local.state_machine import Cause, Fault
+from launcher.backends.local.worker_exits import FailedWorker, failed_workers
+from launcher.backends.local.worker_logs import STDERR, Selection, follow_attempts, read_logs, tail
+from launcher.common.job_lock import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
 
@@ -360,6 +355,6 @@ def test_a_rank_that_no_size_of_a_running_job_has_is_refused(tmp_path):
 def test_orders_take_the_time_to_save_from_the_plan(tmp_path, elastic, graceful_timeout_s):
     plan = {"job_name": "j", "nproc_per_node": 2, "initial_nodes": 3, "elastic": elastic}
     (tmp_path / "plan.json").write_text(json.dumps({**plan, "scales": [{"nodes": 3}, {"nodes": 1}]}))
-    orders = read_orders(tmp_path)
+    orders = read_job_request(tmp_path)
     policy = orders.policy
     assert (policy.graceful_timeout_s, policy.sizes, orders.initial_nodes) == (graceful_timeout_s, (1, 3), 3)

@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from simulated_nodes import Job, Luck, World
 
 from launcher import timeline
-from launcher.backends.local import control, memory, rehearsal
-from launcher.backends.local import events as events_file
-from launcher.backends.local.cluster_sim import Stage
-from launcher.backends.local.control import Away, Interrupts, Operator
-from launcher.backends.local.job_request import Orders
+from launcher.backends.local import control_loop, handover, rehearsal
+from launcher.backends.local import event_writer as events_file
+from launcher.backends.local.cluster_sim import ClusterSim
+from launcher.backends.local.control_loop import Interrupts, Operator, RestartRequested
+from launcher.backends.local.job_request import JobRequest
 from launcher.backends.local.operator_types import (
     AgentState,
     Cause,
-    Note,
+    Event,
     Phase,
     Policy,
     SpawnNodes,
     StartWorkers,
 )
 from launcher.backends.local.scenario import PRIORITY_CLASSES, Scenario
-from launcher.backends.local.state_machine import MAX_BARREN_FAULTS, READY_TIMEOUT_S, advance
+from launcher.backends.local.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, READY_TIMEOUT_S, advance
 from launcher.model.job_spec import JobState
 
 
@@ -38,101 +38,105 @@ class Watch:
 
     def __init__(self):
         self.more_since = self.began_at = self.fault = self.warm_since = None
-        self.best_step = self.barren = 0
+        self.best_step = self.faults_without_progress = 0
         self.came_back = False
         self.sizes = []
         self.noted = set()
 
-    def __call__(self, before, sight, policy):
-        self._note_capacity(before, sight, policy)
-        after, orders = advance(before, sight, policy)
+    def __call__(self, before, observation, policy):
+        self._note_capacity(before, observation, policy)
+        after, commands = advance(before, observation, policy)
         taken = after.nodes + after.warming
         assert len(set(taken)) == len(taken), "a node has two roles"
-        self._check_faults(before, after, sight, orders)
-        for order in orders:
-            self._check_order(order, before, after, sight, policy)
-        self._check_fault_events(before, after, sight, orders)
+        self._check_faults(before, after, observation, commands)
+        for command in commands:
+            self._check_order(command, before, after, observation, policy)
+        self._check_fault_events(before, after, observation, commands)
         if after.verdict is JobState.FAILED and before.verdict is None:
-            self._check_failure(before, after, sight, policy)
+            self._check_failure(before, after, observation, policy)
         if after.verdict is JobState.SUCCEEDED:
-            assert all(sight.report(node).says(AgentState.COMPLETED) for node in before.nodes)
-        self._check_warming(after, sight)
-        return after, orders
+            assert all(observation.report(node).is_in(AgentState.COMPLETED) for node in before.nodes)
+        self._check_warming(after, observation)
+        return after, commands
 
-    def _note_capacity(self, before, sight, policy):
-        size = policy.fit(sight.capacity)
+    def _note_capacity(self, before, observation, policy):
+        size = policy.fit(observation.capacity)
         if before.phase is not Phase.RUNNING or size <= len(before.nodes):
             self.more_since = None
         elif self.more_since is None:
-            self.more_since = sight.now_s
+            self.more_since = observation.now_s
         if self.fault and before.phase in (Phase.STOPPING, Phase.WAITING):
             self.came_back = self.came_back or size >= self.fault[1]
 
-    def _check_faults(self, before, after, sight, orders):
-        notes = [order for order in orders if isinstance(order, Note) and order.kind == "fault"]
-        told = any(not note.fields["warming"] for note in notes)
-        gone = before.phase is Phase.PREPARING and len(sight.alive(before.nodes)) < len(before.nodes)
+    def _check_faults(self, before, after, observation, commands):
+        events = [command for command in commands if isinstance(command, Event) and command.kind == "fault"]
+        told = any(not event.fields["warming"] for event in events)
+        gone = before.phase is Phase.PREPARING and len(observation.alive(before.nodes)) < len(before.nodes)
         if gone or (told and self.fault is None):
-            is_replaced = any(isinstance(order, SpawnNodes) for order in orders)
-            self.fault, self.came_back = (sight.now_s, len(before.nodes)), is_replaced
+            is_replaced = any(isinstance(command, SpawnNodes) for command in commands)
+            self.fault, self.came_back = (observation.now_s, len(before.nodes)), is_replaced
         settled = before.phase is Phase.SETTLING and after.phase is not Phase.SETTLING
         # A node that is gone with its place is waited for, which does not count.
         is_early = before.phase is Phase.PREPARING and after.phase is not Phase.WAITING
         failed_early = is_early and (told or after.verdict is JobState.FAILED)
         if settled or failed_early:
-            self.barren = 1 if sight.step > self.best_step else self.barren + 1
-            self.best_step = max(self.best_step, sight.step)
-            assert self.barren <= MAX_BARREN_FAULTS or after.phase is Phase.ENDED, "it tries for ever"
+            self.faults_without_progress = (
+                1 if observation.step > self.best_step else self.faults_without_progress + 1
+            )
+            self.best_step = max(self.best_step, observation.step)
+            assert self.faults_without_progress <= MAX_FAULTS_WITHOUT_PROGRESS or after.phase is Phase.ENDED, (
+                "it tries for ever"
+            )
 
-    def _check_fault_events(self, before, after, sight, orders):
+    def _check_fault_events(self, before, after, observation, commands):
         """Each node that died while the job counted on it has its event, and no other node has that of a death."""
-        for order in orders:
-            if isinstance(order, Note) and order.kind == "fault":
-                fault = (order.fields.get("node", -1), order.fields["cause"], before.attempt)
+        for command in commands:
+            if isinstance(command, Event) and command.kind == "fault":
+                fault = (command.fields.get("node", -1), command.fields["cause"], before.attempt)
                 assert fault not in self.noted, "a fault is noted twice"
                 self.noted.add(fault)
-                assert order.fields["cause"] != Cause.LOST or not sight.report(fault[0]).alive
-        for order in orders:
-            if isinstance(order, Note) and order.kind == "abandoned":
-                failed = {node for node, _, _ in self.noted} & set(order.fields["nodes"])
-                assert ("failed" in order.message) == bool(failed)
+                assert command.fields["cause"] != Cause.LOST or not observation.report(fault[0]).alive
+        for command in commands:
+            if isinstance(command, Event) and command.kind == "abandoned":
+                failed = {node for node, _, _ in self.noted} & set(command.fields["nodes"])
+                assert ("failed" in command.message) == bool(failed)
         if after.phase is Phase.ENDED:
             return
         for node in set(before.nodes + before.warming):
             left = node not in after.nodes + after.warming
-            if left and not sight.report(node).alive:
+            if left and not observation.report(node).alive:
                 assert (node, Cause.LOST) in {fault[:2] for fault in self.noted}, "a node died without an event"
 
-    def _check_order(self, order, before, after, sight, policy):
-        if isinstance(order, SpawnNodes):
-            assert len(after.nodes + after.warming) <= policy.fit(sight.capacity)
-        if isinstance(order, StartWorkers):
-            assert len(order.nodes) in policy.sizes and len(order.nodes) <= sight.capacity
-            self.fault, self.began_at = None, sight.now_s
-            self.sizes.append(len(order.nodes))
-        if not (isinstance(order, Note) and order.kind == "transition"):
+    def _check_order(self, command, before, after, observation, policy):
+        if isinstance(command, SpawnNodes):
+            assert len(after.nodes + after.warming) <= policy.fit(observation.capacity)
+        if isinstance(command, StartWorkers):
+            assert len(command.nodes) in policy.sizes and len(command.nodes) <= observation.capacity
+            self.fault, self.began_at = None, observation.now_s
+            self.sizes.append(len(command.nodes))
+        if not (isinstance(command, Event) and command.kind == "transition"):
             return
-        if order.fields["reason"] == "scale-up" and before.phase is Phase.RUNNING:
-            assert sight.now_s - self.more_since >= policy.scaling_timeout_s
-            assert before.attempt == 0 or sight.now_s - self.began_at >= policy.snooze_s
-        if self.fault and order.fields["reason"] in ("scale-down", "suspend"):
-            assert self.came_back or sight.now_s - self.fault[0] >= policy.faulty_timeout_s
+        if command.fields["reason"] == "scale-up" and before.phase is Phase.RUNNING:
+            assert observation.now_s - self.more_since >= policy.scaling_timeout_s
+            assert before.attempt == 0 or observation.now_s - self.began_at >= policy.snooze_s
+        if self.fault and command.fields["reason"] in ("scale-down", "suspend"):
+            assert self.came_back or observation.now_s - self.fault[0] >= policy.faulty_timeout_s
 
-    def _check_failure(self, before, after, sight, policy):
+    def _check_failure(self, before, after, observation, policy):
         if after.faults[0].cause is Cause.NO_CAPACITY:
-            assert sight.is_stuck and not policy.fit(sight.capacity)
-        elif self.barren <= MAX_BARREN_FAULTS:
-            is_hopeless = sight.step == 0 and before.phase is Phase.SETTLING
-            never_ready = before.attempt == 0 and sight.now_s - before.since_s > READY_TIMEOUT_S
+            assert observation.is_stuck and not policy.fit(observation.capacity)
+        elif self.faults_without_progress <= MAX_FAULTS_WITHOUT_PROGRESS:
+            is_hopeless = observation.step == 0 and before.phase is Phase.SETTLING
+            never_ready = before.attempt == 0 and observation.now_s - before.since_s > READY_TIMEOUT_S
             assert is_hopeless or never_ready, "it gives up too early"
 
-    def _check_warming(self, after, sight):
+    def _check_warming(self, after, observation):
         if after.phase is not Phase.RUNNING or not after.warming:
             self.warm_since = None
         elif self.warm_since is None or self.warm_since[0] != after.warming:
-            self.warm_since = after.warming, sight.now_s
+            self.warm_since = after.warming, observation.now_s
         else:
-            assert sight.now_s - self.warm_since[1] < READY_TIMEOUT_S + 5, "new nodes are waited for in vain"
+            assert observation.now_s - self.warm_since[1] < READY_TIMEOUT_S + 5, "new nodes are waited for in vain"
 
 
 @dataclass(frozen=True)
@@ -156,28 +160,28 @@ def play(run_dir, job, luck, policy, scenario):
         worker_pid=world.worker_pid,
         Freezer=world.freeze,
     )
-    orders = Orders("job", job.nproc_per_node, policy.sizes[0], policy)
+    commands = JobRequest("job", job.nproc_per_node, policy.sizes[0], policy)
     interrupts, known = Interrupts(), None
     with pytest.MonkeyPatch.context() as patch:
-        for name, fake in {"time": world.clock, "mishaps": signals, "advance": watch}.items():
-            patch.setattr(control, name, fake)
+        for name, fake in {"time": world.clock, "fault_injection": signals, "advance": watch}.items():
+            patch.setattr(control_loop, name, fake)
         patch.setattr(events_file, "time", world.clock)
-        patch.setattr(control.timeline, "write", lambda _run_dir: None)
+        patch.setattr(control_loop.timeline, "write", lambda _run_dir: None)
         while True:
             played = rehearsal.from_json(known.rehearsal) if known else rehearsal.begin(scenario)
-            stage = Stage(run_dir, orders, played, known.requested if known else None)
+            cluster = ClusterSim(run_dir, commands, played, known.requested if known else None)
             if known:
                 world.adopt(known.nodes, known.warm_pid)
-            operator = Operator(run_dir, orders, world, stage, interrupts, known)
+            operator = Operator(run_dir, commands, world, cluster, interrupts, known)
             try:
                 operator.run()
                 break
-            except Away as away:
-                memory.write(run_dir, operator.recall())
-                known = memory.read(run_dir)
+            except RestartRequested as away:
+                handover.write(run_dir, operator.handover())
+                known = handover.read(run_dir)
                 world.pass_time(away.down_s)
     check_rows(timeline.read(run_dir), tuple(watch.sizes))
-    verdict = operator.recall().course.verdict
+    verdict = operator.handover().machine.verdict
     return Outcome(verdict, tuple(watch.sizes), world.positions_in_the_model(), job.total)
 
 

@@ -3,16 +3,16 @@
 import json
 
 import pytest
-from test_local_course import NOW, POLICY, READY, RUNNING, course, sight
+from test_local_state_machine import NOW, POLICY, READY, RUNNING, machine, observation
 
-from launcher.backends.local.explain import explain
+from launcher.backends.local.failure_cause import explain
 from launcher.backends.local.fault_injection import damage_checkpoint
-from launcher.backends.local.limits import FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
-from launcher.backends.local.operator_types import Cause, Fault, Note, Phase, StopWorkers
-from launcher.backends.local.state import Attempt
-from launcher.backends.local.state_machine import MAX_BARREN_FAULTS, SETTLE_S, advance
-from launcher.backends.local.steps import DoneStep
-from launcher.backends.local.watch import HangWatch, StepWatch
+from launcher.backends.local.hang_detector import HangDetector, StepTimer
+from launcher.backends.local.hang_limits import FACTOR, LEAST_LIMIT_S, START_CUT_OFF_S, HangLimits
+from launcher.backends.local.operator_types import Cause, Event, Fault, Phase, StopWorkers
+from launcher.backends.local.snapshot import Attempt
+from launcher.backends.local.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, SETTLE_S, advance
+from launcher.backends.local.step_reader import DoneStep
 from launcher.common.names import ACTIVITY_FILE
 from launcher.model.job_spec import JobState
 
@@ -21,7 +21,7 @@ class Watched:
     """A job whose clock is moved by hand."""
 
     def __init__(self, **limits):
-        self.watch = StepWatch(HangLimits(**limits))
+        self.watch = StepTimer(HangLimits(**limits))
         self.now, self.attempt, self.done, self.activity = 0.0, 0, DoneStep(), {}
 
     def after(self, seconds):
@@ -148,7 +148,7 @@ def test_a_script_of_ones_own_is_watched_from_its_first_step_on():
 
 
 def test_the_watch_reads_what_rank_0_announces_and_ends_with_the_stop_pattern(tmp_path):
-    watch = HangWatch(tmp_path, HangLimits(start_cut_off_s=100, recurring_s=10, stop_pattern=r"finished"))
+    watch = HangDetector(tmp_path, HangLimits(start_cut_off_s=100, recurring_s=10, stop_pattern=r"finished"))
     attempt, done = Attempt(0, 0, (0,), 0.0), DoneStep(1, 0, 0)
     assert watch.look(0, attempt, done) == ""
     assert watch.look(11, attempt, done) == "no new step for 11 s; 10 s are allowed"
@@ -168,26 +168,26 @@ def test_the_watch_reads_what_rank_0_announces_and_ends_with_the_stop_pattern(tm
 
 def test_a_hang_is_a_fault_of_its_own_name_and_the_workers_are_killed_and_started_again():
     words = "no new step for 61 s; 60 s are allowed"
-    settling, orders = advance(course(Phase.RUNNING), sight(RUNNING, RUNNING, hang=words, step=7), POLICY)
-    (note,) = [order for order in orders if isinstance(order, Note)]
-    assert (note.message, note.fields["cause"]) == (f"hang: {words}", Cause.HANG)
-    stopping, orders = advance(settling, sight(RUNNING, RUNNING, now_s=NOW + SETTLE_S + 1, step=7), POLICY)
-    assert StopWorkers((0, 1), None) in orders
-    again, _ = advance(stopping, sight(READY, READY, step=7), POLICY)
+    settling, commands = advance(machine(Phase.RUNNING), observation(RUNNING, RUNNING, hang=words, step=7), POLICY)
+    (event,) = [order for order in commands if isinstance(order, Event)]
+    assert (event.message, event.fields["cause"]) == (f"hang: {words}", Cause.HANG)
+    stopping, commands = advance(settling, observation(RUNNING, RUNNING, now_s=NOW + SETTLE_S + 1, step=7), POLICY)
+    assert StopWorkers((0, 1), None) in commands
+    again, _ = advance(stopping, observation(READY, READY, step=7), POLICY)
     assert (again.phase, again.nodes, again.attempt) == (Phase.PREPARING, (0, 1), 1)
 
 
 def test_a_node_that_failed_explains_why_no_step_comes():
-    gone = sight(RUNNING, None, hang="no new step")
-    settling, _ = advance(course(Phase.RUNNING), sight(*[gone.report(0)], hang="no new step"), POLICY)
+    gone = observation(RUNNING, None, hang="no new step")
+    settling, _ = advance(machine(Phase.RUNNING), observation(*[gone.report(0)], hang="no new step"), POLICY)
     assert [fault.cause for fault in settling.faults] == [Cause.LOST]
 
 
 def test_a_job_that_hangs_again_and_again_fails_with_that_reason(tmp_path):
     fault = Fault(-1, Cause.HANG, "no new step for 61 s")
     fields = {"faults": (fault,), "fault_since_s": NOW, "since_s": NOW - SETTLE_S - 1, "fault_step": 7}
-    settling = course(Phase.SETTLING, barren_faults=MAX_BARREN_FAULTS, **fields)
-    ended, _ = advance(settling, sight(RUNNING, RUNNING, step=7), POLICY)
+    settling = machine(Phase.SETTLING, faults_without_progress=MAX_FAULTS_WITHOUT_PROGRESS, **fields)
+    ended, _ = advance(settling, observation(RUNNING, RUNNING, step=7), POLICY)
     assert ended.verdict is JobState.FAILED
     assert explain(ended.faults, tmp_path, (), 1) == "hang: no new step for 61 s"
 

@@ -9,7 +9,7 @@ import pytest
 from test_pods import READS, ROLE, allow
 
 from launcher import pipeline
-from launcher.backends.kubernetes.objects import list_path, path
+from launcher.backends.kubernetes.api_objects import list_path, path
 from launcher.bundle import store as bundles
 from launcher.cli import main as cli
 

@@ -13,8 +13,8 @@ import pytest
 from background import Collected, await_true
 
 from launcher import pipeline
-from launcher.backends.kubernetes.follow import lines as read_lines
-from launcher.backends.kubernetes.objects import path
+from launcher.backends.kubernetes.api_objects import path
+from launcher.backends.kubernetes.job_watch import lines as read_lines
 from launcher.bundle.render import MANIFEST, bundle_digest
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
@@ -69,7 +69,7 @@ def test_waiting_ends_at_its_time_limit(launched):
 
 
 def test_waiting_ends_at_its_time_limit_also_where_no_answer_comes(space, launched, monkeypatch):
-    monkeypatch.setattr("launcher.backends.kubernetes.follow._FIRST_S", 0.5)
+    monkeypatch.setattr("launcher.backends.kubernetes.job_watch._FIRST_S", 0.5)
     handle, _ = launched()
     space.cluster.proxy.fail(path="/pods[?]", status=503, times=10**6)
     began = time.monotonic()
@@ -114,7 +114,7 @@ def test_a_job_that_is_removed_ends_its_followers(space, launched):
     waiting, logs = Collected(BACKEND.wait(handle)), follow(handle)
     await_true(lambda: waiting.got)
     space.admin.delete(path(JOB, space.name, handle.native_id), job["metadata"]["uid"])
-    assert waiting.result()[-1].state is JobState.GONE
+    assert waiting.result()[-1].state is JobState.DELETED
     assert logs.result()[-1].startswith("event  gone")
 
 
@@ -147,7 +147,7 @@ def test_a_fault_of_our_own_in_a_watch_ends_its_follower(space, launched, monkey
     seen = Collected(BACKEND.wait(handle))
     await_true(lambda: seen.got)
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
-    monkeypatch.setattr("launcher.backends.kubernetes.follow._take", None)
+    monkeypatch.setattr("launcher.backends.kubernetes.job_watch._take", None)
     space.conditions(handle.native_id, "Created")
     with pytest.raises(RuntimeError, match="its own traceback"):
         seen.result()
@@ -486,7 +486,7 @@ def test_cancelling_removes_everything_and_leaves_others_alone(space, launched, 
     assert space.names(JOB) == []
     assert f"training-config-{handle.native_id}" not in space.names("ConfigMap")
     assert "another" in space.names("ConfigMap")
-    assert BACKEND.status(handle).state is JobState.GONE
+    assert BACKEND.status(handle).state is JobState.DELETED
 
 
 def test_cancelling_waits_until_no_pod_runs(space, launched):

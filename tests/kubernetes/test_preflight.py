@@ -7,7 +7,7 @@ import pytest
 from certificates import Authority
 
 from launcher import pipeline
-from launcher.backends.kubernetes.client import connect
+from launcher.backends.kubernetes.connection import connect
 from launcher.backends.kubernetes.submit import validate
 from launcher.common.problems import ProblemsFound
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.backends.kubernetes import lenient
-from launcher.backends.kubernetes.control import planned_sizes
-from launcher.backends.kubernetes.errors import api_error
-from launcher.backends.kubernetes.logs import Window
-from launcher.backends.kubernetes.pods import reason
-from launcher.backends.kubernetes.ranks import Filter, Places
-from launcher.backends.kubernetes.status import View, read
+from launcher.backends.kubernetes.api_errors import api_error
+from launcher.backends.kubernetes.job_control import planned_sizes
+from launcher.backends.kubernetes.job_status import View, read
+from launcher.backends.kubernetes.pod_logs import Window
+from launcher.backends.kubernetes.pod_ranks import Filter, Places
+from launcher.backends.kubernetes.pod_report import reason
 from launcher.backends.kubernetes.target import Target, is_event_of, own_pods
 from launcher.model.job_spec import JobState, LogSelection
 
@@ -56,7 +56,7 @@ FIXED_BASE = {"replicaSpecs": [{"name": "base", "replicas": 2}, {"name": "elasti
 RUNNING = ("Created", "PodsRunning", "Running")
 PENDING_POD = pod("Pending", unschedulable="0/4 nodes are available: 4 Insufficient nvidia.com/gpu.")
 CASES = {
-    "gone": (View(None), JobState.GONE, "the cluster does not have it any more"),
+    "deleted": (View(None), JobState.DELETED, "the cluster no longer has it"),
     "nothing-said": (View(job()), JobState.PENDING, "waits for the operator to make its pods"),
     "created": (View(job("Created")), JobState.PENDING, "waits for the operator to make its pods"),
     "suspended": (View(job(spec={"runPolicy": {"suspend": True}})), JobState.PENDING, "is suspended"),

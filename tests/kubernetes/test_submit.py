@@ -6,9 +6,9 @@ import json
 import pytest
 from kube_api import CANARY, USER_TOKEN
 
+from launcher.backends.kubernetes.api_objects import DIGEST, path
 from launcher.backends.kubernetes.backend import KubernetesBackend
-from launcher.backends.kubernetes.client import Connection
-from launcher.backends.kubernetes.objects import DIGEST, path
+from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.submit import submit, validate
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
@@ -95,7 +95,7 @@ def test_an_ended_job_that_is_cleared_can_be_submitted_again(space, bundle):
     second = backend.submit(made)
     assert second.is_new and second.uid != first.uid
     backend.clear(first)  # the record of an earlier job: its name now is another one's
-    assert backend.status(second).state is not JobState.GONE
+    assert backend.status(second).state is not JobState.DELETED
 
 
 def test_a_launch_that_died_before_its_last_step_is_finished_by_the_next(space, bundle):

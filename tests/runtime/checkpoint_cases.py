@@ -18,8 +18,8 @@ from torch.distributed.tensor import DTensor
 
 from launcher.runtime.checkpoint import Checkpoints
 from launcher.runtime.checkpoint_folder import LATEST
+from launcher.runtime.checkpoint_search import CheckpointBroken
 from launcher.runtime.content import Content
-from launcher.runtime.newest import CheckpointBroken
 from launcher.runtime.process_group import Place
 from launcher.runtime.progress import PROGRESS, Progress
 

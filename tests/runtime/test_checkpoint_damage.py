@@ -13,11 +13,11 @@ from test_runtime_checkpoint import load, new_model, save
 from torch.distributed.fsdp import fully_shard
 
 from launcher.common import names
-from launcher.runtime import pieces
+from launcher.runtime import checked_io
 from launcher.runtime.checkpoint import Checkpoints
 from launcher.runtime.checkpoint_folder import LATEST
+from launcher.runtime.checkpoint_search import CheckpointBroken, CheckpointUnavailable, StateMismatch
 from launcher.runtime.content import Content
-from launcher.runtime.newest import CheckpointBroken, CheckpointUnavailable, StateMismatch
 from launcher.runtime.process_group import Place
 from launcher.runtime.progress import PROGRESS, Progress
 from launcher.runtime.tiers.checkpoint_log import Journal
@@ -156,14 +156,14 @@ def test_only_half_of_the_checksums_is_damage(tmp_path):
 
 def test_a_file_system_that_fails_is_awaited_and_no_older_checkpoint_is_taken(tmp_path, monkeypatch):
     save_steps(tmp_path, 1, 2)
-    real, failures = pieces.CheckedReader._slice_file, iter((True, False))
+    real, failures = checked_io.CheckedReader._slice_file, iter((True, False))
 
     def failing(self, file, sinfo):
         if next(failures, False):
             raise OSError(errno.EIO, "Input/output error")
         return real(self, file, sinfo)
 
-    monkeypatch.setattr(pieces.CheckedReader, "_slice_file", failing)
+    monkeypatch.setattr(checked_io.CheckedReader, "_slice_file", failing)
     assert load(tmp_path) == (Progress(2, 20, 1), 2.0)
 
 
@@ -173,7 +173,7 @@ def test_a_file_system_that_keeps_failing_ends_the_load(tmp_path, monkeypatch):
     def failing(self, file, sinfo):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(pieces.CheckedReader, "_slice_file", failing)
+    monkeypatch.setattr(checked_io.CheckedReader, "_slice_file", failing)
     with pytest.raises(CheckpointUnavailable, match="step 2 .*Input/output error"):
         Checkpoints(tmp_path, patience_s=0.0).load(Content(*new_model(0.0)))
 

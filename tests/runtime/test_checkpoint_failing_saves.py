@@ -19,8 +19,8 @@ from launcher.common import names
 from launcher.runtime import checkpoint, checkpoint_folder
 from launcher.runtime.checkpoint import Checkpoints, CheckpointUnsaved, FolderInUse, latest_progress
 from launcher.runtime.content import Content
-from launcher.runtime.courier import _checkpoint_points
 from launcher.runtime.elastic import Job, StepSampler
+from launcher.runtime.metric_shipping import _checkpoint_points
 from launcher.runtime.process_group import Place
 from launcher.runtime.progress import Progress
 from launcher.runtime.reporting import Reporter

@@ -17,12 +17,12 @@ from torch import nn
 
 from launcher.common import names
 from launcher.runtime.elastic import Hooks, Job, StepSampler
-from launcher.runtime.further import MetricInvalid
+from launcher.runtime.loss_weighting import OutsideOfSteps
 from launcher.runtime.process_group import Place
 from launcher.runtime.reporting import Reporter
 from launcher.runtime.tiers.tier_settings import Cadence, TierSettings
 from launcher.runtime.trainer import distribute
-from launcher.runtime.weighing import OutsideOfSteps
+from launcher.runtime.user_metrics import MetricInvalid
 
 NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS = 20, 6, 3  # 10 steps; epochs end in steps 4, 7 and 10
 NUM_STEPS = 10

@@ -21,11 +21,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from launcher.runtime import stop_consensus
 from launcher.runtime.checkpoint import latest_progress
 from launcher.runtime.elastic import Job, StepSampler
+from launcher.runtime.loss_weighting import OutsideOfSteps
 from launcher.runtime.process_group import Place
 from launcher.runtime.reporting import Reporter
 from launcher.runtime.sampler import SamplerMismatch
 from launcher.runtime.trainer import distribute
-from launcher.runtime.weighing import OutsideOfSteps
 
 NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS = 50, 12, 3
 NUM_STEPS = -(-NUM_SAMPLES * EPOCHS // SAMPLES_PER_STEP)

@@ -5,7 +5,7 @@ import pytest
 from runtime_ranks import run_ranks
 
 from launcher.runtime import process_group
-from launcher.runtime.newest import (
+from launcher.runtime.checkpoint_search import (
     Candidate,
     CheckpointBroken,
     CheckpointUnavailable,

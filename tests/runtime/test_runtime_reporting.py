@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from launcher.common import names
-from launcher.runtime.courier import METRIC_NAMES, TrackingUnavailable, _Courier, prefix, ship
+from launcher.runtime.metric_shipping import METRIC_NAMES, TrackingUnavailable, _Courier, prefix, ship
 from launcher.runtime.reporting import MetricsFile, Reporter, StepMetrics
 
 FIRST = StepMetrics(1, 5.5, 0.001, 2, 1, 100.0, 32, 1_700_000_000.25, attempt=0, cursor=32)
@@ -99,7 +99,7 @@ def test_of_a_step_redone_before_it_was_sent_the_last_time_counts(tmp_path, mlfl
 def test_redone_steps_in_a_batch_that_failed_are_sent_once(tmp_path, mlflow_run, monkeypatch):
     """The second batch of two is refused: what the first one took is not sent again."""
     client, uri, run_id = mlflow_run
-    monkeypatch.setattr("launcher.runtime.courier.POINTS_PER_CALL", 12)
+    monkeypatch.setattr("launcher.runtime.metric_shipping.POINTS_PER_CALL", 12)
     write_steps(tmp_path, 1, 2, 3, 4)
     write_steps(tmp_path, 3, 4, 5, attempt=1)
     courier = _Courier(tmp_path, uri, run_id)
@@ -240,7 +240,7 @@ def test_the_reporter_sends_while_training_goes_on(tmp_path, mlflow_run):
 def test_an_unreachable_server_is_said_once_and_stops_nothing(tmp_path, monkeypatch, capfd):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr("launcher.runtime.courier.POLL_INTERVAL_S", 0.05)
+    monkeypatch.setattr("launcher.runtime.metric_shipping.POLL_INTERVAL_S", 0.05)
     reporter = Reporter(tmp_path, UNREACHABLE, "some-run")
     for step in range(1, 4):
         reporter.report(replace(FIRST, step=step))

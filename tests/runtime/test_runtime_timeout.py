@@ -10,7 +10,7 @@ from runtime_ranks import run_ranks
 
 from launcher.common.names import ENV_COLLECTIVE_TIMEOUT
 from launcher.runtime.process_group import BadTimeout, Place, collective_timeout
-from launcher.runtime.tiers.ranks import LEAST_TIMEOUT, Ranks
+from launcher.runtime.tiers.rank_group import LEAST_TIMEOUT, Ranks
 
 
 def test_a_collective_that_a_rank_misses_fails_after_the_timeout(tmp_path, monkeypatch):

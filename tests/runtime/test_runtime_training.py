@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from runtime_ranks import metrics, starts, tiny_config, train, uneven
 
-from launcher.runtime.courier import ship
+from launcher.runtime.metric_shipping import ship
 from launcher.runtime.shares import SharesMismatch
 from launcher.runtime.trainer import UnknownStrategy, distribute
 from launcher.runtime.training_config import shares_of

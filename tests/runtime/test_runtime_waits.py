@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from launcher.common import names
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.reporting import Reporter
-from launcher.runtime.waits import Fed
+from launcher.runtime.timed_iterator import Fed
 
 WAIT_S = 0.02
 

@@ -13,17 +13,17 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.common import names
-from launcher.runtime import courier as couriers
+from launcher.runtime import metric_shipping as couriers
 from launcher.runtime.checkpoint import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers.buffers import Slot
 from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.memory import NodeMemory, NotOurs
+from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
+from launcher.runtime.tiers.memory_service import MemoryService
+from launcher.runtime.tiers.node_memory import NodeMemory, NotOurs
 from launcher.runtime.tiers.restore import CheckpointUnavailable
-from launcher.runtime.tiers.s3 import Bucket
-from launcher.runtime.tiers.service import MemoryService
+from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.shards import Key
 from launcher.runtime.tiers.staging import StateUnfit
 from launcher.runtime.tiers.stores import Folder
@@ -267,7 +267,7 @@ def test_the_log_of_a_pod_is_where_the_document_has_it(tmp_path, monkeypatch):
 
 
 def test_s3_keeps_whole_checkpoints_only_and_is_done_without_when_it_is_gone(bucket, monkeypatch):
-    monkeypatch.setattr("launcher.runtime.tiers.s3.PART_BYTES", 5 << 20)
+    monkeypatch.setattr("launcher.runtime.tiers.s3_store.PART_BYTES", 5 << 20)
     store = Bucket(bucket.name, "run/ns/", bucket.endpoint)
     manager = alone(store)
     big = torch.randn(3_000_000)

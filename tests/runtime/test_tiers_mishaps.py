@@ -21,15 +21,16 @@ from launcher.runtime.checkpoint import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.process_group import Place
-from launcher.runtime.tiers import checkpointing
+from launcher.runtime.tiers import checkpoint_manager
 from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.memory import NodeMemory
-from launcher.runtime.tiers.reading import StateMismatch
+from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
+from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.restore import CheckpointUnavailable
-from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.staging import StateUnfit
-from launcher.runtime.tiers.stores import Folder, TierFailure
+from launcher.runtime.tiers.state_reader import StateMismatch
+from launcher.runtime.tiers.stores import Folder
+from launcher.runtime.tiers.tier_errors import TierFailure
 from launcher.runtime.tiers.training import CheckpointUnsaved, TieredCheckpoints, manager_of
 
 pytest_plugins = ("s3_server",)
@@ -106,8 +107,8 @@ def test_records_that_cannot_be_written_end_no_save(capsys):
 
 
 def test_what_is_saved_beside_the_state_is_a_copy_too(monkeypatch):
-    seal, changed = checkpointing.seal, threading.Event()
-    monkeypatch.setattr(checkpointing, "seal", lambda manifest: changed.wait(10) and seal(manifest))
+    seal, changed = checkpoint_manager.seal, threading.Event()
+    monkeypatch.setattr(checkpoint_manager, "seal", lambda manifest: changed.wait(10) and seal(manifest))
     manager, progress = alone(), {"cursor": [1]}
     manager.save({"w": torch.zeros(10)}, 1, progress)
     progress["cursor"].append(2)

@@ -11,10 +11,10 @@ from test_tiers import alone, load, save_steps, steps_in
 
 from launcher.common import names
 from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.checkpointing import CheckpointManager, StoreTier
-from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, StoreTier
+from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.restore import CheckpointUnavailable
-from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.shards import Key
 from launcher.runtime.tiers.stores import Folder
 
@@ -55,7 +55,7 @@ def throttle(tap, times: int, *, on_path: str, answer=(503, "SlowDown", {"Retry-
 )
 @pytest.mark.parametrize("on_path", ["list-type", "/manifest", ".shard"])
 def test_throttling_leads_to_no_older_step(bucket, tap, on_path, answer, monkeypatch):
-    monkeypatch.setattr("launcher.runtime.tiers.s3.PAUSE_S", 0.01)
+    monkeypatch.setattr("launcher.runtime.tiers.s3_store.PAUSE_S", 0.01)
     save_steps(on(Bucket(bucket.name, "ns/", bucket.endpoint)), 1, 2)
     url, counted = tap
     throttle(counted, 8, on_path=on_path, answer=answer)

@@ -12,10 +12,10 @@ from test_tiers_order import on
 from launcher.common import names
 from launcher.runtime.tiers import owner
 from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.checkpointing import CheckpointManager, StoreTier
+from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, StoreTier
+from launcher.runtime.tiers.memory_service import MemoryService
 from launcher.runtime.tiers.owner import Claim, FileMark, Mark, NamespaceTaken
-from launcher.runtime.tiers.s3 import Bucket
-from launcher.runtime.tiers.service import MemoryService
+from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.stores import Folder
 
 pytest_plugins = ("s3_server",)

@@ -8,8 +8,8 @@ from test_tiers import load, save_steps, settings, steps_in
 from test_tiers_order import on
 
 from launcher.common import names
-from launcher.runtime.tiers import s3
-from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers import s3_store
+from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.tier_settings import tier_settings
 from launcher.runtime.tiers.training import _store
 
@@ -56,7 +56,7 @@ def uploads(bucket) -> list[str]:
 
 
 def test_unfinished_uploads_are_aborted_after_a_failure_and_at_the_start(bucket, tap, monkeypatch):
-    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(s3_store, "PART_BYTES", 5 << 20)
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key="ns/000000000001.x/rank00000.shard")
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key="other/object")
     url, counted = tap

@@ -14,7 +14,7 @@ from traffic import measure
 
 from launcher.runtime.tiers import shards
 from launcher.runtime.tiers.ranges import box_runs, cut, merged, overlap
-from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.shards import Key, Manifest, Piece, checksum, seal, unseal
 from launcher.runtime.tiers.stores import Folder
 

@@ -19,16 +19,17 @@ from runtime_ranks import fork_ranks, run_ranks, unused_port
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.runtime.process_group import Place
-from launcher.runtime.tiers import buffers, checkpointing, ranks, staging, stores
+from launcher.runtime.tiers import buffers, checkpoint_manager, rank_group, staging, stores
 from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
+from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.owner import FileMark, Mark, NamespaceTaken
 from launcher.runtime.tiers.restore import CheckpointUnavailable, Restored
-from launcher.runtime.tiers.s3 import Bucket
+from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, Piece, unseal_own
 from launcher.runtime.tiers.staging import checksums
-from launcher.runtime.tiers.stores import Folder, TierFailure
+from launcher.runtime.tiers.stores import Folder
+from launcher.runtime.tiers.tier_errors import TierFailure
 
 NUM_RANKS = 2
 STEPS = 5
@@ -152,10 +153,10 @@ def die_at(number: int) -> None:
     for name in OS_CALLS:
         wrap(os, name, hook)
     wrap(staging.Stager, "_copy_tensor", hook)
-    wrap(checkpointing, "pieces_of", hook)
+    wrap(checkpoint_manager, "pieces_of", hook)
     wrap(buffers.Slot, "name", hook)
     for name in ("exchange", "gather", "share"):
-        wrap(ranks.Ranks, name, hook)
+        wrap(rank_group.Ranks, name, hook)
 
 
 def fail_from(owner: object, name: str, number: int, error: BaseException) -> None:

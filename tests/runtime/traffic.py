@@ -13,9 +13,9 @@ from launcher.common import names
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.memory import NodeMemory
-from launcher.runtime.tiers.ranks import Ranks
+from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
+from launcher.runtime.tiers.node_memory import NodeMemory
+from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.stores import Store
 
 

@@ -13,6 +13,7 @@ import tarfile
 import time
 from pathlib import Path
 
+import commands
 import pytest
 from conftest import ROOT
 from contract_jobs import TIMEOUT_S, J, operator_of, processes_of, start, wait_for, write_bundle
@@ -399,7 +400,7 @@ def test_nothing_is_left_when_a_process_of_the_job_is_killed(victim, tmp_path):
     tmp_path.mkdir()
     program = LEAVES.format(folder=str(tmp_path))
     bundle = write_bundle(tmp_path, program, nodes=2)
-    launch = subprocess.Popen(
+    launch = commands.Popen(
         [sys.executable, "-m", "launcher", "launch", str(bundle.directory)],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,

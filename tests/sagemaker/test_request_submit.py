@@ -27,7 +27,7 @@ from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.cli import launch
 from launcher.cli import main as cli
-from launcher.cli.commands.followed import log_json
+from launcher.cli.commands.lifecycle import log_json
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, JobStatus, LogSelection
 
@@ -217,7 +217,7 @@ def test_a_missing_job_is_known_by_its_errors_code_in_any_words(aws, one, code):
     backend = SageMakerBackend()
     handle = backend.submit(one)
     aws.errors["DescribeTrainingJob"] = [AwsError(code, "La ressource demandée n'existe pas.")]
-    assert backend.status(handle).state is JobState.GONE
+    assert backend.status(handle).state is JobState.DELETED
 
 
 def test_words_of_an_error_do_not_make_a_job_gone(aws, one):
@@ -354,7 +354,7 @@ def test_states_follow_the_life_of_a_job(aws, one):
     kinds = [(event.kind, event.is_warning) for event in backend.events(handle, follow=False)]
     assert ("Interrupted", True) in kinds and ("Training", False) in kinds
     del aws.jobs[one.job_name]
-    assert backend.status(handle).state is JobState.GONE
+    assert backend.status(handle).state is JobState.DELETED
 
 
 def test_a_serverless_job_has_no_recipe_to_upload_and_no_instances(aws, tmp_path):

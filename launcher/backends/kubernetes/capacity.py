@@ -10,9 +10,9 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
-from launcher.backends.kubernetes import lenient, objects
-from launcher.backends.kubernetes.client import Connection
-from launcher.backends.kubernetes.errors import ApiError
+from launcher.backends.kubernetes import api_objects, lenient
+from launcher.backends.kubernetes.api_errors import ApiError
+from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.inventory import ACCELERATORS, listed
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.common.problems import Notice
@@ -168,7 +168,7 @@ class _Reader:
         return tuple(_node(node, used) for node in sorted(nodes, key=lambda node: node["metadata"]["name"]))
 
     def listed(self, kind: str, namespace: str | None, version: str) -> list[Mapping[str, Any]] | None:
-        where = objects.list_path(kind, namespace, version=version)
+        where = api_objects.list_path(kind, namespace, version=version)
         what = {"ClusterQueue": "the quotas of ClusterQueues", "LocalQueue": "LocalQueues", "Workload": "who waits"}
         resource = where.rpartition("/")[2]
         return self._allowed(lambda: listed(self.connection, where), resource, what[kind], namespace)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from launcher.backends.kubernetes import channels, pods
-from launcher.backends.kubernetes.channels import Channels
-from launcher.backends.kubernetes.client import Connection
-from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
-from launcher.backends.kubernetes.ranks import Places
+from launcher.backends.kubernetes import pod_channels, pod_report
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.connection import Connection
+from launcher.backends.kubernetes.pod_channels import Channels
+from launcher.backends.kubernetes.pod_ranks import Places
 from launcher.common import console
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail
 from launcher.common.redaction import masked
@@ -77,7 +77,7 @@ class PodOfRank:
         if not found:
             return "no pod runs this rank now"
         pod = found[-1]
-        words = [(pod.get("status") or {}).get("phase") or "Pending", pods.reason(pod)]
+        words = [(pod.get("status") or {}).get("phase") or "Pending", pod_report.reason(pod)]
         return f"its pod {pod['metadata']['name']} does not run: {', '.join(filter(None, words))}"
 
 
@@ -92,7 +92,7 @@ def run(wanted: PodOfRank, command: Sequence[str]) -> int:
     pod = wanted.now()
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     query = {
-        "container": pods.container_of(pod),
+        "container": pod_report.container_of(pod),
         "command": list(command or SHELL),
         "stdin": True,
         "stdout": True,
@@ -100,7 +100,7 @@ def run(wanted: PodOfRank, command: Sequence[str]) -> int:
         "tty": has_terminal,
     }
     name = pod["metadata"]["name"]
-    opening = channels.opened(wanted.connection, "exec", wanted.namespace, name, **query)
+    opening = pod_channels.opened(wanted.connection, "exec", wanted.namespace, name, **query)
     with _problems("exec", name), opening as open_:
         open_.source, open_.unheard = sys.stdin.fileno(), _show_unheard
         with _raw_terminal(open_) if has_terminal else contextlib.nullcontext():
@@ -255,7 +255,7 @@ def _connect(local: socket.socket, wanted: PodOfRank, remote: int) -> None:
     try:
         with local:
             name = wanted.now()["metadata"]["name"]
-            opening = channels.opened(wanted.connection, "portforward", wanted.namespace, name, ports=remote)
+            opening = pod_channels.opened(wanted.connection, "portforward", wanted.namespace, name, ports=remote)
             with _problems("portforward", name), opening as open_:
                 _carry(open_, local, f"{name}:{remote}")
     except (ApiError, Unreachable) as error:

@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.kubernetes import follow, lenient, objects, status
-from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
-from launcher.backends.kubernetes.errors import ApiError, problem
+from launcher.backends.kubernetes import api_objects, job_status, job_watch, lenient
+from launcher.backends.kubernetes.api_errors import ApiError, problem
+from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.backends.kubernetes.target import Target, own_pods
 from launcher.common.problems import ProblemsFound, fail
 from launcher.common.redaction import masked
@@ -51,7 +51,7 @@ class ClusterJob:
 
 def listed(connection: Connection, where: str, **query: Any) -> list[Mapping[str, Any]]:
     """Return the objects of a list."""
-    items, _ = follow.listed(connection, where, query)
+    items, _ = job_watch.listed(connection, where, query)
     return list(items.values())
 
 
@@ -92,7 +92,7 @@ def require_namespace(connection: Connection, namespace: str) -> None:
         ProblemsFound: It does not exist (E345).
     """
     try:
-        connection.get(objects.path("Namespace", "", namespace), accept=METADATA_ONLY)
+        connection.get(api_objects.path("Namespace", "", namespace), accept=METADATA_ONLY)
     except ApiError as error:
         if error.status == 404:
             raise fail("E345", "--namespace", error.message, value=namespace) from error
@@ -101,9 +101,9 @@ def require_namespace(connection: Connection, namespace: str) -> None:
 def _kinds(connection: Connection, namespace: str | None) -> list[list[Mapping[str, Any]]]:
     """Return the custom resources of each kind that the cluster has and that may be listed."""
     lists, refusals, num_absent = [], [], 0
-    for kind in objects.JOB_KINDS:
+    for kind in api_objects.JOB_KINDS:
         try:
-            items = listed(connection, objects.list_path(kind, namespace))
+            items = listed(connection, api_objects.list_path(kind, namespace))
             lists.append([{**item, "kind": kind} for item in items])
         except ApiError as error:
             if error.status == 404:
@@ -112,8 +112,8 @@ def _kinds(connection: Connection, namespace: str | None) -> list[list[Mapping[s
                 refusals.append(problem(error, "--namespace", value=namespace))
             else:
                 raise
-    if num_absent == len(objects.JOB_KINDS):
-        kinds = " nor ".join(objects.JOB_KINDS)
+    if num_absent == len(api_objects.JOB_KINDS):
+        kinds = " nor ".join(api_objects.JOB_KINDS)
         raise fail("E346", "--context", f"the cluster has neither {kinds}", value=connection.context)
     if not lists:
         raise ProblemsFound(tuple(refusals))
@@ -123,7 +123,7 @@ def _kinds(connection: Connection, namespace: str | None) -> list[list[Mapping[s
 def _pods(connection: Connection, namespace: str | None) -> list[Mapping[str, Any]] | None:
     """Return the pods of a namespace, or of all; None if they may not be listed."""
     try:
-        return listed(connection, objects.list_path("Pod", namespace))
+        return listed(connection, api_objects.list_path("Pod", namespace))
     except ApiError as error:
         if error.status != 403:
             raise
@@ -136,7 +136,7 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
     annotations = metadata.get("annotations") or {}
     state, nodes, message = None, None, ""
     try:
-        seen = status.read(status.View(job, _own(job, pods or ())))
+        seen = job_status.read(job_status.View(job, _own(job, pods or ())))
         state, nodes, message = seen.state, seen.nodes if pods is not None else None, seen.message
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         message = f"its status cannot be read: {error!r}"
@@ -144,7 +144,7 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
         metadata["namespace"],
         metadata["name"],
         job["kind"],
-        lenient.text(annotations.get(objects.USER)) or None,
+        lenient.text(annotations.get(api_objects.USER)) or None,
         state,
         nodes,
         datetime.fromisoformat(metadata["creationTimestamp"]).timestamp(),
@@ -154,10 +154,10 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
 
 def _own(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """Return a job's pods among those of several."""
-    metadata, selector = job["metadata"], objects.selector(job)
+    metadata, selector = job["metadata"], api_objects.selector(job)
     wanted = set(selector.split(",")) if selector else set()
     own = (job["kind"], metadata["namespace"], metadata["name"], metadata["uid"])
-    target = Target(*own, selector, objects.part_names(job))
+    target = Target(*own, selector, api_objects.part_names(job))
     near = [pod for pod in pods if pod["metadata"]["namespace"] == target.namespace]
     return own_pods([pod for pod in near if wanted <= _labels(pod)], target, job)
 
@@ -181,16 +181,16 @@ def find(connection: Connection, namespace: str, name: str, kind: str | None) ->
     refuse_odd(namespace, "--namespace")
     refuse_odd_job(name)
     found, refusals = [], []
-    for each in (kind,) if kind else objects.JOB_KINDS:
+    for each in (kind,) if kind else api_objects.JOB_KINDS:
         try:
-            found.append({**connection.get(objects.path(each, namespace, name)), "kind": each})
+            found.append({**connection.get(api_objects.path(each, namespace, name)), "kind": each})
         except ApiError as error:
             if error.status != 404:
                 refusals.append(problem(error, "--namespace", value=namespace))
     if len(found) == 1:
         return found[0]
     if found:
-        allowed = ", ".join(objects.JOB_KINDS)
+        allowed = ", ".join(api_objects.JOB_KINDS)
         raise fail("E386", "JOB", "a job of each kind has this name", value=name, allowed=allowed, remedy="--kind")
     if refusals:
         raise ProblemsFound(tuple(dict.fromkeys(refusals)))
@@ -245,7 +245,7 @@ def _processes(spec: Mapping[str, Any]) -> str:
     asked = str(spec.get("nprocPerNode", "auto"))
     if asked.isdigit():
         return asked
-    template = next(iter(objects.pod_templates({"spec": spec})), None)
+    template = next(iter(api_objects.pod_templates({"spec": spec})), None)
     container = next(iter(lenient.mappings(lenient.mapping(template, "spec").get("containers"))), None)
     limits = lenient.mapping(container, "resources", "limits")
     return next((str(limits[name]) for name in ACCELERATORS if name in limits), "1")

@@ -7,6 +7,7 @@ Source: Kubernetes, "Object Names and IDs" (RFC 1123 labels and subdomains), "La
 import re
 from collections.abc import Callable, Iterator
 
+from launcher.backends.kubernetes.api_objects import PREFIX
 from launcher.backends.kubernetes.bounds import (
     ANNOTATIONS_LIMIT,
     OWN_ANNOTATIONS,
@@ -14,7 +15,6 @@ from launcher.backends.kubernetes.bounds import (
     is_label_key,
     is_label_value,
 )
-from launcher.backends.kubernetes.objects import PREFIX
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.secret_names import names_secret

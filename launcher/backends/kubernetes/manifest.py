@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.backends.kubernetes import stopping
+from launcher.backends.kubernetes.api_objects import JOB_LABEL
 from launcher.backends.kubernetes.job_options import LabelSelector
-from launcher.backends.kubernetes.objects import JOB_LABEL
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
 from launcher.common.names import CHECKPOINT_LOG

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.kubernetes import lenient, objects
-from launcher.backends.kubernetes.client import Connection
-from launcher.backends.kubernetes.errors import ApiError
-from launcher.backends.kubernetes.logs import Reader
-from launcher.backends.kubernetes.ranks import Places
+from launcher.backends.kubernetes import api_objects, lenient
+from launcher.backends.kubernetes.api_errors import ApiError
+from launcher.backends.kubernetes.connection import Connection
+from launcher.backends.kubernetes.pod_logs import Reader
+from launcher.backends.kubernetes.pod_ranks import Places
 from launcher.backends.kubernetes.target import Target
 from launcher.common.problems import fail
 from launcher.common.redaction import masked
@@ -64,7 +64,7 @@ def lines(connection: Connection, target: Target, places: Places) -> Iterator[st
 
 
 def _pods(connection: Connection, operator: _Operator) -> list[Mapping[str, Any]]:
-    listed = connection.get(objects.path("Pod", operator.namespace))["items"]
+    listed = connection.get(api_objects.path("Pod", operator.namespace))["items"]
     found = [pod for pod in listed if _is_operator_s(pod["metadata"], operator)]
     if not found:
         message = f"the namespace {operator.namespace} has no pods of the training operator ({operator.name}…)"

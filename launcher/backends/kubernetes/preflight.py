@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.kubernetes.client import METADATA_ONLY, Connection
-from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
-from launcher.backends.kubernetes.objects import DIGEST, JOB_KINDS, Manifest, manager, path, pod_templates
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.api_objects import DIGEST, JOB_KINDS, Manifest, manager, path, pod_templates
+from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.common.problems import Notice, Problem
 from launcher.governance.quotas import Quota, exceeds, limits_growth
 

@@ -10,6 +10,7 @@ from launcher.bundle import container
 from launcher.common.problems import Notice
 from launcher.families import interface
 from launcher.model.job_spec import JobSpec
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 _OF_ROOT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 """Capabilities without which root in a container cannot write to mounted folders of other users."""
@@ -37,10 +38,11 @@ def container_context(job: JobSpec) -> dict[str, Any]:
     return {**restricted, "capabilities": capabilities, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def notices(job: JobSpec) -> tuple[Notice, ...]:
-    """Return what the restricted profile would refuse in this job's pods, in one notice."""
-    words = "; ".join(_exceptions(job))
-    return (Notice("N117", f"beyond the restricted Pod Security profile: {words}"),) if words else ()
+@notice_rule("N117", source="docs/manifest.md, What pods may do", backend="k8s")
+def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Something of the pods is beyond the restricted Pod Security profile."""
+    if words := "; ".join(_exceptions(planned.job)):
+        yield notice(f"beyond the restricted Pod Security profile: {words}")
 
 
 def _is_root(job: JobSpec) -> bool:

@@ -5,9 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.backends.kubernetes import lenient, objects
-from launcher.backends.kubernetes.client import Connection
-from launcher.backends.kubernetes.errors import ApiError
+from launcher.backends.kubernetes import api_objects, lenient
+from launcher.backends.kubernetes.api_errors import ApiError
+from launcher.backends.kubernetes.connection import Connection
 from launcher.common.problems import fail
 
 _DIGITS = 16
@@ -63,7 +63,7 @@ def identified(connection: Connection) -> Server:
     """
     found = reached(connection)
     with suppress(ApiError):
-        metadata = lenient.mapping(connection.get(objects.path("Namespace", "", "kube-system")), "metadata")
+        metadata = lenient.mapping(connection.get(api_objects.path("Namespace", "", "kube-system")), "metadata")
         return Server(found.url, found.authority, lenient.text(metadata.get("uid")))
     return found
 

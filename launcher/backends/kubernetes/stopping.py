@@ -3,7 +3,7 @@
 Source: Kubernetes, Pod Lifecycle: Termination of Pods; kill(2), Notes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from posixpath import dirname
 
 from launcher.backends.kubernetes.bounds import place
@@ -12,6 +12,7 @@ from launcher.common.problems import Notice
 from launcher.common.templating import render_template
 from launcher.families import interface
 from launcher.model.job_spec import JobSpec
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 SCRIPT = "start.sh"
 """Name of the start script in a job's ConfigMap."""
@@ -54,15 +55,16 @@ def start_script(job: JobSpec, *, has_agent: bool) -> str:
     )
 
 
-def notices(job: JobSpec) -> tuple[Notice, ...]:
-    """Return a notice if the log file of the published image would lie on nothing that outlives a pod."""
-    log = _image_log(job)
-    if log is None or is_mounted(job, log):
-        return ()
+@notice_rule("N166", source="docs/manifest.md, The image's log file", backend="k8s")
+def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """The published image's log file needs a mounted folder; otherwise it is lost with its pod."""
+    log = _image_log(planned.job)
+    if log is None or is_mounted(planned.job, log):
+        return
     folder = dirname(log)
     words = f"no {log} is written, as nothing is mounted at {folder} for writing; the pods' own logs have every line"
     mount = f"cluster.persistent_volume_claims=[{{claimName: …, mountPath: {folder}}}] keeps it"
-    return (Notice("N166", f"{words}. {mount}"),)
+    yield notice(f"{words}. {mount}")
 
 
 def _image_log(job: JobSpec) -> str | None:

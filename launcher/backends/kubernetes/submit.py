@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.backends.kubernetes.client import Connection
-from launcher.backends.kubernetes.errors import ApiError, Unreachable, problem
-from launcher.backends.kubernetes.objects import Manifest, manager, manifests
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.api_objects import Manifest, manager, manifests
+from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.preflight import Findings, digest_of, examine, find
 from launcher.backends.kubernetes.server import Server, identified
 from launcher.common import console

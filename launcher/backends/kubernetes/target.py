@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.backends.kubernetes import lenient, objects
+from launcher.backends.kubernetes import api_objects, lenient
 
 Object = Mapping[str, Any]
 
@@ -34,12 +34,12 @@ class Target:
 
     @property
     def path(self) -> str:
-        return objects.path(self.kind, self.namespace, self.name)
+        return api_objects.path(self.kind, self.namespace, self.name)
 
     @property
     def has_own_label(self) -> bool:
         """Whether the selector is the label that no user can set; jobs of earlier versions lack it."""
-        return self.selector.startswith(f"{objects.JOB_LABEL}=")
+        return self.selector.startswith(f"{api_objects.JOB_LABEL}=")
 
     def is_met_by(self, job: Object) -> bool:
         """Return whether a custom resource of this name is the job, not an earlier or later one."""
@@ -98,7 +98,7 @@ def _is_own(pod: Object, target: Target, holders: Holders) -> bool:
     metadata = lenient.mapping(pod, "metadata")
     for owner in lenient.mappings(metadata.get("ownerReferences")):
         uid, name = lenient.text(owner.get("uid")), lenient.text(owner.get("name"))
-        if owner.get("kind") in objects.JOB_KINDS:
+        if owner.get("kind") in api_objects.JOB_KINDS:
             return uid == target.uid
         if owner.get("kind") == "StatefulSet" and (is_own := holders.own(uid, name)) is not None:
             return is_own

@@ -15,31 +15,20 @@ from pathlib import Path
 from typing import ClassVar
 
 import launcher
-from launcher.backends.local import endings
-from launcher.backends.local.endings import STOP_MARGIN_S
+from launcher.backends.local import operator_exit
+from launcher.backends.local.hang_limits import START_CUT_OFF_S, HangLimits
 from launcher.backends.local.job_request import (
     LOCAL_FILE,
     REQUEST_FILE,
     SCRIPT_FILE,
     local_json,
-    read_orders,
+    read_job_request,
     request_size,
 )
-from launcher.backends.local.limits import START_CUT_OFF_S, HangLimits
-from launcher.backends.local.logs import (
-    STDERR,
-    STDOUT,
-    Selection,
-    known_attempts,
-    pause,
-    read_logs,
-)
-from launcher.backends.local.state import (
-    OPERATOR_LOG,
-    STATE_FILE,
-    is_alive,
-    read_snapshot,
-)
+from launcher.backends.local.operator_exit import STOP_MARGIN_S
+from launcher.backends.local.snapshot import OPERATOR_LOG, STATE_FILE, read_snapshot
+from launcher.backends.local.worker_logs import STDERR, STDOUT, Selection, known_attempts, pause, read_logs
+from launcher.common.job_lock import is_alive
 from launcher.common.names import (
     CONFIG_DIR,
     ENTRYPOINT,
@@ -172,9 +161,9 @@ class LocalBackend:
             )
         self._operators[handle.bundle_dir] = operator
         try:
-            endings.await_first_word(run_dir, operator)
+            operator_exit.await_first_word(run_dir, operator)
         except KeyboardInterrupt:
-            endings.end(operator, (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
+            operator_exit.end(operator, (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
             raise
         return replace(handle, native_id=str(operator.pid), kind="process")
 
@@ -191,13 +180,15 @@ class LocalBackend:
         alive = is_alive(run_dir)
         snapshot = read_snapshot(run_dir)
         if snapshot is None and handle.bundle_dir in self._operators:
-            endings.end(self._operators[handle.bundle_dir], (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
-            raise endings.folder_removed(run_dir)
+            operator_exit.end(
+                self._operators[handle.bundle_dir], (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL)
+            )
+            raise operator_exit.folder_removed(run_dir)
         if snapshot is None:
             return _NOT_SUBMITTED
         if alive or snapshot.state.is_final:
             return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
-        return JobStatus(JobState.FAILED, 0, endings.why_it_died(run_dir), restarts=snapshot.attempt)
+        return JobStatus(JobState.FAILED, 0, operator_exit.why_it_died(run_dir), restarts=snapshot.attempt)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job as it is now, then after each change, until it has ended or the time is over.
@@ -210,7 +201,7 @@ class LocalBackend:
         while told is None or not told.state.is_final:
             status = self.status(handle)
             if told and status == _NOT_SUBMITTED != told:
-                raise endings.folder_removed(handle.bundle_dir / RUN_DIR)
+                raise operator_exit.folder_removed(handle.bundle_dir / RUN_DIR)
             if status != told:
                 yield status
             told = status
@@ -248,7 +239,7 @@ class LocalBackend:
         if not is_alive(run_dir):
             remedy = f"recipes launch {handle.bundle_dir}"
             raise fail("E412", "job", "is not running", value=handle.job_name, remedy=remedy)
-        sizes = read_orders(handle.bundle_dir).policy.sizes
+        sizes = read_job_request(handle.bundle_dir).policy.sizes
         if num_nodes not in sizes:
             allowed = ", ".join(map(str, sizes))
             raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
@@ -267,7 +258,7 @@ class LocalBackend:
         snapshot = read_snapshot(run_dir)
         if snapshot is None or not is_alive(run_dir):
             return
-        patience_s = (read_orders(handle.bundle_dir).policy.graceful_timeout_s or 0) + STOP_MARGIN_S
+        patience_s = (read_job_request(handle.bundle_dir).policy.graceful_timeout_s or 0) + STOP_MARGIN_S
         rungs = (
             (signal.SIGTERM, patience_s),
             (signal.SIGTERM, KILL_PATIENCE_S),
@@ -276,7 +267,7 @@ class LocalBackend:
         for signum, wait_s in rungs:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(snapshot.pid, signum)
-            if endings.is_gone(run_dir, wait_s):
+            if operator_exit.is_gone(run_dir, wait_s):
                 if operator := self._operators.get(handle.bundle_dir):
                     operator.wait()
                 return

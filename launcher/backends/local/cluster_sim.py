@@ -5,24 +5,24 @@ from pathlib import Path
 from typing import Any
 
 from launcher.backends.local import rehearsal as rehearsals
-from launcher.backends.local.job_request import Orders, take_request
+from launcher.backends.local.job_request import JobRequest, take_request
 from launcher.backends.local.rehearsal import Happening, Progress, Rehearsal
-from launcher.backends.local.steps import DoneStep
+from launcher.backends.local.step_reader import DoneStep
 
 
-class Stage:
+class ClusterSim:
     """Where a job plays. With a scenario it takes all the nodes it can get; without, those it is told to.
 
     Args:
         run_dir: The job's; requests lie there.
-        orders: The job.
+        job: The job.
         rehearsal: How far the scenario is; None without one.
         requested: Most nodes that people want it to have; None for any number.
     """
 
-    def __init__(self, run_dir: Path, orders: Orders, rehearsal: Rehearsal | None, requested: int | None):
+    def __init__(self, run_dir: Path, job: JobRequest, rehearsal: Rehearsal | None, requested: int | None):
         self._run_dir = run_dir
-        self._sizes = orders.policy.sizes
+        self._sizes = job.policy.sizes
         self._rehearsal = rehearsal
         self.requested = requested
 

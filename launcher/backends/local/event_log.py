@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.local.lines import LineReader
+from launcher.backends.local.line_reader import LineReader
 from launcher.common.names import EVENTS_FILE
 from launcher.model.backend import NEWS
 from launcher.model.job_spec import JobEvent
@@ -15,7 +15,7 @@ _UNTOLD = ("time", "kind", "message", "cause_time")
 _WORDS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "fault": _FAULT}
 
 
-class News:
+class EventLogReader:
     """Tells the events of a run's last launch, each once.
 
     Args:

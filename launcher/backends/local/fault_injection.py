@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from launcher.runtime.warm import fork_name
+from launcher.runtime.warm_client import fork_name
 
 PROGRESS = "progress.json"
 """File of a complete checkpoint. Source: launcher.runtime.progress, whose neighbours import torch."""

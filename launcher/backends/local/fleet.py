@@ -14,9 +14,8 @@ from typing import IO
 
 import psutil
 
-from launcher.backends.local.agent import Agent, AgentUnreachable, OrderIgnored, StartOrder
+from launcher.backends.local.agent_client import Agent, AgentUnreachable, CommandIgnored, StartCall
 from launcher.backends.local.job_request import SCRIPT_FILE
-from launcher.backends.local.logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.backends.local.node_folders import remove_node_folder
 from launcher.backends.local.operator_types import (
     GONE,
@@ -35,9 +34,10 @@ from launcher.backends.local.processes import (
     kill_strays,
     kill_tree,
 )
+from launcher.backends.local.worker_logs import AGENT_LOG, WARM_LOG, node_logs
 from launcher.common import prctl
 from launcher.common.names import ENV_LAUNCH_ID, ENV_WARM_SOCKET, WARM_MODULE
-from launcher.runtime.warm import ANSWER_TIMEOUT_S, answers
+from launcher.runtime.warm_client import ANSWER_TIMEOUT_S, answers
 
 SHUTDOWN_TIMEOUT_S = 5.0
 """How long an agent may take to end after /shutdown; about 1 s seen."""
@@ -100,7 +100,7 @@ class Fleet:
         self._launch_id = f"{os.getpid()}-{psutil.Process().create_time():.2f}"
         self._warm: subprocess.Popen[bytes] | AdoptedProcess | None = None
         self._nodes: dict[int, Node] = {}
-        self._leaving: list[tuple[Node, float]] = []
+        self._draining: list[tuple[Node, float]] = []
         self._heard: dict[int, float] = {}
         self._master: socket.socket | None = None
         self._calls = ThreadPoolExecutor(_MAX_CALLS_AT_ONCE, thread_name_prefix="agent-call")
@@ -165,7 +165,7 @@ class Fleet:
     def look(self) -> Mapping[int, Report]:
         """Return every node as it is now; kill what a dead node has left behind."""
         answers = self._ask_all(self._nodes.values())
-        self._see_off()
+        self._reap()
         kill_strays(process.pid for process in self._processes())
         return answers
 
@@ -196,8 +196,8 @@ class Fleet:
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(_POLL_S / 10)
 
-    def start(self, order: StartWorkers) -> tuple[Fault, ...]:
-        """Start workers on the nodes of `order`; return the nodes that did not obey."""
+    def start(self, command: StartWorkers) -> tuple[Fault, ...]:
+        """Start workers on the nodes of `command`; return the nodes that did not obey."""
         self._end_hung_warm()
         if self._warm and self._warm.poll() is not None:
             self.warm_up()
@@ -205,17 +205,17 @@ class Fleet:
             self._master.close()
         self._master = reserve_port()
         port = port_of(self._master)
-        size = len(order.nodes)
+        size = len(command.nodes)
 
         def call(rank: int) -> Callable[[Agent], None]:
-            return lambda agent: agent.start(StartOrder(rank, size, order.attempt, port, order.progress))
+            return lambda agent: agent.start(StartCall(rank, size, command.attempt, port, command.progress))
 
-        return self._tell({node: call(rank) for rank, node in enumerate(order.nodes)})
+        return self._tell({node: call(rank) for rank, node in enumerate(command.nodes)})
 
-    def stop(self, order: StopWorkers) -> tuple[Fault, ...]:
-        """Stop the workers of all nodes of `order` at once; return the nodes that did not obey."""
-        faults = self._tell(dict.fromkeys(order.nodes, lambda agent: agent.stop(order.graceful_timeout_s)))
-        if order.graceful_timeout_s is None:
+    def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
+        """Stop the workers of all nodes of `command` at once; return the nodes that did not obey."""
+        faults = self._tell(dict.fromkeys(command.nodes, lambda agent: agent.stop(command.graceful_timeout_s)))
+        if command.graceful_timeout_s is None:
             self._end_hung_warm()
         return faults
 
@@ -256,24 +256,24 @@ class Fleet:
         return [*nodes, self._warm] if self._warm else nodes
 
     def _all(self) -> list[Node]:
-        return [*self._nodes.values(), *(node for node, _ in self._leaving)]
+        return [*self._nodes.values(), *(node for node, _ in self._draining)]
 
     def _leave(self, indices: Iterable[int]) -> None:
         deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
-        self._leaving += [(self._nodes.pop(index), deadline) for index in indices]
+        self._draining += [(self._nodes.pop(index), deadline) for index in indices]
 
-    def _see_off(self) -> None:
+    def _reap(self) -> None:
         for index in [index for index, node in self._nodes.items() if not node.alive]:
             self._nodes.pop(index).close()
         staying = []
-        for node, deadline in self._leaving:
+        for node, deadline in self._draining:
             if not node.alive:
                 node.close()
                 continue
             if time.monotonic() > deadline:
                 node.process.send_signal(signal.SIGTERM)
             staying.append((node, deadline))
-        self._leaving = staying
+        self._draining = staying
 
     def _ask_all(self, nodes: Iterable[Node]) -> dict[int, Report]:
         asked = list(nodes)
@@ -297,7 +297,7 @@ class Fleet:
                 return Fault(index, Cause.LOST)
             try:
                 call(self._nodes[index].agent)
-            except (AgentUnreachable, OrderIgnored) as error:
+            except (AgentUnreachable, CommandIgnored) as error:
                 return Fault(index, Cause.DISOBEDIENT, str(error))
             return None
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.backends.local.limits import HangLimits
+from launcher.backends.local.hang_limits import HangLimits
 from launcher.backends.local.operator_types import Policy
 from launcher.runtime.durable import write_text
 
@@ -25,7 +25,7 @@ Source: hyperpod_elastic_agent 1.1.3, run.py: --shutdown-timeout.
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class JobRequest:
     """A job as the operator needs it.
 
     Args:
@@ -45,14 +45,14 @@ class Orders:
     checkpoints: Path | None = None
 
 
-def read_orders(bundle_dir: Path) -> Orders:
+def read_job_request(bundle_dir: Path) -> JobRequest:
     """Return the orders of the job in `bundle_dir`."""
     plan = json.loads((bundle_dir / PLAN_FILE).read_text(encoding="utf-8"))
     elastic = plan["elastic"] or {}
     graceful_timeout_s = None
     if elastic.get("use_graceful_shutdown"):
         graceful_timeout_s = elastic.get("graceful_shutdown_timeout_s") or DEFAULT_GRACEFUL_TIMEOUT_S
-    return Orders(
+    return JobRequest(
         job_name=plan["job_name"],
         nproc_per_node=plan["nproc_per_node"],
         initial_nodes=plan["initial_nodes"],

@@ -16,25 +16,25 @@ import time
 from pathlib import Path
 from typing import IO
 
-from launcher.backends.local import memory, rehearsal
-from launcher.backends.local.cluster_sim import Stage
-from launcher.backends.local.control import (
+from launcher.backends.local import handover, rehearsal
+from launcher.backends.local.cluster_sim import ClusterSim
+from launcher.backends.local.control_loop import (
     END_SIGNALS,
     EXIT_FAILED,
-    LOOK_INTERVAL_S,
-    Away,
+    POLL_INTERVAL_S,
     FolderRemoved,
     Interrupts,
     Operator,
+    RestartRequested,
 )
-from launcher.backends.local.events import Events
+from launcher.backends.local.event_writer import Events
 from launcher.backends.local.fleet import Fleet
-from launcher.backends.local.job_request import Orders, read_orders
-from launcher.backends.local.memory import Memory
+from launcher.backends.local.handover import Handover
+from launcher.backends.local.job_request import JobRequest, read_job_request
 from launcher.backends.local.processes import end_with_parent
 from launcher.backends.local.scenario import read_scenario
-from launcher.backends.local.state import JobAlreadyRunning, inherited_lock, lock
 from launcher.common import os_errors, redaction
+from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import RUN_DIR
 
 EXIT_BUSY = 4
@@ -70,30 +70,30 @@ def main(argv: list[str] | None = None) -> int:
             if args.take_over is None:
                 return _run(bundle_dir, lock_file, interrupts)
             _rest(args.after, interrupts)
-            return _run(bundle_dir, lock_file, interrupts, memory.read(run_dir))
+            return _run(bundle_dir, lock_file, interrupts, handover.read(run_dir))
     except JobAlreadyRunning as error:
         _log.error("%s", error)
         return EXIT_BUSY
 
 
-def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: Memory | None = None) -> int:
+def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: Handover | None = None) -> int:
     run_dir = bundle_dir / RUN_DIR
     operator = None
     exit_code = None
     try:
         with Fleet(bundle_dir, run_dir, lock_file) as fleet:
-            orders = read_orders(bundle_dir)
+            job = read_job_request(bundle_dir)
             if known:
                 fleet.adopt(known.nodes, known.warm_pid)
             else:
                 fleet.warm_up()
-            stage = _set_stage(bundle_dir, orders, known)
-            operator = Operator(run_dir, orders, fleet, stage, interrupts, known)
+            cluster = _build_cluster(bundle_dir, job, known)
+            operator = Operator(run_dir, job, fleet, cluster, interrupts, known)
             try:
                 exit_code = operator.run()
-            except Away as away:
+            except RestartRequested as away:
                 signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-                memory.write(run_dir, operator.recall())
+                handover.write(run_dir, operator.handover())
                 _replace_operator(bundle_dir, lock_file, away)
     except (FolderRemoved, FileNotFoundError) as error:
         # Nothing can be published; whoever submitted the job sees the folder's absence, and this process's end.
@@ -104,7 +104,7 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
     except OSError as error:
         if operator is None or os_errors.environmental(error) is None:
             raise
-        _tell_refusal(operator, run_dir, error)
+        _publish_os_error(operator, run_dir, error)
         exit_code = EXIT_FAILED
     finally:
         if operator and exit_code is None:
@@ -112,7 +112,7 @@ def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: 
     return exit_code
 
 
-def _tell_refusal(operator: Operator, run_dir: Path, error: OSError) -> None:
+def _publish_os_error(operator: Operator, run_dir: Path, error: OSError) -> None:
     """Publish, as far as that is possible, that the operating system refused what the operator had to write."""
     reason, remedy = os_errors.described(error, error.filename or run_dir)
     _log.error("the job was ended: %s", reason)
@@ -120,24 +120,24 @@ def _tell_refusal(operator: Operator, run_dir: Path, error: OSError) -> None:
         operator.fail(f"{reason}, so the job was ended; {remedy}, then: recipes launch {run_dir.parent}")
 
 
-def _set_stage(bundle_dir: Path, orders: Orders, known: Memory | None) -> Stage:
+def _build_cluster(bundle_dir: Path, job: JobRequest, known: Handover | None) -> ClusterSim:
     run_dir = bundle_dir / RUN_DIR
     if known:
         Events(run_dir).add("operator", "the operator is back")
         played = rehearsal.from_json(known.rehearsal) if known.rehearsal else None
-        return Stage(run_dir, orders, played, known.requested)
+        return ClusterSim(run_dir, job, played, known.requested)
     if scenario := read_scenario(bundle_dir):
-        return Stage(run_dir, orders, rehearsal.begin(scenario), None)
-    return Stage(run_dir, orders, None, orders.initial_nodes)
+        return ClusterSim(run_dir, job, rehearsal.begin(scenario), None)
+    return ClusterSim(run_dir, job, None, job.initial_nodes)
 
 
 def _rest(seconds: float, interrupts: Interrupts) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until and not interrupts.count:
-        time.sleep(LOOK_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
-def _replace_operator(bundle_dir: Path, lock_file: IO[bytes], away: Away) -> None:
+def _replace_operator(bundle_dir: Path, lock_file: IO[bytes], away: RestartRequested) -> None:
     """Become a new operator, that knows only what is written down. Does not return.
 
     The process stays the nodes' parent, whose end would end them.

@@ -1,12 +1,15 @@
-"""What the operator knows and says: the course of a job, what it sees of the nodes, the orders it gives."""
+"""Values of the operator: its observations of the nodes, the commands it gives, and the state of a job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
-from launcher.backends.local.exits import failed_workers
+from launcher.backends.local.worker_exits import failed_workers
 from launcher.model.job_spec import JobState
+from launcher.timeline.records import WORKER_FAILED
+
+AgentProgress = Mapping[str, Mapping[str, object]]
+"""The newest checkpoint that workers announced, as the agent's /status returns it and /start accepts it."""
 
 
 class AgentState(StrEnum):
@@ -23,21 +26,21 @@ class AgentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """What an agent says of itself.
+    """An agent's answer to /status.
 
     Args:
-        state: Where it is.
-        message: Why it is faulted.
-        progress: The newest checkpoint its workers announced, as /start takes it back.
+        state: Its state.
+        message: The reason for a fault.
+        progress: The newest checkpoint that its workers announced.
     """
 
     state: AgentState
     message: str = ""
-    progress: Mapping[str, Any] = field(default_factory=dict)
+    progress: AgentProgress = field(default_factory=dict)
 
 
 class Phase(StrEnum):
-    """Where a job is."""
+    """The phases of a job; `state_machine` draws the transitions between them."""
 
     PREPARING = "preparing"
     RUNNING = "running"
@@ -50,18 +53,18 @@ class Phase(StrEnum):
 class Cause(StrEnum):
     """Why a node counts as failed."""
 
-    WORKER = "a worker failed"
+    WORKER = WORKER_FAILED
     LOST = "its agent ended"
     UNREADY = "its agent was not ready in time"
     SILENT = "its agent does not answer"
-    DISOBEDIENT = "its agent did not do as told"
+    DISOBEDIENT = "its agent ignored a command"
     HANG = "hang"
-    NO_CAPACITY = "the job waits for nodes, and no event that is left can bring them"
+    NO_CAPACITY = "the job waits for nodes, and no remaining event can bring them"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A node that failed: which, why, and what its agent said. A hang is the job's, of node -1."""
+    """A failed node, the cause, and the agent's message. A hang concerns the whole job and has node -1."""
 
     node: int
     cause: Cause
@@ -75,22 +78,22 @@ class Fault:
 
     @property
     def is_own(self) -> bool:
-        """Whether something happened to this node itself: a worker that ends by itself may miss those of others."""
+        """Whether the fault began on this node: a worker that exits by itself may only have lost its peers."""
         return self.cause is not Cause.WORKER or self.was_killed
 
     @property
     def was_killed(self) -> bool:
-        """Whether the agent names a worker that a signal has ended."""
+        """Whether the agent names a worker that a signal killed."""
         return any(worker.was_killed for worker in failed_workers(self.detail))
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A node as last seen.
+    """The last observation of a node.
 
     Args:
         alive: Whether its process exists.
-        status: What its agent answered; None when it did not.
+        status: The agent's answer; None if it did not answer.
         silent_s: Seconds since it last answered.
     """
 
@@ -98,7 +101,7 @@ class Report:
     status: AgentStatus | None
     silent_s: float = 0.0
 
-    def says(self, state: AgentState) -> bool:
+    def is_in(self, state: AgentState) -> bool:
         """Return whether the agent answered that it is in `state`."""
         return self.status is not None and self.status.state is state
 
@@ -107,52 +110,60 @@ GONE = Report(alive=False, status=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """One look at the job.
+class Observation:
+    """One poll of the job.
 
     Args:
-        now_s: Time of the look.
+        now_s: Time of the poll.
         reports: Every node.
-        interrupts: How often the end of the job was asked for.
-        refusals: Orders that failed.
+        interrupts: How many signals have asked for the end of the job.
+        failed_commands: Commands that failed, as faults of their nodes.
         capacity: Nodes the job may have now.
-        step: Optimizer step that was done last; 0 while there is none.
-        is_stuck: Whether the capacity stays as it is for good unless the job trains.
-        hang: Since when there is no new step, in words, if that is too long; "" otherwise.
+        step: The last optimizer step done; 0 if none.
+        is_stuck: Whether the capacity can only change while the job trains.
+        hang: How long there has been no new step, as a message; "" if not too long.
     """
 
     now_s: float
     reports: Mapping[int, Report]
     interrupts: int = 0
-    refusals: tuple[Fault, ...] = ()
+    failed_commands: tuple[Fault, ...] = ()
     capacity: int = 1
     step: int = 0
     is_stuck: bool = False
     hang: str = ""
 
     def report(self, node: int) -> Report:
-        """Return what was seen of `node`."""
+        """Return the report of `node`."""
         return self.reports.get(node, GONE)
 
     def all_ready(self, nodes: tuple[int, ...]) -> bool:
         """Return whether the agents of all of `nodes` are ready."""
-        return all(self.report(node).says(AgentState.READY) for node in nodes)
+        return all(self.report(node).is_in(AgentState.READY) for node in nodes)
 
     def alive(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
         """Return those of `nodes` whose process exists."""
         return tuple(node for node in nodes if self.report(node).alive)
 
+    def lost(self, nodes: tuple[int, ...]) -> tuple[Fault, ...]:
+        """Return a fault for each of `nodes` whose process no longer exists."""
+        return tuple(Fault(node, Cause.LOST) for node in nodes if not self.report(node).alive)
+
+    def unready(self, nodes: tuple[int, ...]) -> tuple[Fault, ...]:
+        """Return a fault for each of `nodes` that is alive and whose agent is not ready."""
+        return tuple(Fault(node, Cause.UNREADY) for node in self.alive(nodes) if not self.all_ready((node,)))
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the recipe says of a job's sizes. Times in seconds.
+    """The sizes and timeouts that the recipe gives a job. Times in seconds.
 
     Args:
         sizes: Every number of nodes the job may have, ascending.
-        graceful_timeout_s: What a stopped worker has to save; None kills workers at once.
-        scaling_timeout_s: How long more nodes must be there before a scale-up.
-        faulty_timeout_s: How long a lost node may take to come back before a scale-down.
-        snooze_s: After a start of the workers: how long there is no scale-up.
+        graceful_timeout_s: How long stopped workers may take to save; None kills them at once.
+        scaling_timeout_s: How long additional nodes must be available before a scale-up.
+        faulty_timeout_s: How long to wait for a lost node before a scale-down.
+        snooze_s: How long after a start of the workers there is no scale-up.
     """
 
     sizes: tuple[int, ...]
@@ -167,22 +178,22 @@ class Policy:
         return len(self.sizes) == 1
 
     def fit(self, capacity: int) -> int:
-        """Return the largest size that `capacity` nodes hold; 0 when there is none."""
+        """Return the largest size that fits into `capacity` nodes; 0 if none does."""
         return max((size for size in self.sizes if size <= capacity), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class StartWorkers:
-    """Start workers on these nodes, rank by rank, from the checkpoint that `progress` names."""
+    """Start workers on these nodes, in the order of ranks, from the checkpoint that `progress` names."""
 
     nodes: tuple[int, ...]
     attempt: int
-    progress: Mapping[str, Any] = field(default_factory=dict)
+    progress: AgentProgress = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class StopWorkers:
-    """Stop the workers of these nodes, all at once. `graceful_timeout_s` None kills them."""
+    """Stop the workers of these nodes, all at the same time. `graceful_timeout_s` None kills them."""
 
     nodes: tuple[int, ...]
     graceful_timeout_s: int | None
@@ -190,58 +201,58 @@ class StopWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SpawnNodes:
-    """Start these nodes, whose numbers none had before."""
+    """Start these nodes; their numbers have not been used before."""
 
     nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DropNodes:
-    """Let these nodes end, which have no workers."""
+    """Shut down these nodes, which have no workers."""
 
     nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KillNodes:
-    """End these nodes at once: their workers must not go on beside those of the next attempt."""
+    """Kill these nodes at once: their workers must not keep running beside those of the next attempt."""
 
     nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Something worth telling. `cause_s` is when it began, on the clock of `Sight`."""
+class Event:
+    """A line of the event log. `cause_s` is when its cause began, on the clock of `Observation`."""
 
     kind: str
     message: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, object] = field(default_factory=dict)
     cause_s: float | None = None
 
 
-Order = StartWorkers | StopWorkers | SpawnNodes | DropNodes | KillNodes | Note
+Command = StartWorkers | StopWorkers | SpawnNodes | DropNodes | KillNodes | Event
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """Where a job is.
+class MachineState:
+    """The state of a job.
 
     Args:
         phase: Its phase.
-        nodes: Nodes that take part; the place in the tuple is the rank.
+        nodes: Nodes that take part; the index is the node's rank.
         attempt: How often its workers were restarted.
         since_s: When the phase began.
-        new_node: Number of the next node that was never there before.
-        warming: New nodes, whose agents get ready while the others train.
+        new_node: The next unused node number.
+        warming: New nodes, whose agents start up while the others train.
         size: Nodes it had when it last ran.
-        target: Nodes it is to have after a planned stop.
-        wish_since_s: Since when it could have more nodes.
+        target: Size after a planned stop.
+        scale_up_requested_at_s: Since when more nodes are available to it; None if none are.
         fault_since_s: When the fault that it recovers from was noticed.
         fault_step: Newest step that any fault so far interrupted.
-        barren_faults: Faults in a row without a new step.
-        progress: Newest checkpoint that an agent has named, as /start takes it back.
-        verdict: How it ends, once that is known.
-        faults: What went wrong last.
+        faults_without_progress: Consecutive faults without a new step.
+        progress: Newest checkpoint that an agent has named.
+        verdict: Its final state, once known.
+        faults: The most recent faults.
     """
 
     phase: Phase
@@ -252,23 +263,23 @@ class Course:
     warming: tuple[int, ...] = ()
     size: int = 0
     target: int = 0
-    wish_since_s: float | None = None
+    scale_up_requested_at_s: float | None = None
     fault_since_s: float | None = None
     fault_step: int = 0
-    barren_faults: int = 0
-    progress: Mapping[str, Any] = field(default_factory=dict)
+    faults_without_progress: int = 0
+    progress: AgentProgress = field(default_factory=dict)
     verdict: JobState | None = None
     faults: tuple[Fault, ...] = ()
 
     @property
-    def claim(self) -> int:
-        """Nodes that it would take back at once: those it had, while it recovers from a fault."""
+    def entitled_nodes(self) -> int:
+        """Nodes it holds or may take back: while it recovers from a fault, those it had before."""
         return self.size if self.fault_since_s is not None else len(self.nodes)
 
-    def enter(self, phase: Phase, now_s: float, **changes: Any) -> "Course":
-        """Return the course in another phase, begun now."""
-        return replace(self, phase=phase, since_s=now_s, **changes)
+    def enter(self, phase: Phase, now_s: float) -> "MachineState":
+        """Return the state in another phase, entered now."""
+        return replace(self, phase=phase, since_s=now_s)
 
-    def end(self, now_s: float, verdict: JobState, *faults: Fault) -> "Course":
-        """Return the course at its end."""
-        return self.enter(Phase.ENDED, now_s, verdict=verdict, faults=faults)
+    def end(self, now_s: float, verdict: JobState, *faults: Fault) -> "MachineState":
+        """Return the final state."""
+        return replace(self.enter(Phase.ENDED, now_s), verdict=verdict, faults=faults)

@@ -22,6 +22,7 @@ from launcher.backends.local.injections import (
     RotBits,
     SlowCheckpoint,
 )
+from launcher.backends.local.operator_events import count_nodes
 from launcher.backends.local.scenario import (
     AgentCrash,
     BitRot,
@@ -33,7 +34,6 @@ from launcher.backends.local.scenario import (
     Scenario,
     SlowSave,
     WorkerCrash,
-    count_nodes,
 )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from launcher.backends.local.operator_events import count_nodes
 from launcher.common.names import SCENARIO_FILE
 from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
 
@@ -191,11 +192,6 @@ def read_scenario(bundle_dir: Path) -> Scenario | None:
     """Return the scenario of a bundle, None where it has none."""
     file = bundle_dir / SCENARIO_FILE
     return Scenario.model_validate_json(file.read_bytes()) if file.exists() else None
-
-
-def count_nodes(count: int) -> str:
-    """Return a number of nodes in words."""
-    return f"{count} node{'s' * (count != 1)}"
 
 
 _WORDS: Mapping[str, Callable[[Any], str]] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from launcher.backends.local.operator_events import count_nodes
 from launcher.backends.local.scenario import (
     OWN_CLASS,
     PRIORITY_CLASSES,
@@ -15,7 +16,6 @@ from launcher.backends.local.scenario import (
     Scenario,
     ScenarioFile,
     Tier,
-    count_nodes,
 )
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION

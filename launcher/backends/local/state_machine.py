@@ -1,7 +1,7 @@
-"""The course of a job: which phase follows which, and what the operator does on the way.
+"""The state machine of a job: its phases, and the commands that the operator gives in each.
 
-A pure state machine. `advance` takes where the job is and what was seen of its nodes, and returns where
-it is then and the orders to give.
+Pure: `advance` takes the state of the job and an observation of its nodes, and returns the next state and the
+commands to execute.
 
     PREPARING ─all agents ready→ RUNNING ─all agents completed→ ENDED
         ↑                         │   │
@@ -10,26 +10,33 @@ it is then and the orders to give.
         │                                                                 ↓            ↓
         └──────── WAITING ←─no nodes, or a lost one may come back──── STOPPING ←───────┘
 
-A scale-up is pre-warmed: new nodes get their agents while the others train, and only then all stop. A job
-that is interrupted, or fails for good, goes to ENDED from wherever it is.
+A scale-up is pre-warmed: the agents of new nodes start up while the others train, and only then do all stop. A job
+that is interrupted, or fails for good, enters ENDED from any phase.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
+from launcher.backends.local.operator_events import (
+    count_nodes,
+    fault_event,
+    stopping_event,
+    transition,
+    transition_to,
+)
 from launcher.backends.local.operator_types import (
+    AgentProgress,
     AgentState,
     Cause,
-    Course,
+    Command,
     DropNodes,
+    Event,
     Fault,
     KillNodes,
-    Note,
-    Order,
+    MachineState,
+    Observation,
     Phase,
     Policy,
-    Sight,
     SpawnNodes,
     StartWorkers,
     StopWorkers,
@@ -37,342 +44,357 @@ from launcher.backends.local.operator_types import (
 from launcher.model.job_spec import JobState
 
 READY_TIMEOUT_S = 120.0
-"""How long agents may take to be ready: 3 s each when idle, 9 s seen on a loaded machine."""
+"""How long agents may take to become ready: 3 s each when idle, 9 s measured on a loaded machine."""
 
 SETTLE_S = 1.0
-"""After a fault: time for the other agents to notice theirs, so that the first cause can be told."""
+"""How long after a fault the other agents may take to notice theirs, so that the first cause can be found."""
 
 SILENCE_TIMEOUT_S = 60.0
 """How long a living agent may leave /status unanswered."""
 
 STOP_MARGIN_S = 15.0
-"""What an agent may take beyond the workers' own time to stop them; 1.4 s seen."""
+"""How long an agent may take to stop its workers, beyond the workers' own time; 1.4 s measured."""
 
-MAX_BARREN_FAULTS = 3
-"""Faults in a row, without a new step between them, that a job is restarted after."""
+MAX_FAULTS_WITHOUT_PROGRESS = 3
+"""Consecutive faults without a new step after which a job is still restarted."""
 
 
-Step = tuple[Course, tuple[Order, ...]]
+Step = tuple[MachineState, tuple[Command, ...]]
 
 
 def begin(num_nodes: int, now_s: float) -> Step:
-    """Return the course of a job that starts on `num_nodes` nodes, or waits for them when that is 0."""
+    """Return the state of a job that starts on `num_nodes` nodes, or waits for nodes if that is 0."""
     nodes = tuple(range(num_nodes))
     phase = Phase.PREPARING if nodes else Phase.WAITING
-    course = Course(phase, nodes, 0, now_s, new_node=num_nodes, size=num_nodes)
-    return course, (SpawnNodes(nodes),) if nodes else ()
+    machine = MachineState(phase, nodes, 0, now_s, new_node=num_nodes, size=num_nodes)
+    return machine, (SpawnNodes(nodes),) if nodes else ()
 
 
-def advance(course: Course, sight: Sight, policy: Policy) -> Step:
-    """Return the course after `sight`, and the orders that take the job there."""
-    course = replace(course, progress=_newest(course.progress, sight))
-    return _PHASES[course.phase](course, sight, policy)
+def advance(machine: MachineState, observation: Observation, policy: Policy) -> Step:
+    """Return the state after `observation`, and the commands to execute."""
+    machine = replace(machine, progress=_newest(machine.progress, observation))
+    return _PHASES[machine.phase](machine, observation, policy)
 
 
-def progress_step(progress: Mapping[str, Any]) -> int:
+def progress_step(progress: AgentProgress) -> int:
     """Return the step of the checkpoint that `progress` names, -1 for none.
 
     Source: hyperpod_elastic_agent 1.1.3, HyperPodElasticAgent.get_agent_progress.
     """
-    return max((int(entry["progressCount"]) for entry in progress.values()), default=-1)
+    return max((int(str(entry["progressCount"])) for entry in progress.values()), default=-1)
 
 
-def _newest(progress: Mapping[str, Any], sight: Sight) -> Mapping[str, Any]:
-    told = [report.status.progress for report in sight.reports.values() if report.status]
-    return max((progress, *told), key=progress_step)
+def _newest(progress: AgentProgress, observation: Observation) -> AgentProgress:
+    reported = [report.status.progress for report in observation.reports.values() if report.status]
+    return max((progress, *reported), key=progress_step)
 
 
-def _prepare(course: Course, sight: Sight, policy: Policy) -> Step:
-    if sight.interrupts:
-        return course.end(sight.now_s, JobState.CANCELLED), ()
-    wanted = policy.fit(sight.capacity)
-    if wanted < len(course.nodes):
-        return _prepare_fewer(course, sight, wanted)
-    waiting = tuple(node for node in course.nodes if not sight.report(node).says(AgentState.READY))
-    if not waiting:
-        running = course.enter(
-            Phase.RUNNING, sight.now_s, size=len(course.nodes), wish_since_s=None, fault_since_s=None, faults=()
-        )
-        size = len(course.nodes)
-        note = Note(
-            "starting",
-            f"starting on {_nodes(size)}",
-            {"attempt": course.attempt, "nodes": course.nodes, "size": size},
-        )
-        return running, (note, StartWorkers(course.nodes, course.attempt, course.progress))
-    return _late(course, sight, waiting)
+def _prepare(machine: MachineState, observation: Observation, policy: Policy) -> Step:
+    if observation.interrupts:
+        return machine.end(observation.now_s, JobState.CANCELLED), ()
+    size = policy.fit(observation.capacity)
+    if size < len(machine.nodes):
+        return _prepare_fewer(machine, observation, size)
+    if not observation.all_ready(machine.nodes):
+        return _replace_unready(machine, observation)
+    return _start(machine, observation)
 
 
-def _prepare_fewer(course: Course, sight: Sight, wanted: int) -> Step:
-    faults = tuple(Fault(node, Cause.LOST) for node in course.nodes if not sight.report(node).alive)
-    if faults:  # a lost node may come back
-        fields = {"size": len(course.nodes), "nodes": sight.alive(course.nodes), "fault_since_s": sight.now_s}
-        return course.enter(Phase.WAITING, sight.now_s, faults=faults, **fields), tuple(map(_fault_note, faults))
-    smaller, orders = _regroup(course, sight, wanted)
-    return smaller, (_transition_to(wanted, len(course.nodes), sight.now_s), *orders)
-
-
-def _late(course: Course, sight: Sight, waiting: tuple[int, ...]) -> Step:
-    """Replace the nodes whose agents have ended, or took too long, before they were ready."""
-    late = sight.now_s - course.since_s > READY_TIMEOUT_S
-    faults = tuple(
-        Fault(node, Cause.UNREADY if sight.report(node).alive else Cause.LOST)
-        for node in waiting
-        if late or not sight.report(node).alive
+def _start(machine: MachineState, observation: Observation) -> Step:
+    size = len(machine.nodes)
+    fields = {"attempt": machine.attempt, "nodes": machine.nodes, "size": size}
+    running = replace(
+        machine.enter(Phase.RUNNING, observation.now_s),
+        size=size,
+        scale_up_requested_at_s=None,
+        fault_since_s=None,
+        faults=(),
     )
+    event = Event("starting", f"starting on {count_nodes(size)}", fields)
+    return running, (event, StartWorkers(machine.nodes, machine.attempt, machine.progress))
+
+
+def _prepare_fewer(machine: MachineState, observation: Observation, size: int) -> Step:
+    if faults := observation.lost(machine.nodes):  # a lost node may come back
+        waiting = replace(
+            machine.enter(Phase.WAITING, observation.now_s),
+            faults=faults,
+            size=len(machine.nodes),
+            nodes=observation.alive(machine.nodes),
+            fault_since_s=observation.now_s,
+        )
+        return waiting, tuple(map(fault_event, faults))
+    smaller, commands = _regroup(machine, observation, size)
+    return smaller, (transition_to(size, len(machine.nodes), observation.now_s), *commands)
+
+
+def _replace_unready(machine: MachineState, observation: Observation) -> Step:
+    """Replace the nodes whose agents ended, or took too long, before they were ready."""
+    is_late = observation.now_s - machine.since_s > READY_TIMEOUT_S
+    unready = observation.unready(machine.nodes) if is_late else ()
+    faults = sorted(observation.lost(machine.nodes) + unready, key=lambda fault: machine.nodes.index(fault.node))
     if not faults:
-        return course, ()
-    course = _count_fault(course, sight)
-    if course.barren_faults > MAX_BARREN_FAULTS or (late and course.attempt == 0):
-        return course.end(sight.now_s, JobState.FAILED, *faults), tuple(map(_fault_note, faults))
-    gone = tuple(fault.node for fault in faults)
-    course, spawn = _spawn(course, len(gone))
-    fresh = iter(spawn.nodes)
-    nodes = tuple(next(fresh) if node in gone else node for node in course.nodes)
-    return course.enter(Phase.PREPARING, sight.now_s, nodes=nodes), (*map(_fault_note, faults), *_kill(gone), spawn)
+        return machine, ()
+    events = tuple(map(fault_event, faults))
+    machine = _count_fault(machine, observation)
+    if _is_hopeless(machine) or (is_late and machine.attempt == 0):
+        return machine.end(observation.now_s, JobState.FAILED, *faults), events
+    failed = tuple(fault.node for fault in faults)
+    machine, spawn = _spawn(machine, len(failed))
+    new = iter(spawn.nodes)
+    nodes = tuple(next(new) if node in failed else node for node in machine.nodes)
+    machine = replace(machine.enter(Phase.PREPARING, observation.now_s), nodes=nodes)
+    return machine, (*events, *_kill(failed), spawn)
 
 
-def _run(course: Course, sight: Sight, policy: Policy) -> Step:
-    if sight.interrupts:
-        return _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s, verdict=JobState.CANCELLED), policy)
-    if faults := _merged(sight.refusals, _faults(course, sight)):
-        settling = course.enter(Phase.SETTLING, sight.now_s, faults=faults, fault_since_s=sight.now_s)
-        return settling, tuple(map(_fault_note, faults))
-    done = [node for node in course.nodes if sight.report(node).says(AgentState.COMPLETED)]
-    if len(done) == len(course.nodes):
-        return course.end(sight.now_s, JobState.SUCCEEDED), ()
-    wanted = policy.fit(sight.capacity)
-    if wanted < len(course.nodes):
-        stopping, orders = _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s, target=wanted), policy)
-        return stopping, (_transition_to(wanted, len(course.nodes), sight.now_s), *orders)
-    # Where some have finished, the others are about to: no use in growing.
-    if done or wanted == len(course.nodes):
-        return _forget_warming(replace(course, wish_since_s=None), sight)
-    return _grow(course, sight, policy, wanted)
+def _run(machine: MachineState, observation: Observation, policy: Policy) -> Step:
+    if observation.interrupts:
+        stopping = replace(machine.enter(Phase.STOPPING, observation.now_s), verdict=JobState.CANCELLED)
+        return stopping, _stop_commands(machine, observation, policy)
+    if faults := _merged(observation.failed_commands, _faults(machine, observation)):
+        settling = machine.enter(Phase.SETTLING, observation.now_s)
+        settling = replace(settling, faults=faults, fault_since_s=observation.now_s)
+        return settling, tuple(map(fault_event, faults))
+    done = [node for node in machine.nodes if observation.report(node).is_in(AgentState.COMPLETED)]
+    if len(done) == len(machine.nodes):
+        return machine.end(observation.now_s, JobState.SUCCEEDED), ()
+    return _scale(machine, observation, policy, is_finishing=bool(done))
 
 
-def _grow(course: Course, sight: Sight, policy: Policy, wanted: int) -> Step:
-    since = sight.now_s if course.wish_since_s is None else course.wish_since_s
-    course = replace(course, wish_since_s=since)
-    if not course.warming:
-        patient = sight.now_s - since >= policy.scaling_timeout_s
-        rested = course.attempt == 0 or sight.now_s - course.since_s >= policy.snooze_s
-        if not (patient and rested):
-            return course, ()
-        course, spawn = _spawn(course, wanted - len(course.nodes))
-        course = replace(course, warming=spawn.nodes, wish_since_s=sight.now_s)
-        told = _transition("scale-up", len(course.nodes), wanted, since)
-        return course, (told, Note("spawned", "", {"nodes": spawn.nodes}), spawn)
-    # A node that dies or dawdles while it gets ready is given up; what is left of the wish starts anew.
-    late = sight.now_s - since > READY_TIMEOUT_S
-    fit = wanted == len(course.nodes + course.warming) and not late
-    if not fit or len(sight.alive(course.warming)) < len(course.warming):
-        return _forget_warming(replace(course, wish_since_s=sight.now_s), sight, late=late)
-    if not sight.all_ready(course.warming):
-        return course, ()
-    note = Note("prewarmed", "", {"nodes": course.warming})
-    stopping, orders = _stop_for(course, sight, course.enter(Phase.STOPPING, sight.now_s, target=wanted), policy)
-    return stopping, (note, *orders)
+def _scale(machine: MachineState, observation: Observation, policy: Policy, *, is_finishing: bool) -> Step:
+    size = policy.fit(observation.capacity)
+    if size < len(machine.nodes):
+        event = transition_to(size, len(machine.nodes), observation.now_s)
+        stopping, commands = _stop_to_resize(machine, observation, policy, size)
+        return stopping, (event, *commands)
+    # Where some nodes have finished, the others are about to: a scale-up would come too late.
+    if is_finishing or size == len(machine.nodes):
+        return _abandon_warming(replace(machine, scale_up_requested_at_s=None), observation)
+    since_s = observation.now_s if machine.scale_up_requested_at_s is None else machine.scale_up_requested_at_s
+    machine = replace(machine, scale_up_requested_at_s=since_s)
+    if machine.warming:
+        return _await_warming(machine, observation, policy, size, since_s)
+    return _spawn_more(machine, observation, policy, size, since_s)
 
 
-def _forget_warming(course: Course, sight: Sight, *, late: bool = False) -> Step:
-    """Give the new nodes up: the capacity for them is gone, or one of them failed or, if `late`, is not ready."""
-    if not course.warming:
-        return course, ()
-    faults = _warming_faults(course, sight)
-    if late:
-        slow = tuple(node for node in sight.alive(course.warming) if not sight.report(node).says(AgentState.READY))
-        faults += tuple(Fault(node, Cause.UNREADY) for node in slow)
-    message = "a new node failed before it took part" if faults else "the new nodes are not needed any more"
-    note = Note("abandoned", message, {"nodes": course.warming})
-    notes = (*(_fault_note(fault, warming=True) for fault in faults), note)
-    return replace(course, warming=()), (*notes, DropNodes(course.warming))
+def _spawn_more(machine: MachineState, observation: Observation, policy: Policy, size: int, since_s: float) -> Step:
+    """Start nodes for a scale-up, once they have been available for long enough."""
+    is_stable = observation.now_s - since_s >= policy.scaling_timeout_s
+    is_rested = machine.attempt == 0 or observation.now_s - machine.since_s >= policy.snooze_s
+    if not (is_stable and is_rested):
+        return machine, ()
+    event = transition("scale-up", len(machine.nodes), size, since_s)
+    machine, spawn = _spawn(machine, size - len(machine.nodes))
+    machine = replace(machine, warming=spawn.nodes, scale_up_requested_at_s=observation.now_s)
+    return machine, (event, Event("spawned", "", {"nodes": spawn.nodes}), spawn)
 
 
-def _warming_faults(course: Course, sight: Sight) -> tuple[Fault, ...]:
-    return tuple(Fault(node, Cause.LOST) for node in course.warming if not sight.report(node).alive)
+def _await_warming(
+    machine: MachineState, observation: Observation, policy: Policy, size: int, since_s: float
+) -> Step:
+    """Stop the workers once the new nodes are ready; give up the new nodes if one fails or is late."""
+    is_late = observation.now_s - since_s > READY_TIMEOUT_S
+    still_fits = size == len(machine.nodes + machine.warming) and not is_late
+    if not still_fits or observation.lost(machine.warming):
+        # What is left of the request starts again from here.
+        machine = replace(machine, scale_up_requested_at_s=observation.now_s)
+        return _abandon_warming(machine, observation, is_late=is_late)
+    if not observation.all_ready(machine.warming):
+        return machine, ()
+    stopping, commands = _stop_to_resize(machine, observation, policy, size)
+    return stopping, (Event("prewarmed", "", {"nodes": machine.warming}), *commands)
 
 
-def _settle(course: Course, sight: Sight, policy: Policy) -> Step:
-    if sight.interrupts:
-        stopping = course.enter(Phase.STOPPING, sight.now_s, verdict=JobState.CANCELLED)
-        return stopping, (StopWorkers(sight.alive(course.nodes), None),)
-    course, notes = _note_faults(course, _faults(course, sight))
-    if sight.now_s - course.since_s < SETTLE_S:
-        return course, notes
-    faults = course.faults
-    course = _count_fault(course, sight)
-    # A script that ends by itself before its first step would do so again.
-    hopeless = sight.step == 0 and all(fault.cause is Cause.WORKER and not fault.was_killed for fault in faults)
-    if hopeless or course.barren_faults > MAX_BARREN_FAULTS:
-        return course.end(sight.now_s, JobState.FAILED, *faults), notes
+def _abandon_warming(machine: MachineState, observation: Observation, *, is_late: bool = False) -> Step:
+    """Give up the new nodes: the capacity for them is gone, or one failed or, if `is_late`, is not ready."""
+    if not machine.warming:
+        return machine, ()
+    faults = observation.lost(machine.warming) + (observation.unready(machine.warming) if is_late else ())
+    message = "a new node failed before it took part" if faults else "the new nodes are no longer needed"
+    event = Event("abandoned", message, {"nodes": machine.warming})
+    events = (*(fault_event(fault, warming=True) for fault in faults), event)
+    return replace(machine, warming=()), (*events, DropNodes(machine.warming))
+
+
+def _settle(machine: MachineState, observation: Observation, policy: Policy) -> Step:
+    if observation.interrupts:
+        stopping = replace(machine.enter(Phase.STOPPING, observation.now_s), verdict=JobState.CANCELLED)
+        return stopping, (StopWorkers(observation.alive(machine.nodes), None),)
+    machine, events = _add_faults(machine, _faults(machine, observation))
+    if observation.now_s - machine.since_s < SETTLE_S:
+        return machine, events
+    faults = machine.faults
+    machine = _count_fault(machine, observation)
+    if _is_hopeless(machine) or _fails_at_start(faults, observation):
+        return machine.end(observation.now_s, JobState.FAILED, *faults), events
     unfit = tuple(fault.node for fault in faults if fault.cause in (Cause.SILENT, Cause.DISOBEDIENT))
-    survivors = tuple(node for node in sight.alive(course.nodes) if node not in unfit)
-    stopping = course.enter(Phase.STOPPING, sight.now_s, nodes=survivors)
-    note = _transition("recover", course.size, course.size, course.fault_since_s)
-    halt = _stopping_note(course.attempt, survivors, graceful=False)
-    return stopping, (*notes, note, *_kill(unfit), halt, StopWorkers(survivors, None))
+    survivors = tuple(node for node in observation.alive(machine.nodes) if node not in unfit)
+    recovery = transition("recover", machine.size, machine.size, machine.fault_since_s)
+    stop = stopping_event(machine.attempt, survivors, graceful=False)
+    machine = replace(machine.enter(Phase.STOPPING, observation.now_s), nodes=survivors)
+    return machine, (*events, recovery, *_kill(unfit), stop, StopWorkers(survivors, None))
 
 
-def _note_faults(course: Course, faults: tuple[Fault, ...]) -> Step:
-    """Return the course with these faults, and a note for each that is new."""
-    known = {(fault.node, fault.cause) for fault in course.faults}
-    notes = tuple(_fault_note(fault) for fault in faults if (fault.node, fault.cause) not in known)
-    return replace(course, faults=_merged(course.faults, faults)), notes
+def _is_hopeless(machine: MachineState) -> bool:
+    return machine.faults_without_progress > MAX_FAULTS_WITHOUT_PROGRESS
+
+
+def _fails_at_start(faults: tuple[Fault, ...], observation: Observation) -> bool:
+    """Return whether workers exited by themselves before the first step: after a restart they would do so again."""
+    is_by_itself = all(fault.cause is Cause.WORKER and not fault.was_killed for fault in faults)
+    return observation.step == 0 and is_by_itself
+
+
+def _add_faults(machine: MachineState, faults: tuple[Fault, ...]) -> Step:
+    """Return the state with these faults, and an event for each that is new."""
+    known = {(fault.node, fault.cause) for fault in machine.faults}
+    events = tuple(fault_event(fault) for fault in faults if (fault.node, fault.cause) not in known)
+    return replace(machine, faults=_merged(machine.faults, faults)), events
 
 
 def _merged(faults: tuple[Fault, ...], later: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """Return each fault of a node once, with what was said of it last."""
+    """Return each fault of a node once, with its latest detail."""
     return tuple({(fault.node, fault.cause): fault for fault in (*faults, *later)}.values())
 
 
-def _count_fault(course: Course, sight: Sight) -> Course:
+def _count_fault(machine: MachineState, observation: Observation) -> MachineState:
     """Count a fault: the first one after a new step, or one more in a row."""
-    barren = 1 if sight.step > course.fault_step else course.barren_faults + 1
-    return replace(course, barren_faults=barren, fault_step=max(sight.step, course.fault_step))
+    count = 1 if observation.step > machine.fault_step else machine.faults_without_progress + 1
+    return replace(machine, faults_without_progress=count, fault_step=max(observation.step, machine.fault_step))
 
 
-def _stop_for(course: Course, sight: Sight, stopping: Course, policy: Policy) -> Step:
-    alive = sight.alive(course.nodes)
-    note = _stopping_note(course.attempt, alive, graceful=policy.graceful_timeout_s is not None)
-    return stopping, (note, StopWorkers(alive, policy.graceful_timeout_s))
+def _stop_to_resize(machine: MachineState, observation: Observation, policy: Policy, size: int) -> Step:
+    stopping = replace(machine.enter(Phase.STOPPING, observation.now_s), target=size)
+    return stopping, _stop_commands(machine, observation, policy)
 
 
-def _stop(course: Course, sight: Sight, policy: Policy) -> Step:
-    if sight.interrupts:
-        course = replace(course, verdict=JobState.CANCELLED)
+def _stop_commands(machine: MachineState, observation: Observation, policy: Policy) -> tuple[Command, ...]:
+    alive = observation.alive(machine.nodes)
+    event = stopping_event(machine.attempt, alive, graceful=policy.graceful_timeout_s is not None)
+    return event, StopWorkers(alive, policy.graceful_timeout_s)
+
+
+def _stop(machine: MachineState, observation: Observation, policy: Policy) -> Step:
+    if observation.interrupts:
+        machine = replace(machine, verdict=JobState.CANCELLED)
     # An interrupted job may save, one that recovers from a fault cannot.
-    grace_s = policy.graceful_timeout_s if course.fault_since_s is None else None
-    alive = sight.alive(course.nodes)
-    out_of_time = sight.now_s - course.since_s > (grace_s or 0) + STOP_MARGIN_S
-    disobedient = tuple(node for node in alive if out_of_time and not sight.report(node).says(AgentState.READY))
-    lost = tuple(Fault(node, Cause.LOST) for node in course.nodes if node not in alive)
-    course, notes = _note_faults(course, (*lost, *(Fault(node, Cause.DISOBEDIENT) for node in disobedient)))
-    nodes = tuple(node for node in alive if node not in disobedient)
-    if not sight.all_ready(nodes) and sight.interrupts < 2:
-        # An agent that is too busy to answer is told again: to kill it would end a save that others take part in.
-        deaf = tuple(fault.node for fault in sight.refusals if fault.node in nodes)
-        return replace(course, nodes=nodes), (*notes, *((StopWorkers(deaf, grace_s),) if deaf else ()))
-    if course.verdict:
-        return course.enter(Phase.ENDED, sight.now_s), notes
-    saved = bool(course.progress) and progress_step(course.progress) >= sight.step
-    note = Note("stopped", "", {"attempt": course.attempt, "saved": saved})
-    course, orders = _restart(replace(course, nodes=nodes, attempt=course.attempt + 1), sight, policy)
-    return course, (*notes, *_kill(disobedient), note, *orders)
+    grace_s = policy.graceful_timeout_s if machine.fault_since_s is None else None
+    is_late = observation.now_s - machine.since_s > (grace_s or 0) + STOP_MARGIN_S
+    disobedient = tuple(fault.node for fault in observation.unready(machine.nodes)) if is_late else ()
+    ignored = tuple(Fault(node, Cause.DISOBEDIENT) for node in disobedient)
+    nodes = tuple(node for node in observation.alive(machine.nodes) if node not in disobedient)
+    machine, events = _add_faults(machine, (*observation.lost(machine.nodes), *ignored))
+    if not observation.all_ready(nodes) and observation.interrupts < 2:
+        return replace(machine, nodes=nodes), (*events, *_stop_again(nodes, observation, grace_s))
+    if machine.verdict:
+        return machine.enter(Phase.ENDED, observation.now_s), events
+    machine, commands = _stopped(replace(machine, nodes=nodes), observation, policy)
+    return machine, (*events, *_kill(disobedient), *commands)
 
 
-def _restart(course: Course, sight: Sight, policy: Policy) -> Step:
-    """Go on with the nodes there are, or wait for a lost one to come back."""
-    wanted = policy.fit(sight.capacity)
-    if course.fault_since_s is None:
-        # What is ready is what a planned stop was for; more comes with the next scale-up.
-        here = policy.fit(len(course.nodes) + len(sight.alive(course.warming)))
-        size = min(wanted, here) or wanted
-        note = _transition_to(size, course.size, sight.now_s)
-        course, orders = _regroup(course, sight, size)
-        return course, orders if size == course.target else (note, *orders)
-    if wanted < course.size and _is_patient(course, sight, policy):
-        return course.enter(Phase.WAITING, sight.now_s), ()
-    return _regroup(course, sight, min(wanted, course.size))
+def _stop_again(nodes: tuple[int, ...], observation: Observation, grace_s: int | None) -> tuple[Command, ...]:
+    """Repeat the command to agents too busy to take it: killing one would end a save that others take part in."""
+    missed = tuple(fault.node for fault in observation.failed_commands if fault.node in nodes)
+    return (StopWorkers(missed, grace_s),) if missed else ()
 
 
-def _is_patient(course: Course, sight: Sight, policy: Policy) -> bool:
-    """Return whether the nodes that are left wait for a lost one: a job of one size has no other way to go on."""
+def _stopped(machine: MachineState, observation: Observation, policy: Policy) -> Step:
+    saved = bool(machine.progress) and progress_step(machine.progress) >= observation.step
+    event = Event("stopped", "", {"attempt": machine.attempt, "saved": saved})
+    machine, commands = _restart(replace(machine, attempt=machine.attempt + 1), observation, policy)
+    return machine, (event, *commands)
+
+
+def _restart(machine: MachineState, observation: Observation, policy: Policy) -> Step:
+    """Restart on the remaining nodes, or wait for a lost one to come back."""
+    size = policy.fit(observation.capacity)
+    if machine.fault_since_s is None:
+        return _resize(machine, observation, policy, size)
+    if size < machine.size and _awaits_lost_node(machine, observation, policy, machine.fault_since_s):
+        return machine.enter(Phase.WAITING, observation.now_s), ()
+    return _regroup(machine, observation, min(size, machine.size))
+
+
+def _resize(machine: MachineState, observation: Observation, policy: Policy, size: int) -> Step:
+    """Restart after a planned stop with the nodes that are ready; any others come with the next scale-up."""
+    ready = policy.fit(len(machine.nodes) + len(observation.alive(machine.warming)))
+    size = min(size, ready) or size
+    event = transition_to(size, machine.size, observation.now_s)
+    machine, commands = _regroup(machine, observation, size)
+    return machine, commands if size == machine.target else (event, *commands)
+
+
+def _awaits_lost_node(machine: MachineState, observation: Observation, policy: Policy, since_s: float) -> bool:
+    """Return whether the remaining nodes wait for a lost one: a job of one size cannot continue without it."""
     if policy.is_static:
-        return not sight.is_stuck
-    return sight.now_s - course.fault_since_s < policy.faulty_timeout_s
+        return not observation.is_stuck
+    return observation.now_s - since_s < policy.faulty_timeout_s
 
 
-def _wait(course: Course, sight: Sight, policy: Policy) -> Step:
-    if sight.interrupts:
-        return course.end(sight.now_s, JobState.CANCELLED), ()
-    lost = tuple(Fault(node, Cause.LOST) for node in course.nodes if not sight.report(node).alive)
-    course, notes = _note_faults(course, lost)
-    course = replace(course, nodes=sight.alive(course.nodes))
-    if course.fault_since_s is not None:
-        course, orders = _restart(course, sight, policy)
-        return course, (*notes, *orders)
-    wanted = policy.fit(sight.capacity)
-    if wanted:
-        course, orders = _regroup(course, sight, wanted)
-        return course, (_transition("resume", 0, wanted, sight.now_s), *orders)
-    if sight.is_stuck:
-        return course.end(sight.now_s, JobState.FAILED, Fault(-1, Cause.NO_CAPACITY)), ()
-    return course, ()
+def _wait(machine: MachineState, observation: Observation, policy: Policy) -> Step:
+    if observation.interrupts:
+        return machine.end(observation.now_s, JobState.CANCELLED), ()
+    machine, events = _add_faults(machine, observation.lost(machine.nodes))
+    machine = replace(machine, nodes=observation.alive(machine.nodes))
+    if machine.fault_since_s is not None:
+        machine, commands = _restart(machine, observation, policy)
+        return machine, (*events, *commands)
+    if size := policy.fit(observation.capacity):
+        machine, commands = _regroup(machine, observation, size)
+        return machine, (transition("resume", 0, size, observation.now_s), *commands)
+    if observation.is_stuck:
+        return machine.end(observation.now_s, JobState.FAILED, Fault(-1, Cause.NO_CAPACITY)), ()
+    return machine, ()
 
 
-def _regroup(course: Course, sight: Sight, size: int) -> Step:
-    """Keep the nodes that are there, up to `size`; end the others and start what is missing."""
-    orders: tuple[Order, ...] = ()
-    if course.fault_since_s is not None and size < course.size:
-        orders = (_transition_to(size, course.size, course.fault_since_s),)
-    have = sight.alive(course.nodes) + sight.alive(course.warming)
-    stay, leave = have[:size], have[size:]
-    lost = tuple(node for node in course.warming if node not in have)
-    orders += tuple(_fault_note(fault, warming=True) for fault in _warming_faults(course, sight))
-    if leave or lost:
-        orders += (Note("dropped", "", {"nodes": leave}), DropNodes(leave + lost))
-    course = course.enter(
-        Phase.PREPARING if size else Phase.WAITING, sight.now_s, warming=(), nodes=stay, fault_since_s=None
-    )
-    if missing := size - len(stay):
-        course, spawn = _spawn(course, missing)
-        course = replace(course, nodes=stay + spawn.nodes)
-        orders += (Note("spawned", "", {"nodes": spawn.nodes}), spawn)
-    return course, orders
+def _regroup(machine: MachineState, observation: Observation, size: int) -> Step:
+    """Keep up to `size` of the living nodes; drain the others and start the missing ones."""
+    commands: tuple[Command, ...] = ()
+    if machine.fault_since_s is not None and size < machine.size:
+        commands = (transition_to(size, machine.size, machine.fault_since_s),)
+    alive = observation.alive(machine.nodes) + observation.alive(machine.warming)
+    keep, drain = alive[:size], alive[size:]
+    lost = observation.lost(machine.warming)
+    commands += tuple(fault_event(fault, warming=True) for fault in lost)
+    if drain or lost:
+        dropped = drain + tuple(fault.node for fault in lost)
+        commands += (Event("dropped", "", {"nodes": drain}), DropNodes(dropped))
+    machine = machine.enter(Phase.PREPARING if size else Phase.WAITING, observation.now_s)
+    machine = replace(machine, warming=(), nodes=keep, fault_since_s=None)
+    if missing := size - len(keep):
+        machine, spawn = _spawn(machine, missing)
+        machine = replace(machine, nodes=keep + spawn.nodes)
+        commands += (Event("spawned", "", {"nodes": spawn.nodes}), spawn)
+    return machine, commands
 
 
-def _kill(nodes: tuple[int, ...]) -> tuple[Order, ...]:
+def _kill(nodes: tuple[int, ...]) -> tuple[Command, ...]:
     return (KillNodes(nodes),) if nodes else ()
 
 
-def _spawn(course: Course, count: int) -> tuple[Course, SpawnNodes]:
-    nodes = tuple(range(course.new_node, course.new_node + count))
-    return replace(course, new_node=course.new_node + count), SpawnNodes(nodes)
+def _spawn(machine: MachineState, count: int) -> tuple[MachineState, SpawnNodes]:
+    nodes = tuple(range(machine.new_node, machine.new_node + count))
+    return replace(machine, new_node=machine.new_node + count), SpawnNodes(nodes)
 
 
-def _faults(course: Course, sight: Sight) -> tuple[Fault, ...]:
-    faults = tuple(Fault(node, Cause.LOST) for node in course.nodes if not sight.report(node).alive)
-    for node in course.nodes:
-        report = sight.report(node)
-        if report.says(AgentState.FAULTED) and report.status:
+def _faults(machine: MachineState, observation: Observation) -> tuple[Fault, ...]:
+    faults = observation.lost(machine.nodes)
+    for node in machine.nodes:
+        report = observation.report(node)
+        if report.status and report.status.state is AgentState.FAULTED:
             faults += (Fault(node, Cause.WORKER, report.status.message),)
         elif report.alive and report.silent_s > SILENCE_TIMEOUT_S:
             faults += (Fault(node, Cause.SILENT),)
-    if sight.hang and not faults:
-        faults = (Fault(-1, Cause.HANG, sight.hang),)
+    if observation.hang and not faults:
+        faults = (Fault(-1, Cause.HANG, observation.hang),)
     return faults
 
 
-def _transition(reason: str, from_nodes: int, to_nodes: int, cause_s: float | None) -> Note:
-    fields = {"reason": reason, "from_nodes": from_nodes, "to_nodes": to_nodes}
-    return Note("transition", f"{reason}: {from_nodes} → {_nodes(to_nodes)}", fields, cause_s)
-
-
-def _transition_to(size: int, from_nodes: int, cause_s: float | None) -> Note:
-    reason = "suspend" if not size else "scale-down" if size < from_nodes else "scale-up"
-    return _transition("restart" if size == from_nodes else reason, from_nodes, size, cause_s)
-
-
-def _stopping_note(attempt: int, nodes: tuple[int, ...], *, graceful: bool) -> Note:
-    return Note("stopping", "", {"attempt": attempt, "nodes": nodes, "graceful": graceful})
-
-
-def _fault_note(fault: Fault, *, warming: bool = False) -> Note:
-    node = {} if fault.node < 0 else {"node": fault.node}
-    fields = {**node, "cause": str(fault.cause), "is_own": fault.is_own, "warming": warming}
-    return Note("fault", str(fault), fields)
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"
-
-
-_PHASES: Mapping[Phase, Callable[[Course, Sight, Policy], Step]] = {
+_PHASES: Mapping[Phase, Callable[[MachineState, Observation, Policy], Step]] = {
     Phase.PREPARING: _prepare,
     Phase.RUNNING: _run,
     Phase.SETTLING: _settle,
     Phase.STOPPING: _stop,
     Phase.WAITING: _wait,
-    Phase.ENDED: lambda course, _sight, _policy: (course, ()),
+    Phase.ENDED: lambda machine, _observation, _policy: (machine, ()),
 }

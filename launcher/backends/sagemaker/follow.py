@@ -83,7 +83,7 @@ def own(connection: Services, target: Target) -> dict[str, Any] | None:
 def read_status(connection: Services, target: Target) -> JobStatus:
     """Return a job's status, asked for now."""
     found = own(connection, target)
-    return status.read(found) if found else status.GONE
+    return status.read(found) if found else status.DELETED
 
 
 def wait(connection: Services, target: Target, timeout_s: float | None, poll_s: float) -> Iterator[JobStatus]:

@@ -11,7 +11,7 @@ _STATES = {
     "Completed": JobState.SUCCEEDED,
     "Failed": JobState.FAILED,
     "Stopped": JobState.CANCELLED,
-    "Deleting": JobState.GONE,
+    "Deleting": JobState.DELETED,
 }
 """TrainingJobStatus to state. Source: Amazon SageMaker API, DescribeTrainingJob."""
 
@@ -24,7 +24,7 @@ _WARNINGS = ("Failed", "Interrupted", "Restarting", *_OUT_OF_TIME)
 LEFT_OUT = "LeftOut"
 """What of a job's output was not kept, in the description of a job of this machine. AWS describes no such thing."""
 
-GONE = JobStatus(JobState.GONE, 0, "SageMaker does not have it any more")
+DELETED = JobStatus(JobState.DELETED, 0, "SageMaker no longer has it")
 
 
 def read(job: Mapping[str, Any]) -> JobStatus:

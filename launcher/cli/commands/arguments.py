@@ -144,9 +144,9 @@ def composed(name: str, overrides: Sequence[str] | None) -> "Composition":
 def say_unknown_instance(composition: "Composition") -> None:
     """Print a notice if a configuration has an instance type that the table lacks."""
     from launcher.common import console
-    from launcher.rules import instance_notices
+    from launcher.rules import hardware
 
-    for notice in instance_notices.unknown(composition):
+    for notice in hardware.unknown(composition):
         console.show_notice(notice, stderr=True)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from launcher.backends.kubernetes.capacity import Capacity, Node
-    from launcher.backends.kubernetes.client import Connection
+    from launcher.backends.kubernetes.connection import Connection
     from launcher.backends.kubernetes.inventory import ClusterJob
     from launcher.jobs.registry import JobRecord
 
@@ -85,14 +85,14 @@ def adopt(
 ) -> None:
     """Follow a job that was launched elsewhere. It gets a record under results/, and no bundle."""
     from launcher import pipeline
-    from launcher.backends.kubernetes import inventory, objects, server
+    from launcher.backends.kubernetes import api_objects, inventory, server
     from launcher.bundle import store
     from launcher.cli import terminal
     from launcher.common import console
     from launcher.jobs import adopted
 
-    if kind not in (None, *objects.JOB_KINDS):
-        raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(objects.JOB_KINDS))
+    if kind not in (None, *api_objects.JOB_KINDS):
+        raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(api_objects.JOB_KINDS))
     inventory.refuse_odd_job(job)
     if name:
         inventory.refuse_odd(name, "--as")
@@ -107,7 +107,7 @@ def adopt(
 
 def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":
     """Return the record of a job as its cluster has it; what only its bundle would say stays empty."""
-    from launcher.backends.kubernetes import lenient, objects
+    from launcher.backends.kubernetes import api_objects, lenient
     from launcher.jobs.registry import JobRecord
     from launcher.model.job_spec import JobHandle
 
@@ -116,8 +116,8 @@ def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str)
     own = (metadata["name"], found["kind"], metadata["namespace"], connection.context, metadata["uid"])
     handle = JobHandle("k8s", folder.name, folder.absolute(), *own, server=cluster_id)
     created = datetime.fromisoformat(metadata["creationTimestamp"]).astimezone(UTC).isoformat(timespec="seconds")
-    user = lenient.text(annotations.get(objects.USER)) or "unknown"
-    return JobRecord(handle, annotations.get(objects.DIGEST, ""), created, user)
+    user = lenient.text(annotations.get(api_objects.USER)) or "unknown"
+    return JobRecord(handle, annotations.get(api_objects.DIGEST, ""), created, user)
 
 
 @contextmanager
@@ -127,8 +127,8 @@ def _connected(context: str | None) -> "Iterator[Connection]":
     Raises:
         ProblemsFound: There is no such cluster, or it refuses.
     """
-    from launcher.backends.kubernetes.client import connect
-    from launcher.backends.kubernetes.errors import told
+    from launcher.backends.kubernetes.api_errors import told
+    from launcher.backends.kubernetes.connection import connect
     from launcher.common import console
 
     connection = connect(context)
@@ -185,7 +185,7 @@ def _time(time_s: float) -> str:
 
 def _show_nodes(found: "Capacity") -> None:
     from launcher.common import console
-    from launcher.rules import instance_notices
+    from launcher.rules import hardware
 
     if found.nodes is None:
         return
@@ -197,7 +197,7 @@ def _show_nodes(found: "Capacity") -> None:
         total = sum(node.accelerators for node in usable)
         ready = f"{len(usable)} of {len(own)} node{'s' if len(own) > 1 else ''} ready"
         console.say(f"total  {instance}  {free} of {total} accelerators free; {ready}")
-    for notice in instance_notices.unknown_nodes(node.instance for node in found.nodes if node.resource):
+    for notice in hardware.unknown_nodes(node.instance for node in found.nodes if node.resource):
         console.show_notice(notice, stderr=True)
 
 

@@ -43,7 +43,7 @@ def check(
 ) -> None:
     """Check recipes and write nothing. Exit code 2 where there are Problems."""
     from launcher.cli import launch
-    from launcher.cli.commands import checked
+    from launcher.cli.commands import check_report
     from launcher.model.context import LaunchContext
 
     names, overrides = parted(words)
@@ -54,16 +54,16 @@ def check(
     context = LaunchContext.read()
     began_s = time.monotonic()
     if every:
-        results = checked.swept(overrides, context, is_quiet=as_json or github)
+        results = check_report.swept(overrides, context, is_quiet=as_json or github)
     else:
-        results = [checked.checked(name, overrides, context) for name in names]
+        results = [check_report.checked(name, overrides, context) for name in names]
     if as_json:
-        print(json.dumps(checked.as_json(results), indent=2, default=str))
+        print(json.dumps(check_report.as_json(results), indent=2, default=str))
     elif github:
-        checked.annotate(results)
+        check_report.annotate(results)
     else:
-        checked.report(results)
-        checked.count(results) if names else checked.summarize(results, time.monotonic() - began_s)
+        check_report.report(results)
+        check_report.count(results) if names else check_report.summarize(results, time.monotonic() - began_s)
     if any(result.problems for result in results):
         raise typer.Exit(launch.USER_ERROR)
 

@@ -71,10 +71,10 @@ def opened(name: str) -> tuple["PodBackend", "JobRecord"]:
     Raises:
         ProblemsFound: There is no such job, it was never submitted, or it runs where jobs have no pods.
     """
-    from launcher.cli.commands import followed
+    from launcher.cli.commands import lifecycle
     from launcher.model.backend import PodBackend
 
-    backend, record = followed.opened(name)
+    backend, record = lifecycle.opened(name)
     if not isinstance(backend, PodBackend):
         remedy = "recipes status, logs and events work on every cluster"
         raise fail("E380", name, "its job has no pods", value=f"cluster={backend.name}", allowed="k8s", remedy=remedy)

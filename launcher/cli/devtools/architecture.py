@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.common import pictures
-from launcher.common.paths import CHECKOUT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,8 +54,9 @@ class Outline:
 
 
 @functools.cache
-def outline(root: Path = CHECKOUT or Path()) -> Outline:
-    """Read the outline of a checkout."""
+def outline() -> Outline:
+    """Read the outline of the checkout that this module is part of."""
+    root = Path(__file__).resolve().parents[3]
     contracts = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     (ordered,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     names = [re.findall(r"launcher\.(\w+)", layer) for layer in ordered]

@@ -17,6 +17,7 @@ from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.templating import render_template
 from launcher.common.text_table import clipped, value_text
 from launcher.config import catalogue, recipe_parts
+from launcher.model.backend_registry import SPELLINGS
 from launcher.model.base_model import INT64
 
 DOCS = Path("docs")
@@ -120,7 +121,7 @@ def _rules() -> str:
 
 
 def _code_row(code: Code) -> dict[str, str]:
-    where = f" Only on cluster={code.cluster}." if code.cluster else ""
+    where = f" Only on cluster={SPELLINGS.get(code.cluster, code.cluster)}." if code.cluster else ""
     return {"code": code.code, "reason": _cell(code.reason + where), "source": _cell(code.source)}
 
 
@@ -141,7 +142,7 @@ def _keys() -> str:
         chapters.append((f"Recipes: {name}", text, schema.recipe_schema(name), ""))
     for name in _CLUSTERS:
         chapters.append((f"cluster={name}", "Keys of the chosen cluster.", schema.cluster_schema(name), "cluster"))
-    contract = "cluster=local cluster.contract=sagemaker"
+    contract = f"cluster={SPELLINGS['contract']}"
     chapters.append((contract, "Beside these, the keys of cluster=sm_jobs.", schema.contract_schema(), "cluster"))
     made = [
         {"title": title, "text": text, "tables": list(_tables(tree, path, tree))}

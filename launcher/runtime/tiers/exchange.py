@@ -10,14 +10,14 @@ import numpy
 import torch
 from torch.distributed.checkpoint.planner import LoadPlanner
 
-from launcher.runtime.integrity import CHUNK, checksum, new_checksum
+from launcher.runtime.checksums import CHUNK, checksum, new_checksum
 from launcher.runtime.tiers.ranges import Block, Layout, cut, merged, num_bytes, overlap
-from launcher.runtime.tiers.ranks import Ranks
+from launcher.runtime.tiers.rank_group import Ranks
+from launcher.runtime.tiers.read_plan import Parcel, Sharing, Wanted
+from launcher.runtime.tiers.read_targets import Take
+from launcher.runtime.tiers.shard_sources import Reason, Shards
 from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Broken, Manifest, Shard
-from launcher.runtime.tiers.sharing import Parcel, Sharing, Wanted
-from launcher.runtime.tiers.sources import Reason, Shards
-from launcher.runtime.tiers.stores import TierFailure
-from launcher.runtime.tiers.takes import Take
+from launcher.runtime.tiers.tier_errors import TierFailure
 
 WINDOW = 256 << 20
 """Bytes that are read ahead of their check, and bytes that are sent in one message, at most."""

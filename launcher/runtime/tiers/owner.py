@@ -19,8 +19,8 @@ from typing import Protocol
 
 from launcher.common import names
 from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.ranks import Ranks
-from launcher.runtime.tiers.stores import TierFailure, translated
+from launcher.runtime.tiers.rank_group import Ranks
+from launcher.runtime.tiers.tier_errors import TierFailure, translated
 
 LEASE_S = 120.0
 """Seconds for which a mark that does not change still counts. Our own choice: four renewals."""

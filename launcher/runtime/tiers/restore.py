@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.runtime.newest import (
+from launcher.runtime.checkpoint_search import (
     Candidate,
     CheckpointBroken,
     CheckpointUnavailable,
@@ -15,12 +15,13 @@ from launcher.runtime.newest import (
     Unavailable,
 )
 from launcher.runtime.tiers.checkpoint_log import Journal, Record
-from launcher.runtime.tiers.memory import NodeMemory
-from launcher.runtime.tiers.ranks import Ranks
-from launcher.runtime.tiers.reading import Reading, ShardsBroken, read_state
+from launcher.runtime.tiers.node_memory import NodeMemory
+from launcher.runtime.tiers.rank_group import Ranks
+from launcher.runtime.tiers.shard_sources import Nodes, Shards, StoreShards, copies_of
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, unseal_own
-from launcher.runtime.tiers.sources import Nodes, Shards, StoreShards, copies_of
-from launcher.runtime.tiers.stores import Store, TierFailure, TierRefused
+from launcher.runtime.tiers.state_reader import Reading, ShardsBroken, read_state
+from launcher.runtime.tiers.stores import Store
+from launcher.runtime.tiers.tier_errors import TierFailure, TierRefused
 
 Form = Callable[[Manifest], dict[str, Any]]
 """Makes the state that a checkpoint is loaded into, as for `torch.distributed.checkpoint.load`."""

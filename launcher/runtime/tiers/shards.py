@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy
 import torch
 
-from launcher.runtime.integrity import CHUNK, checksum
-from launcher.runtime.newest import Damaged
+from launcher.runtime.checkpoint_search import Damaged
+from launcher.runtime.checksums import CHUNK, checksum
 
 if TYPE_CHECKING:  # a start is not to wait for it before there is something to load
     from torch.distributed.checkpoint.metadata import Metadata

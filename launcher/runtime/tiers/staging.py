@@ -13,10 +13,10 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from launcher.runtime.checkpoint import without_group_warning
-from launcher.runtime.integrity import checksum
+from launcher.runtime.checksums import checksum
+from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.tiers.buffers import Slot
-from launcher.runtime.tiers.ranks import Ranks
+from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.shards import ALIGNMENT, BLOCK, Piece
 
 

@@ -4,7 +4,6 @@ All ranks reach the same ones. A store keeps named blobs; what makes them a chec
 """
 
 import contextlib
-import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,34 +13,14 @@ from typing import Protocol
 import torch
 
 from launcher.runtime.durable import sync
-from launcher.runtime.newest import Unavailable
+from launcher.runtime.tiers.owner import FileMark
 from launcher.runtime.tiers.shards import Broken, FileShard, Key, Shard
+from launcher.runtime.tiers.tier_errors import TierFailure, translated
 
 BLOCK = 64 << 20
 """Bytes handed to the system at once."""
 
 MANIFEST = "manifest"
-
-REFUSALS = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR)
-"""Errors of a file system that stay until somebody changes it. Source: errno(3)."""
-
-
-class TierFailure(Unavailable):
-    """A tier could not do what was asked: it cannot be reached, is full, or throttles. No damage is known.
-
-    Args:
-        retry_after_s: Seconds that the tier asked to wait; 0 where it did not.
-        code: The service's code of the error; "" where it has none.
-    """
-
-    def __init__(self, reason: str, retry_after_s: float = 0.0, code: str = ""):
-        super().__init__(reason)
-        self.retry_after_s = retry_after_s
-        self.code = code
-
-
-class TierRefused(TierFailure):
-    """A tier refuses what is asked, and waiting will not change that: access denied, no such bucket, not a folder."""
 
 
 class Store(Protocol):
@@ -101,8 +80,6 @@ class Folder:
     is_ranged = True
 
     def __init__(self, folder: Path):
-        from launcher.runtime.tiers.owner import FileMark  # which imports this module
-
         self.folder = folder
         marks = FileMark(folder.with_name(f".{folder.name}.owner"))
         self.mark, self.put_mark = marks.mark, marks.put_mark
@@ -169,14 +146,3 @@ class Folder:
 
 def _shard(rank: int) -> str:
     return f"rank{rank:05d}.shard"
-
-
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Raise what a file system raises as a store does."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise Broken(f"{error.filename} is gone") from error
-    except OSError as error:
-        raise (TierRefused if error.errno in REFUSALS else TierFailure)(str(error)) from error

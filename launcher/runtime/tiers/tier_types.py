@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from launcher.runtime.tiers.memory import NodeMemory
+from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.stores import Store
 
 

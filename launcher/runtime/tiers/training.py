@@ -10,10 +10,10 @@ from launcher.runtime.checkpoint import Checkpoints, CheckpointUnsaved, Progress
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import rank, world_size
 from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.checkpointing import CheckpointManager, MemoryTier, StoreTier
-from launcher.runtime.tiers.memory import NodeMemory, node_folder
-from launcher.runtime.tiers.s3 import REQUEST_PATIENCE_S, Bucket
-from launcher.runtime.tiers.service import PACKAGE, POD, MemoryService, service_address
+from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
+from launcher.runtime.tiers.memory_service import PACKAGE, POD, MemoryService, service_address
+from launcher.runtime.tiers.node_memory import NodeMemory, node_folder
+from launcher.runtime.tiers.s3_store import REQUEST_PATIENCE_S, Bucket
 from launcher.runtime.tiers.stores import Folder, Store
 from launcher.runtime.tiers.tier_settings import S3, TierSettings, bucket_and_prefix, folder_of
 

@@ -1,0 +1,110 @@
+"""What a cluster says about the objects of `recipes governance` before they are applied. Creates nothing."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
+from launcher.common.problems import Problem, ProblemsFound
+from launcher.governance.cluster_wide import Origin, shared
+
+_PLURALS = {
+    "PriorityClass": "priorityclasses",
+    "WorkloadPriorityClass": "workloadpriorityclasses",
+    "ResourceFlavor": "resourceflavors",
+    "Topology": "topologies",
+}
+_KUEUE = "/apis/kueue.x-k8s.io"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_POLICY = "ValidatingAdmissionPolicy"
+
+
+def kueue_version(connection: Connection, known: Iterable[str], given: str | None) -> str:
+    """Return the version of Kueue's API to write for: the one given, or the one that the cluster prefers.
+
+    Args:
+        connection: The cluster.
+        known: The versions that this program writes.
+        given: One of them, or None to choose.
+
+    Raises:
+        ProblemsFound: The cluster has no Kueue, or none of these versions.
+    """
+    try:
+        group = connection.get(_KUEUE)
+    except ApiError as error:
+        if error.status != 404:
+            raise ProblemsFound((problem(error, "kueue"),)) from error
+        remedy = "install Kueue, or kueue=false where the task governance add-on will"
+        raise ProblemsFound((Problem("E347", "kueue", "the cluster has no Kueue", True, remedy=remedy),)) from error
+    except Unreachable as error:
+        raise ProblemsFound((problem(error, "kueue"),)) from error
+    served = [version["version"] for version in group.get("versions", ())]
+    preferred = group.get("preferredVersion", {}).get("version")
+    wanted = [given] if given else [preferred, *served]
+    for version in wanted:
+        if version in served and version in known:
+            return version
+    message = "is not a version of Kueue that the cluster serves" if given else "the cluster's Kueue is not supported"
+    raise ProblemsFound((Problem("E347", "kueue_version", message, given, f"of the cluster: {', '.join(served)}"),))
+
+
+def problems(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Yield what the cluster lacks that the objects need: their policy's kind, and a Topology that they name."""
+    seen = set()
+    for each in objects:
+        if each["kind"] == _POLICY and _POLICY not in seen:
+            seen.add(_POLICY)
+            yield from _policy_missing(connection)
+        topology = each["spec"].get("topologyName") if each["kind"] == "ResourceFlavor" else None
+        if topology and topology not in seen:
+            seen.add(topology)
+            yield from _topology_missing(connection, each["apiVersion"], topology)
+
+
+def _policy_missing(connection: Connection) -> Iterator[Problem]:
+    """Yield a Problem where the cluster does not know admission policies. Source: Kubernetes 1.30, v1 of the API."""
+    try:
+        served = [resource["kind"] for resource in connection.get(_ADMISSION).get("resources", ())]
+    except (ApiError, Unreachable) as error:
+        yield problem(error, "pod_security")
+        return
+    if _POLICY not in served:
+        message = "the cluster has no ValidatingAdmissionPolicy, so that nothing would restrict the team's pods"
+        remedy = (
+            "Kubernetes 1.30, or pod_security=restricted and images that are not root, or pod_security=privileged"
+        )
+        yield Problem("E346", "pod_security", message, "policy", remedy=remedy)
+
+
+def _topology_missing(connection: Connection, version: str, name: str) -> Iterator[Problem]:
+    try:
+        connection.get(f"/apis/{version}/topologies/{name}", accept=METADATA_ONLY)
+    except ApiError as error:
+        if error.status == 404:
+            yield Problem("E347", "topology", error.message, name)
+        elif error.status != 403:
+            yield problem(error, "topology", value=name)
+    except Unreachable as error:
+        yield problem(error, "topology")
+
+
+def existing(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> Origin:
+    """Return the cluster's objects that have the kind and name of a shared one of `objects`.
+
+    Raises:
+        ProblemsFound: One cannot be read.
+    """
+    found, faults = [], []
+    for each in shared(objects):
+        path = f"/apis/{each['apiVersion']}/{_PLURALS[each['kind']]}/{each['metadata']['name']}"
+        try:
+            found.append({**connection.get(path), "kind": each["kind"]})
+        except ApiError as error:
+            if error.status != 404:
+                faults.append(problem(error, "--cluster", value=f"{each['kind']} {each['metadata']['name']}"))
+        except Unreachable as error:
+            raise ProblemsFound((problem(error, "team"),)) from error
+    if faults:
+        raise ProblemsFound(tuple(dict.fromkeys(faults)))
+    return Origin(f"the cluster ({connection.context})", tuple(found))

@@ -1,0 +1,132 @@
+"""The pods of a job as people see them: ranks, nodes, states, and why one waits, restarts or failed. Pure."""
+
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from launcher.backends.kubernetes import lenient
+from launcher.backends.kubernetes.pod_ranks import Places
+from launcher.common.redaction import masked
+from launcher.model.job_spec import JobPod
+
+_STARTING = ("ContainerCreating", "PodInitializing")
+"""Reasons of a container that starts as it should. Source: Kubernetes, container statuses."""
+
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+_SIGNALLED = 128
+"""Exit codes above it are a signal's number more. Source: POSIX, Shell Command Language, 2.8.2."""
+
+_LONGEST = 300
+"""Characters of a message that are shown."""
+
+
+def described(pods: Iterable[Mapping[str, Any]], places: Places) -> tuple[JobPod, ...]:
+    """Return pods in the order of their ranks; those whose name has no place come last."""
+    found = [_described(pod, places) for pod in pods]
+    return tuple(sorted(found, key=lambda pod: (pod.ranks is None, pod.ranks or (0, 0), pod.created_s, pod.name)))
+
+
+def reason(pod: Mapping[str, Any]) -> str:
+    """Return why a pod waits, restarts or failed, in the words of Kubernetes; "" if nothing is wrong with it."""
+    status = lenient.mapping(pod, "status")
+    if why := lenient.text(status.get("reason")):  # Evicted, NodeLost, UnexpectedAdmissionError
+        return _sentence(why, status.get("message"))
+    parts = list(dict.fromkeys((*_of_containers(status), *_of_conditions(status))))
+    if lenient.mapping(pod, "metadata").get("deletionTimestamp"):
+        parts.append("Terminating")
+    if not parts and status.get("phase") == "Failed":
+        parts.append("Failed")
+    return "; ".join(parts)
+
+
+def failures(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield why pods ended with a failure, each reason once with the pods that have it."""
+    found: dict[str, list[str]] = {}
+    for pod in pods:
+        if lenient.mapping(pod, "status").get("phase") == "Failed" and (why := reason(pod)):
+            found.setdefault(why, []).append(_name_and_node(pod))
+    for why, names in found.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield f"{names[0]}{more}: {why}"
+
+
+def container_of(pod: Mapping[str, Any]) -> str:
+    """Return the name of the container that trains: the pod's default one, else its first."""
+    names = [each["name"] for each in pod["spec"]["containers"]]
+    chosen = (pod["metadata"].get("annotations") or {}).get(_DEFAULT_CONTAINER)
+    return chosen if chosen in names else names[0]
+
+
+def _described(pod: Mapping[str, Any], places: Places) -> JobPod:
+    status, place, nproc = pod.get("status") or {}, places.place(pod["metadata"]["name"]), places.nproc_per_node
+    ready = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    containers = status.get("containerStatuses") or ()
+    is_ready = ready["Ready"] == "True" if "Ready" in ready else _all_ready(containers)
+    return JobPod(
+        pod["metadata"]["name"],
+        None if place is None else (place * nproc, (place + 1) * nproc - 1),
+        pod["spec"].get("nodeName"),
+        status.get("phase") or "Pending",
+        is_ready,
+        sum(each.get("restartCount") or 0 for each in containers),
+        datetime.fromisoformat(pod["metadata"]["creationTimestamp"]).timestamp(),
+        reason(pod),
+    )
+
+
+def _all_ready(containers: Iterable[Mapping[str, Any]]) -> bool:
+    states = [bool(each.get("ready")) for each in containers]
+    return bool(states) and all(states)
+
+
+def _of_conditions(status: Mapping[str, Any]) -> Iterator[str]:
+    for condition in lenient.mappings(status.get("conditions")):
+        kind, value = condition.get("type"), condition.get("status")
+        why, message = lenient.text(condition.get("reason")), condition.get("message")
+        if (kind, value) == ("PodScheduled", "False"):
+            yield _sentence("FailedScheduling", message or why)
+        if (kind, value) == ("DisruptionTarget", "True"):
+            yield _sentence(why or "DisruptionTarget", message)
+
+
+def _of_containers(status: Mapping[str, Any]) -> Iterator[str]:
+    lists = (status.get("initContainerStatuses"), status.get("containerStatuses"))
+    for container in (container for each in lists for container in lenient.mappings(each)):
+        waiting, terminated = (lenient.mapping(container, "state", name) for name in ("waiting", "terminated"))
+        why = lenient.text(waiting.get("reason"))
+        if why and why not in _STARTING:
+            yield _sentence(why, waiting.get("message"))
+        if terminated.get("exitCode"):
+            yield _end(terminated)
+        last = lenient.mapping(container, "lastState", "terminated")
+        if last and not terminated:
+            yield f"last run: {_end(last)}"
+
+
+def _end(terminated: Mapping[str, Any]) -> str:
+    """Return how a container ended: its reason, its exit code, and its own last words."""
+    code = lenient.count(terminated.get("exitCode"))
+    name = _signal_name(code)
+    why = lenient.text(terminated.get("reason")) or "ended"
+    return _sentence(f"{why}, exit code {code}" + (f" ({name})" if name else ""), terminated.get("message"))
+
+
+def _signal_name(code: int) -> str:
+    try:
+        return signal.Signals(code - _SIGNALLED).name
+    except ValueError:
+        return ""
+
+
+def _sentence(what: str, message: Any) -> str:
+    """Return a reason and the first line of its message, as a terminal may show it."""
+    line = lenient.text(message).strip().partition("\n")[0].rstrip(".")
+    text = masked(f"{what}: {line}" if line else what)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _name_and_node(pod: Mapping[str, Any]) -> str:
+    node = lenient.text(lenient.mapping(pod, "spec").get("nodeName"))
+    name = lenient.text(lenient.mapping(pod, "metadata").get("name"))
+    return f"{name} on {node}" if node else name

@@ -1,0 +1,141 @@
+"""A client of the elastic agent's HTTP API.
+
+The agent answers 200 even to a call that it ignores, so every order is confirmed by /status.
+
+Source: hyperpod_elastic_agent 1.1.3, server/server.py and server/util.py (PLR_VALID_TRANSITIONS).
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from launcher.backends.local.operator_types import AgentState, AgentStatus
+from launcher.backends.local.ports import LOOPBACK
+
+REQUEST_TIMEOUT_S = 5.0
+"""How long one answer may take on a machine that is busy importing torch."""
+
+CONFIRM_TIMEOUT_S = 15.0
+"""How long after an order /status may show the old state."""
+
+_CONFIRM_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class StartCall:
+    """What a node is told when its workers shall start.
+
+    Args:
+        rank: Rank of the node.
+        num_nodes: Nodes of the job from now on.
+        attempt: Raised at every restart; names the log folder.
+        master_port: Port of rank 0's store on the loopback interface.
+        progress: A checkpoint to pass on.
+    """
+
+    rank: int
+    num_nodes: int
+    attempt: int
+    master_port: int
+    progress: Mapping[str, Any] = field(default_factory=dict)
+
+
+class AgentUnreachable(Exception):
+    """The agent gave no answer in time, or none that makes sense."""
+
+
+class CommandIgnored(Exception):
+    """The agent answered an order but did not carry it out."""
+
+
+class Agent:
+    """The agent that listens on one loopback port.
+
+    Args:
+        port: Its `--server-port`.
+    """
+
+    def __init__(self, port: int):
+        self.port = port
+        # trust_env off: a proxy for the outside world must not see calls to this machine.
+        self._http = httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=REQUEST_TIMEOUT_S, trust_env=False)
+
+    def status(self) -> AgentStatus:
+        """Return the agent's state.
+
+        Raises:
+            AgentUnreachable: No answer.
+        """
+        answer = self._call("GET", "/status")
+        try:
+            body = answer.json()
+            return AgentStatus(AgentState(body["status"]), body.get("message", ""), body.get("progress") or {})
+        except (ValueError, KeyError) as error:
+            raise AgentUnreachable(f"/status answered {answer.text[:200]!r}") from error
+
+    def start(self, order: StartCall) -> None:
+        """Start the workers of a ready agent.
+
+        Raises:
+            AgentUnreachable: No answer.
+            CommandIgnored: The agent is not ready, or /status does not confirm the start.
+        """
+        before = self.status().state
+        if before is not AgentState.READY:
+            raise CommandIgnored(f"/start would be ignored: the agent is {before}")
+        body = {
+            "rank": order.rank,
+            "nnodes": order.num_nodes,
+            "faultCount": order.attempt,
+            "master_addr": LOOPBACK,
+            "master_port": order.master_port,
+            "progress": dict(order.progress),
+        }
+        self._call("POST", "/start", body)
+        self._confirm("/start", {AgentState.RUNNING, AgentState.COMPLETED, AgentState.FAULTED})
+
+    def stop(self, graceful_timeout_s: int | None) -> None:
+        """Tell the agent to stop its workers; it is `ready` when they are gone. One that is ready is left alone.
+
+        Args:
+            graceful_timeout_s: Seconds between SIGUSR1 and SIGKILL; None kills at once.
+
+        Raises:
+            AgentUnreachable: No answer.
+            CommandIgnored: /status does not confirm the stop.
+        """
+        if self.status().state is AgentState.READY:
+            return
+        body: dict[str, Any] = {"restart_mode": "plr"}
+        if graceful_timeout_s is not None:
+            body |= {"is_graceful": True, "timeout": graceful_timeout_s}
+        self._call("POST", "/stop", body)
+        self._confirm("/stop", {AgentState.STOPPING, AgentState.READY})
+
+    def shutdown(self) -> None:
+        """Tell the agent to end, which takes it about a second. Ignored while it is stopping.
+
+        Raises:
+            AgentUnreachable: No answer.
+        """
+        self._call("POST", "/shutdown")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        try:
+            return self._http.request(method, path, json=body).raise_for_status()
+        except httpx.HTTPError as error:
+            raise AgentUnreachable(f"{method} {path}: {error}") from error
+
+    def _confirm(self, order: str, expected: set[AgentState]) -> None:
+        deadline = time.monotonic() + CONFIRM_TIMEOUT_S
+        while (state := self.status().state) not in expected:
+            if time.monotonic() > deadline:
+                raise CommandIgnored(f"{order} had no effect in {CONFIRM_TIMEOUT_S:g} s: the agent is {state}")
+            time.sleep(_CONFIRM_POLL_S)

@@ -1,0 +1,111 @@
+"""Finds a job that hangs: its workers run, and no new step comes within a time that follows the steps seen.
+
+HyperPod's operator looks for log lines, this one for steps.
+"""
+
+import json
+import re
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.backends.local.hang_limits import FACTOR, LEAST_LIMIT_S, HangLimits
+from launcher.backends.local.line_reader import LineReader
+from launcher.backends.local.snapshot import Attempt
+from launcher.backends.local.step_reader import DoneStep
+from launcher.backends.local.worker_logs import STDOUT, worker_log
+from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, STEPS
+
+RECENT_STEPS = 50
+
+
+class StepTimer:
+    """Measures how long the steps of a job take. Pure; times are seconds of one clock.
+
+    Args:
+        limits: When a job counts as hanging.
+    """
+
+    def __init__(self, limits: HangLimits):
+        self._limits = limits
+        self._gaps: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._attempt = -1
+        self._since_s = 0.0
+        self._step: int | None = None
+        self._activity: Mapping[str, Any] = {}
+        self._knows_steps = limits.watches_start
+
+    def overdue(self, now_s: float, attempt: int, done: DoneStep, activity: Mapping[str, Any]) -> str:
+        """Return in words how long there was no new step, "" while that is not too long.
+
+        Args:
+            now_s: Time of the look.
+            attempt: Number of the workers' start; they run.
+            done: The last step.
+            activity: What rank 0 announced last; what it announced in an earlier start does not count.
+        """
+        if attempt != self._attempt:
+            self._attempt, self._since_s, self._step = attempt, now_s, None
+        if activity != self._activity:
+            self._activity, self._since_s = activity, now_s
+        if done.attempt == attempt and done.step != self._step:
+            if self._step is not None:
+                self._gaps.append((now_s - self._since_s) / max(1, done.step - self._step))
+            self._step, self._since_s, self._knows_steps = done.step, now_s, True
+        waited_s, limit_s = now_s - self._since_s, self._limit_s()
+        if limit_s is None or waited_s <= limit_s:
+            return ""
+        return f"no new step for {waited_s:.0f} s; {limit_s:.0f} s are allowed"
+
+    def _limit_s(self) -> float | None:
+        limits = self._limits
+        what = self._activity.get("what", STEPS) if self._activity.get("attempt") == self._attempt else STEPS
+        if what not in (STEPS, CHECKPOINT):  # also before the first step: a restart repeats an evaluation
+            return limits.other_work_s
+        if self._step is None:
+            return limits.start_cut_off_s if self._knows_steps else None
+        if what == CHECKPOINT:
+            return limits.start_cut_off_s
+        return limits.recurring_s or max(LEAST_LIMIT_S, FACTOR * max(self._gaps, default=0.0))
+
+
+class HangDetector:
+    """Watches a running job: its steps, what rank 0 announces, and the line after which nothing is expected.
+
+    Args:
+        run_dir: The job's.
+        limits: When it counts as hanging.
+    """
+
+    def __init__(self, run_dir: Path, limits: HangLimits):
+        self._run_dir = run_dir
+        self._steps = StepTimer(limits)
+        self._stop = re.compile(limits.stop_pattern) if limits.stop_pattern else None
+        self._log: LineReader | None = None
+        self._attempt = -1
+        self._is_over = False
+
+    def look(self, now_s: float, attempt: Attempt, done: DoneStep) -> str:
+        """Return in words how long there was no new step, "" while that is not too long."""
+        if attempt.number != self._attempt:
+            self._attempt, self._log, self._is_over = attempt.number, None, False
+        overdue = self._steps.overdue(now_s, attempt.number, done, self._activity())
+        return "" if self._is_stopped(attempt) else overdue
+
+    def _activity(self) -> Mapping[str, Any]:
+        try:
+            activity = json.loads((self._run_dir / ACTIVITY_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # nothing was announced yet
+            return {}
+        return activity if isinstance(activity, dict) else {}
+
+    def _is_stopped(self, attempt: Attempt) -> bool:
+        if self._stop is None or self._is_over:
+            return self._is_over
+        path = worker_log(self._run_dir, attempt, attempt.leader, 0, STDOUT)
+        if self._log is None and path:
+            self._log = LineReader(path)
+        lines = self._log.new_lines(whole_only=True) if self._log else ()
+        self._is_over = any(list(map(self._stop.match, lines)))
+        return self._is_over

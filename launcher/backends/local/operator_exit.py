@@ -1,0 +1,64 @@
+"""How an operator begins and ends, as the process that started it sees it."""
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from launcher.backends.local.snapshot import OPERATOR_LOG, STATE_FILE, Snapshot, publish
+from launcher.backends.local.worker_logs import POLL_S, tail
+from launcher.common import os_errors
+from launcher.common.job_lock import is_alive
+from launcher.common.problems import ProblemsFound, fail
+from launcher.model.job_spec import JobState
+
+STOP_MARGIN_S = 30.0
+"""What the operator may take to end a job, beyond the time its workers have to save."""
+
+
+def end(operator: subprocess.Popen[bytes], signals: Sequence[signal.Signals | None]) -> None:
+    """Send signals until an operator has ended, and its nodes with it; None waits first."""
+    for signum in signals:
+        if signum is not None:
+            operator.send_signal(signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            operator.wait(STOP_MARGIN_S)
+            return
+
+
+def why_it_died(run_dir: Path) -> str:
+    """Return why an operator ended without a last word: it could not write one, or what its log says last."""
+    if refusal := os_errors.written(run_dir):
+        reason, remedy = os_errors.described(refusal, run_dir)
+        return f"{reason}, so the job was ended; {remedy}, then: recipes launch {run_dir.parent}"
+    last = tail(run_dir / OPERATOR_LOG, 1)
+    return f"the job's operator died{f' ({last})' if last else ''}; see {run_dir / OPERATOR_LOG}"
+
+
+def await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
+    """Wait until the operator has published its state; publish its failure when it ends before."""
+    while not (run_dir / STATE_FILE).exists():
+        if (code := operator.poll()) is not None and not (run_dir / STATE_FILE).exists():
+            if not run_dir.exists():
+                raise folder_removed(run_dir)
+            message = f"the operator ended with status {code}:\n{tail(run_dir / OPERATOR_LOG)}"
+            publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
+        time.sleep(POLL_S / 4)
+
+
+def folder_removed(run_dir: Path) -> ProblemsFound:
+    """Return the Problem that the folder of a running job was removed (E418)."""
+    message = "was removed while the job ran; the job was ended, and its checkpoints there are lost"
+    return fail("E418", "job", message, value=str(run_dir), remedy="launch the recipe again")
+
+
+def is_gone(run_dir: Path, timeout_s: float) -> bool:
+    """Return whether nothing of a job exists, as soon as that is so, after `timeout_s` seconds at the latest."""
+    deadline = time.monotonic() + timeout_s
+    while is_alive(run_dir):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S / 4)
+    return True

@@ -1,0 +1,79 @@
+"""The state of a running job for other processes: `run/state.json`."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from launcher.common import redaction
+from launcher.common.problems import fail
+from launcher.model.job_spec import JobState
+
+STATE_FILE = "state.json"
+OPERATOR_LOG = "operator.log"
+
+_REMEDY = "recipes launch <bundle> runs the job again"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of the job's workers.
+
+    Args:
+        number: From 0; incremented at every restart.
+        leader: The node whose first worker is rank 0.
+        nodes: Nodes that took part, by rank.
+        started: Seconds since the epoch.
+    """
+
+    number: int
+    leader: int
+    nodes: tuple[int, ...]
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a job as its operator last published it.
+
+    Args:
+        state: Its state.
+        nodes: Nodes it runs on now.
+        message: The reason it is waiting or has ended.
+        attempt: How often its workers were restarted.
+        pid: The operator's process id.
+        exit_code: The operator's exit status, once the job has ended.
+        attempts: Every start of its workers so far.
+    """
+
+    state: JobState
+    nodes: int
+    message: str
+    attempt: int
+    pid: int
+    exit_code: int | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+
+def publish(run_dir: Path, snapshot: Snapshot) -> None:
+    """Replace the state file atomically: a reader sees either the old state or the new one."""
+    partial = run_dir / f".{STATE_FILE}.tmp"
+    partial.write_text(json.dumps(redaction.masked_tree(asdict(snapshot)), indent=1), encoding="utf-8")
+    os.replace(partial, run_dir / STATE_FILE)
+
+
+def read_snapshot(run_dir: Path) -> Snapshot | None:
+    """Return the state that the operator published last; None if it has published none yet.
+
+    Raises:
+        ProblemsFound: The file is damaged (E414).
+    """
+    path = run_dir / STATE_FILE
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        attempts = tuple(Attempt(**{**each, "nodes": tuple(each["nodes"])}) for each in fields.pop("attempts"))
+        return Snapshot(**{**fields, "state": JobState(fields["state"]), "attempts": attempts})
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise fail("E414", str(path), "is damaged: the state of its job cannot be read", remedy=_REMEDY) from error

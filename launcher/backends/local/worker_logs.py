@@ -1,0 +1,222 @@
+"""Where the agents put their workers' output, and what it says of a failure.
+
+    run/logs/node-<k>/agent.log                                          the agent's own output
+    run/logs/node-<k>/<job>_<random>/attempt_<n>/<local rank>/stdout.log     a worker's
+
+Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from launcher.backends.local.job_request import read_job_request
+from launcher.backends.local.line_reader import LineReader
+from launcher.backends.local.snapshot import Attempt, read_snapshot
+from launcher.common.job_lock import is_alive
+from launcher.common.names import LOG_DIR, RUN_DIR
+from launcher.common.problems import fail
+
+AGENT_LOG, WARM_LOG = "agent.log", "warm.log"
+STDOUT, STDERR = "stdout.log", "stderr.log"
+TAIL_LINES = 15
+POLL_S = 0.2
+_TAIL_BYTES = 16_384
+
+
+def node_logs(run_dir: Path, node: int) -> Path:
+    """Return the log folder of a node."""
+    return run_dir / LOG_DIR / f"node-{node}"
+
+
+def worker_log(run_dir: Path, attempt: Attempt, node: int, local_rank: int, name: str) -> Path | None:
+    """Return `stdout.log` or `stderr.log` of a worker; None while it does not exist."""
+    pattern = f"*/attempt_{attempt.number}/{local_rank}/{name}"
+    # An earlier run of the same bundle has left attempts of the same number.
+    found = [path for path in node_logs(run_dir, node).glob(pattern) if _born_after(path, attempt.started)]
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _born_after(path: Path, time_s: float) -> bool:
+    clock_grain_s = 1.0
+    return path.stat().st_mtime >= time_s - clock_grain_s
+
+
+def tail(path: Path | None, num_lines: int = TAIL_LINES) -> str:
+    """Return the last lines of a file, "" when there is none."""
+    if path is None or not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        text = file.read().decode("utf-8", errors="replace")
+    return "\n".join(text.rstrip().splitlines()[-num_lines:])
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of a job's lines to show.
+
+    Args:
+        ranks: Ranks, ascending; None for all.
+        attempt: Number of the one attempt to show; None for all.
+        file_name: STDOUT or STDERR.
+        headings: Whether a line tells where each attempt begins.
+        nproc_per_node: Worker processes a node, which only rank 0 is found without.
+    """
+
+    ranks: tuple[int, ...] | None = (0,)
+    attempt: int | None = None
+    file_name: str = STDOUT
+    headings: bool = False
+    nproc_per_node: int = 1
+
+    def ranks_of(self, attempt: Attempt) -> tuple[int, ...]:
+        """Return the ranks of an attempt that are selected."""
+        every = range(len(attempt.nodes) * self.nproc_per_node)
+        return tuple(rank for rank in every if self.ranks is None or rank in self.ranks)
+
+
+RANK_0 = Selection()
+Attempts = Callable[[], tuple[tuple[Attempt, ...], bool]]
+
+
+def follow_attempts(
+    run_dir: Path, attempts: Attempts, pause: Callable[[], None] | None, selection: Selection = RANK_0
+) -> Iterator[str]:
+    """Yield the selected lines of one attempt after the other, with the news of the job as they come.
+
+    Args:
+        run_dir: The job's.
+        attempts: Returns the attempts so far, and whether the job has ended.
+        pause: Waits a moment before the next look; None looks once.
+        selection: Whose lines.
+    """
+    from launcher.backends.local.event_log import EventLogReader  # start-up time: compiling imports this module
+
+    news = EventLogReader(run_dir) if selection.attempt is None else None
+    current: _Reader | None = None
+    index = 0
+    while True:
+        known, ended = attempts()
+        over = ended or pause is None
+        if index < len(known):
+            current = current or _Reader(run_dir, known[index], selection)
+            complete = over or index + 1 < len(known)
+            yield from current.new_lines(whole_only=not complete)
+            if complete:
+                index, current = index + 1, None
+                if news and index < len(known):
+                    yield from news.until(known[index].started)
+                continue
+        if news and (known or over):  # before, the events are an earlier launch's
+            yield from news.until(None)
+        if over:
+            return
+        if pause:
+            pause()
+
+
+class _Reader:
+    """Reads the selected lines of one attempt."""
+
+    def __init__(self, run_dir: Path, attempt: Attempt, selection: Selection):
+        self._run_dir = run_dir
+        self._attempt = attempt
+        self._selection = selection
+        self._readers: dict[int, LineReader] = {}
+        self._is_new = True
+
+    def new_lines(self, *, whole_only: bool) -> Iterator[str]:
+        """Yield what came since the last call, the heading first."""
+        selection = self._selection
+        if selection.attempt not in (None, self._attempt.number):
+            return
+        if self._is_new and selection.headings:
+            yield self._heading()
+        self._is_new = False
+        for rank in selection.ranks_of(self._attempt):
+            prefix = "" if selection.ranks and len(selection.ranks) == 1 else f"rank {rank} | "
+            if reader := self._reader(rank):
+                yield from (f"{prefix}{line}" for line in reader.new_lines(whole_only=whole_only))
+
+    def _reader(self, rank: int) -> LineReader | None:
+        if rank not in self._readers:
+            place, local_rank = divmod(rank, self._selection.nproc_per_node)
+            node = self._attempt.nodes[place]
+            path = worker_log(self._run_dir, self._attempt, node, local_rank, self._selection.file_name)
+            if path is None:
+                return None
+            self._readers[rank] = LineReader(path)
+        return self._readers[rank]
+
+    def _heading(self) -> str:
+        from launcher import timeline  # start-up time, as above
+
+        number, nodes = self._attempt.number, len(self._attempt.nodes)
+        ranks = nodes * self._selection.nproc_per_node
+        told = next((each for each in timeline.read(self._run_dir).attempts if each.number == number), None)
+        parts = [f"{nodes} node{'' if nodes == 1 else 's'}", f"{ranks} rank{'' if ranks == 1 else 's'}"]
+        if told and told.resumed_step:
+            parts.append(f"resumed from step {told.resumed_step}")
+        if told and told.ending:
+            parts.append(f"end: {told.ending}")
+        if not self._selection.ranks_of(self._attempt):
+            parts.append("without this rank")
+        return f"== attempt {number}: {', '.join(parts)}"
+
+
+def read_logs(bundle_dir: Path, selection: Selection, *, follow: bool) -> Iterator[str]:
+    """Return the selected lines of a job that was launched here; with `follow`, until it has ended.
+
+    Raises:
+        ProblemsFound: The job was not launched here (E705), or has no such attempt (E706) or rank (E707).
+    """
+    run_dir = bundle_dir / RUN_DIR
+    if read_snapshot(run_dir) is None:
+        raise fail("E705", str(bundle_dir), "its job was never launched on this machine")
+    nproc_per_node, most_nodes = _sizes(bundle_dir)
+    selection = replace(selection, nproc_per_node=nproc_per_node)
+    known, ended = known_attempts(run_dir)
+    wait = follow and not ended
+    if not wait:
+        _refuse_unknown_attempt(known, selection)
+    shown = [len(attempt.nodes) for attempt in known if selection.attempt in (None, attempt.number)]
+    _refuse_unknown_rank(most_nodes if wait else max(shown, default=0), selection)
+    return follow_attempts(run_dir, partial(known_attempts, run_dir), pause if wait else None, selection)
+
+
+def pause() -> None:
+    """Wait a moment before the next look at a job."""
+    time.sleep(POLL_S)
+
+
+def known_attempts(run_dir: Path) -> tuple[tuple[Attempt, ...], bool]:
+    """Return the attempts of a job so far, and whether it has ended."""
+    alive = is_alive(run_dir)  # before the snapshot: what a dead operator has said is its last word
+    snapshot = read_snapshot(run_dir)
+    return (snapshot.attempts if snapshot else ()), not alive or snapshot is None or snapshot.state.is_final
+
+
+def _sizes(bundle_dir: Path) -> tuple[int, int]:
+    """Return the worker processes a node, and the most nodes that the job may have."""
+    try:
+        job = read_job_request(bundle_dir)
+        return job.nproc_per_node, job.policy.sizes[-1]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise fail("E703", str(bundle_dir), f"is no bundle: plan.json: {error}") from error
+
+
+def _refuse_unknown_attempt(known: tuple[Attempt, ...], selection: Selection) -> None:
+    numbers = [attempt.number for attempt in known]
+    if selection.attempt is not None and selection.attempt not in numbers:
+        allowed = f"0 to {numbers[-1]}" if numbers else "none: its workers were never started"
+        raise fail("E706", "--attempt", "the job has no such attempt", value=selection.attempt, allowed=allowed)
+
+
+def _refuse_unknown_rank(nodes: int, selection: Selection) -> None:
+    ranks = nodes * selection.nproc_per_node
+    if nodes and selection.ranks and selection.ranks[-1] >= ranks:
+        allowed = f"0 to {ranks - 1}"
+        raise fail("E707", "--rank", "no attempt has such a rank", value=selection.ranks[-1], allowed=allowed)

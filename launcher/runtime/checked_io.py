@@ -1,0 +1,230 @@
+"""The files of torch.distributed.checkpoint with a checksum for each piece.
+
+A piece is what torch.distributed.checkpoint stores of one tensor or object on one rank. Its checksum is an attribute
+of its entry in `.metadata`, so that `torch.distributed.checkpoint.load` reads the files as it reads its own. The
+checksum of `.metadata` is in progress.json.
+"""
+
+import io
+import os
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, load
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from launcher.runtime.checkpoint_search import Damaged, StateMismatch, Unavailable
+from launcher.runtime.checksums import CHUNK, checksum, new_checksum
+from launcher.runtime.dcp_warnings import without_group_warning
+from launcher.runtime.progress import METADATA, Published, missing, outcomes
+
+
+class CheckedWriter(FileSystemWriter):
+    """Writes the files of torch.distributed.checkpoint, and a checksum for each piece into `.metadata`.
+
+    Args:
+        folder: Receives the files. They are not synced.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__(folder, sync_files=False)
+        self.fs: _CheckedFiles = _CheckedFiles()
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            written = super().write_data(plan, planner)
+        except RuntimeError as error:
+            # torch.save reports what its stream raises as an error of its own.
+            if self.fs.failure:
+                raise self.fs.failure from error
+            raise
+        for result in written.value():
+            piece = result.storage_data
+            length, found = self.fs.spans.get((piece.relative_path, piece.offset), (0, checksum(b"")))
+            if length != piece.length:
+                raise AssertionError(f"{piece} was not written in one span")
+            piece.checksum = found
+        return written
+
+
+class _CheckedFiles(FileSystem):
+    """Files whose spans are hashed as they are written.
+
+    Args:
+        spans: Length and checksum of what was written between two calls of `tell`, by file name and first byte.
+        failure: The first error of the file system.
+    """
+
+    def __init__(self) -> None:
+        self.spans: dict[tuple[str, int], tuple[int, bytes]] = {}
+        self.failure: OSError | None = None
+
+    @contextmanager
+    def create_stream(self, path: Path, mode: str) -> Iterator[io.IOBase]:
+        with super().create_stream(path, mode) as stream:
+            yield _CheckedStream(stream, Path(path).name, self)
+
+
+class _CheckedStream(io.IOBase):
+    """torch.distributed.checkpoint asks for the position before and after each piece: a span ends there."""
+
+    def __init__(self, stream: Any, name: str, files: _CheckedFiles):
+        self._stream, self._name, self._files = stream, name, files
+        self._start, self._checksum = 0, new_checksum()
+
+    def write(self, data: Any) -> int:
+        self._checksum.update(data)
+        try:
+            return self._stream.write(data)
+        except OSError as error:
+            self._files.failure = self._files.failure or error
+            raise
+
+    def tell(self) -> int:
+        end = self._stream.tell()
+        if end > self._start:
+            self._files.spans[self._name, self._start] = (end - self._start, self._checksum.digest())
+            self._start, self._checksum = end, new_checksum()
+        return end
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+class CheckedReader(FileSystemReader):
+    """Reads the files of torch.distributed.checkpoint and compares each piece with its checksum before it is used.
+
+    Args:
+        folder: Of the checkpoint.
+        stated: By its progress.json.
+        is_first: Whether this is the first rank; see `missing`.
+
+    Raises:
+        Damaged: `.metadata` is missing or changed.
+        Unavailable: The file system failed.
+    """
+
+    def __init__(self, folder: Path, stated: Published, *, is_first: bool = True):
+        super().__init__(folder)
+        self._is_first, self._is_verifiable = is_first, stated.is_verifiable
+        self._num_checked = 0
+        self._buffer = numpy.empty(0, numpy.uint8)
+        self._outcome: Damaged | Unavailable | None = None
+        with outcomes(is_first):
+            data = (folder / METADATA).read_bytes()
+        if stated.is_verifiable and checksum(data) != stated.metadata_checksum:
+            raise Damaged(f"{METADATA} is changed")
+        self.metadata = _unpickled(data)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return self.metadata
+
+    def load_into(self, state: dict[str, Any]) -> None:
+        """Load this rank's part of the checkpoint into `state`.
+
+        Each rank plans for itself: what ranks could settle together is in `.metadata`, which all have.
+
+        Raises:
+            Damaged: A piece is missing or changed; `state` then holds parts of the checkpoint.
+            Unavailable: The file system failed; likewise.
+            StateMismatch: The checkpoint is of another model or optimizer.
+        """
+        try:
+            with without_group_warning():
+                load(state, storage_reader=self, no_dist=True)
+        except CheckpointException as error:
+            raise StateMismatch(str(error)) from error
+        if self._outcome:
+            raise self._outcome
+
+    def verify(self) -> None:
+        """Read every piece and compare it with its checksum.
+
+        Raises:
+            Damaged: A piece is missing or changed.
+            Unavailable: The file system failed.
+        """
+        with outcomes(self._is_first):
+            for piece in self.metadata.storage_data.values():
+                with (self.path / piece.relative_path).open("rb") as stream:
+                    self._slice_file(stream, piece)
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read what `plan` wants. What is damaged or unavailable is noted: the ranks decide when all have read."""
+        try:
+            with outcomes(self._is_first):
+                super().read_data(plan, planner)
+            if self._num_checked < len(plan.items):
+                raise AssertionError("torch.distributed.checkpoint used pieces that were not checked")
+        except (Damaged, Unavailable) as error:
+            self._outcome = error
+        except Exception as error:
+            # Without checksums, what cannot be decoded is the only sign of damage, and it raises anything.
+            if self._is_verifiable:
+                raise
+            self._outcome = Damaged(f"not readable: {type(error).__name__}: {error}")
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _slice_file(self, file: Any, sinfo: Any) -> io.RawIOBase:
+        """Return a piece, checked. It is valid until the next one."""
+        self._num_checked += 1
+        if len(self._buffer) < sinfo.length:
+            self._buffer = numpy.empty(sinfo.length, numpy.uint8)
+        state, piece = new_checksum(), memoryview(self._buffer)[: sinfo.length]
+        file.seek(sinfo.offset)
+        for start in range(0, sinfo.length, CHUNK):
+            part = piece[start : start + CHUNK]
+            if file.readinto(part) < len(part):
+                raise missing(f"{sinfo.relative_path} is cut short", self._is_first)
+            state.update(part)
+        if self._is_verifiable and state.digest() != sinfo.checksum:
+            raise Damaged(f"{sinfo.relative_path} is changed at byte {sinfo.offset} or up to {sinfo.length} after it")
+        return _Piece(piece)
+
+
+class _Piece(io.RawIOBase):
+    """Bytes in memory as a file. io.BytesIO would copy them."""
+
+    def __init__(self, data: memoryview):
+        self._data, self._position = data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._data)}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, room: Any) -> int:
+        part = self._data[self._position : self._position + len(room)]
+        room[: len(part)] = part
+        self._position += len(part)
+        return len(part)
+
+
+def _unpickled(data: bytes) -> Metadata:
+    try:
+        metadata = pickle.loads(data)
+    except Exception as error:  # of changed bytes it raises anything
+        raise Damaged(f"{METADATA} is not readable") from error
+    if not isinstance(metadata, Metadata):
+        raise Damaged(f"{METADATA} is not readable")
+    return metadata

@@ -1,0 +1,227 @@
+"""The memory tier of a HyperPod cluster, through the vendor's client for its service.
+
+The service holds blobs by namespace, rank and step, and keeps the highest steps. It is given the number of a save as
+its step, so that it keeps the newest saves after a return to an earlier step, too. A namespace has a fixed number
+of ranks, and its newest step at one world size says nothing of another: shards go to a namespace of their world size,
+and which save is published at which world size is kept in one more namespace, whose number of ranks is always 1.
+
+Source: amzn-sagemaker-checkpointing 1.1.3, storage/clients/inmemory.
+"""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+
+from launcher.common import names
+from launcher.runtime.tiers.shards import Broken, BytesShard, Key, Shard
+from launcher.runtime.tiers.tier_errors import TierFailure
+
+PACKAGE = "amzn_sagemaker_checkpointing"
+POD = "KUBERNETES_SERVICE_HOST"
+"""Variable that a pod has. Source: Kubernetes, Service, Environment variables."""
+DEFAULT_ADDRESS = "http://ai-toolkit-gossip-headless.aws-hyperpod.svc.cluster.local:9200"
+"""Source: amzn-sagemaker-checkpointing 1.1.3, config/in_memory_client.py."""
+
+
+def service_address() -> str:
+    """Return the address of the cluster's memory service; empty where there is none."""
+    in_pod = POD in os.environ and importlib.util.find_spec(PACKAGE) is not None
+    return os.environ.get(names.ENV_MEMORY_SERVICE, DEFAULT_ADDRESS if in_pod else "")
+
+
+class MemoryService:
+    """The service as a store.
+
+    Args:
+        namespace: Of the checkpoints.
+        rank: This one.
+        world_size: Ranks that save.
+        retention: Published checkpoints kept.
+        address: Of the service.
+    """
+
+    name = "memory"
+    is_ranged = False
+
+    def __init__(self, namespace: str, rank: int, world_size: int, retention: int, address: str):
+        self._namespace, self._rank, self._world_size = namespace, rank, world_size
+        self._retention, self._address = retention, address
+        self._clients: dict[int, Any] = {}
+        self._places: dict[Key, int] = {}
+        self.faults: list[str] = []
+        self._log, self._complaints = logging.Logger(PACKAGE), _Complaints()
+        self._log.addHandler(self._complaints)
+
+    def begin(self) -> None:
+        pass
+
+    def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
+        with _translated():
+            self._shards(self._world_size).put_checkpoint(key.save, data.numpy().tobytes(), rank=rank)
+
+    def publish(self, key: Key, manifest: bytes) -> None:
+        with _translated():
+            self._shards(self._world_size).put_checkpoint(key.save, manifest, metadata_index=0)
+            pointer = {"step": key.step, "save": key.save, "world_size": self._world_size}
+            self._pointers.put_checkpoint(key.save, json.dumps(pointer).encode(), rank=0)
+
+    def saves(self) -> dict[Key, bool]:
+        with _translated():
+            pointers, self._complaints.last = self._pointers, ""
+            steps = pointers.get_latest_checkpoints(limit=self._retention + 1)
+        if self._complaints.last:
+            raise TierFailure(self._complaints.last)
+        found, self.faults = {}, []
+        for place in steps:
+            try:
+                if pointer := self._pointer(place):
+                    found[pointer.key] = True
+            except Broken as error:
+                # Treated like a save that was never published: it is removed once there is a newer one.
+                self.faults.append(f"save {place}: {error}")
+                found[Key(0, place)] = False
+        return found
+
+    def manifest(self, key: Key) -> bytes:
+        with _translated():
+            place, world_size = self._located(key)
+            found = self._shards(world_size).get_checkpoint(place, metadata_index=0)
+            return _found(found, f"manifest of step {key.step}")
+
+    def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
+        with _translated():
+            place, world_size = self._located(key)
+            data = _found(self._shards(world_size).get_checkpoint(place, rank=rank), f"shard of rank {rank}")
+        if len(data) < num_bytes:
+            raise Broken(f"the shard of rank {rank} is cut short")
+        return BytesShard(numpy.frombuffer(data, dtype=numpy.uint8), len(data))
+
+    def mark(self) -> bytes | None:
+        with _translated():
+            return self._owners.get_checkpoint(1, rank=0)
+
+    def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
+        # The service has no conditional request: who writes last has it, and the other one finds that when it saves.
+        if self.mark() != replaced:
+            return False
+        with _translated():
+            self._owners.put_checkpoint(1, data, rank=0)
+        return self.mark() == data
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            place, world_size = key.save, self._world_size
+            with contextlib.suppress(Broken, TierFailure):  # of a pointer that is broken, too
+                place, world_size = self._located(key)
+            with _translated():
+                _drop(self._pointers, place, 0)
+                for rank in range(world_size + 1):
+                    _drop(self._shards(world_size), place, rank)
+
+    @property
+    def _pointers(self) -> Any:
+        return self._client(0)
+
+    @property
+    def _owners(self) -> Any:
+        return self._client(-1)
+
+    def _shards(self, world_size: int) -> Any:
+        return self._client(world_size)
+
+    def _client(self, world_size: int) -> Any:
+        from amzn_sagemaker_checkpointing.config.in_memory_client import InMemoryClientConfig
+        from amzn_sagemaker_checkpointing.storage.clients.inmemory.inmemory_client import InMemoryCheckpointClient
+
+        if world_size not in self._clients:
+            names = {0: f"{self._namespace}-published", -1: f"{self._namespace}-owner"}
+            name = names.get(world_size, f"{self._namespace}-{world_size}-ranks")
+            client = InMemoryCheckpointClient(
+                name,
+                str(self._rank),
+                str(max(world_size, 1)),
+                InMemoryClientConfig(base_url=self._address),
+                metadata_file_count=int(world_size > 0),
+                steps_retained=self._retention + 1,
+                logger=self._log,
+            )
+            client.get_or_create_namespace()
+            self._clients[world_size] = client
+        return self._clients[world_size]
+
+    def _pointer(self, place: int) -> "_Pointer | None":
+        """Return which save is published under a number of the service; None where none is."""
+        with _translated():
+            data = self._pointers.get_checkpoint(place, rank=0)
+            if data is None:
+                return None
+            found = json.loads(data)
+            key = Key(int(found.get("step", place)), int(found["save"]))
+            return _Pointer(key, int(found["world_size"]))
+
+    def _located(self, key: Key) -> tuple[int, int]:
+        """Return the number under which the service has a save, and how many ranks wrote it.
+
+        The number is the save's own; earlier versions took the step.
+        """
+        for place in (key.save, key.step):
+            pointer = self._pointer(place)
+            if pointer and pointer.key == key:
+                return place, pointer.world_size
+        raise Broken(f"step {key.step} is no longer there as it was published")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pointer:
+    """A published save, and by how many ranks."""
+
+    key: Key
+    world_size: int
+
+
+class _Complaints(logging.Handler):
+    """Keeps the last error that the client logs: to some questions that failed it answers "none"."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()
+
+
+def _drop(client: Any, step: int, rank: int) -> None:
+    """Remove a blob, which the service may have removed already."""
+    from amzn_sagemaker_checkpointing.storage.clients.inmemory.exceptions import InMemoryResourceNotFoundError
+
+    with contextlib.suppress(InMemoryResourceNotFoundError):
+        client.delete_checkpoint(step, rank=rank)
+
+
+def _found(data: bytes | None, what: str) -> bytes:
+    if data is None:
+        raise Broken(f"the {what} is gone")
+    return data
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    from amzn_sagemaker_checkpointing.storage.clients.inmemory.exceptions import InMemoryStorageError
+
+    try:
+        yield
+    except InMemoryStorageError as error:
+        if type(error) is InMemoryStorageError:
+            # Of this class itself are the answers whose checksum or length is wrong.
+            raise Broken(str(error)) from error
+        raise TierFailure(f"{error}: {error.__cause__}" if error.__cause__ else str(error)) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise Broken(f"the service's answer makes no sense: {error}") from error

@@ -1,0 +1,348 @@
+"""A persistent tier in S3, or another store with its interface."""
+
+import contextlib
+import hashlib
+import io
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy
+import torch
+
+from launcher.runtime.checkpoint_search import Damaged
+from launcher.runtime.tiers.shards import Broken, Key, Shard
+from launcher.runtime.tiers.stores import MANIFEST
+from launcher.runtime.tiers.tier_errors import TierFailure, TierRefused
+
+PART_BYTES = 32 << 20
+"""Bytes of a part, sent over a connection of its own. Source: amzn-sagemaker-checkpointing 1.1.3, its chunk size."""
+
+MAX_PARTS = 10_000
+"""Source: Amazon S3 User Guide, multipart upload limits."""
+
+CONNECTIONS = 8
+
+REQUEST_PATIENCE_S = 60
+"""Seconds for which one request that fails is made again, from where the last one ended. Our own choice: one of the
+many requests of a large read must outlast throttling, which depends on their rate."""
+
+PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
+"""Seconds before a request is made again: twice as many each time, a random part of them, or as the answer's
+Retry-After asks. Source of the longest: AWS SDKs and Tools Reference Guide, Retry behavior, standard mode."""
+
+THROTTLED = (
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "RequestTimeout",
+    "ExpiredToken",
+    "RequestTimeTooSkewed",
+)
+TRANSIENT = (408, 429, 500, 502, 503, 504)
+"""Codes and statuses of answers after which the same request may succeed. Source: as above, and Amazon S3 API
+Reference, List of error codes."""
+
+_Answer = TypeVar("_Answer")
+
+OWNER = "owner"
+"""Name of the owner's mark below the prefix."""
+
+KEYS_PER_REQUEST = 1000
+"""Source: Amazon S3 API Reference, DeleteObjects."""
+
+
+class Bucket:
+    """Checkpoints as objects of a bucket.
+
+    Args:
+        bucket: Its name.
+        prefix: Of the namespace, ending in a slash.
+        endpoint: Address of another store; None for AWS.
+        patience_s: Seconds for which a request that fails is made again.
+        kms_key: Identifier of the key that objects are encrypted with; None for the bucket's own encryption.
+        has_checksums: Whether requests have checksums, which the store compares: AWS's does, some others refuse them.
+    """
+
+    name = "persistent"
+    faults = ()
+    is_ranged = True
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        endpoint: str | None = None,
+        patience_s: float = REQUEST_PATIENCE_S,
+        *,
+        kms_key: str | None = None,
+        has_checksums: bool = True,
+    ):
+        self._bucket, self._prefix, self._endpoint, self._patience_s = bucket, prefix, endpoint, patience_s
+        self._kms_key, self._has_checksums = kms_key, has_checksums
+        self._made: Any = None
+
+    def begin(self) -> None:
+        self._abort_uploads(self._prefix)
+
+    def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
+        from boto3.s3.transfer import TransferConfig
+
+        size = max(PART_BYTES, -(-len(data) // MAX_PARTS))
+        config = TransferConfig(
+            multipart_threshold=size, multipart_chunksize=size, max_concurrency=CONNECTIONS, use_threads=True
+        )
+        name = self._shard(key, rank)
+        try:
+            with _translated():
+                self._client.upload_fileobj(_Reader(data), self._bucket, name, ExtraArgs=self._extra(), Config=config)
+        except BaseException:
+            self._abort_uploads(name)  # s3transfer does, but not where an answer was lost
+            raise
+        self._compare(name, len(data))
+
+    def publish(self, key: Key, manifest: bytes) -> None:
+        name = f"{self._prefix}{key}/{MANIFEST}"
+        with _translated():
+            self._client.put_object(Bucket=self._bucket, Key=name, Body=manifest, **self._extra())
+        self._compare(name, len(manifest))
+
+    def saves(self) -> dict[Key, bool]:
+        found: dict[Key, bool] = {}
+        for name in self._names(""):
+            if key := Key.parse(name):
+                found[key] = found.get(key, False) or name.endswith(f"/{MANIFEST}")
+        return found
+
+    def manifest(self, key: Key) -> bytes:
+        def read() -> bytes:
+            return self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}{key}/{MANIFEST}")["Body"].read()
+
+        return self._patiently(read)
+
+    def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
+        return _Object(self, self._shard(key, rank), num_bytes)
+
+    def read(self, name: str, start: int, stop: int, size: int) -> torch.Tensor:
+        """Return bytes of an object of at least `size` bytes, shape `(stop - start,)`.
+
+        Raises:
+            Broken: The object no longer exists, or has fewer bytes.
+            TierFailure: It cannot be read now.
+        """
+        room = torch.empty(stop - start, dtype=torch.uint8)
+        parts = [(start + place, room[place : place + PART_BYTES]) for place in range(0, len(room), PART_BYTES)]
+        with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="s3") as pool:
+            for done in [pool.submit(self._read_part, name, *part, size) for part in parts]:
+                done.result()
+        return room
+
+    def mark(self) -> bytes | None:
+        with contextlib.suppress(Broken), _translated():
+            return self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}{OWNER}")["Body"].read()
+        return None
+
+    def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
+        """Replace a mark with a conditional request, where the store has one.
+
+        Source: Amazon S3 User Guide, Conditional writes.
+        """
+        if self.mark() != replaced:
+            return False
+        place = {"Bucket": self._bucket, "Key": f"{self._prefix}{OWNER}", "Body": data, **self._extra()}
+        etag = hashlib.md5(replaced, usedforsecurity=False).hexdigest() if replaced is not None else ""
+        try:
+            with _translated():
+                self._client.put_object(**place, **({"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}))
+        except TierFailure as error:
+            if error.code in ("PreconditionFailed", "ConditionalRequestConflict"):
+                # With KMS an object's tag is not its MD5: what is there then is compared.
+                if not etag or self.mark() != replaced:
+                    return False
+            elif error.code != "NotImplemented":
+                raise
+            with _translated():
+                self._client.put_object(**place)
+        return self.mark() == data
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            with _translated():
+                self._client.delete_object(Bucket=self._bucket, Key=f"{self._prefix}{key}/{MANIFEST}")
+            names = [{"Key": f"{self._prefix}{name}"} for name in self._names(f"{key}/")]
+            for start in range(0, len(names), KEYS_PER_REQUEST):
+                with _translated():
+                    gone = {"Objects": names[start : start + KEYS_PER_REQUEST], "Quiet": True}
+                    answer = self._client.delete_objects(Bucket=self._bucket, Delete=gone)
+                if refused := answer.get("Errors"):
+                    raise TierFailure(f"{len(refused)} objects stay: {refused[0]['Key']}: {refused[0]['Code']}")
+
+    def _abort_uploads(self, prefix: str) -> None:
+        """Abort multipart uploads that were not finished: their parts are paid for like objects, and not listed."""
+        with contextlib.suppress(Damaged, TierFailure), _translated():
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
+            for upload in [each for page in pages for each in page.get("Uploads", ())]:
+                place = {"Bucket": self._bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                self._client.abort_multipart_upload(**place)
+
+    def _compare(self, name: str, size: int) -> None:
+        """Compare an object's size with what was sent, before a manifest makes it count.
+
+        Raises:
+            TierFailure: They differ, or it cannot be asked.
+        """
+        try:
+            with _translated():
+                found = self._client.head_object(Bucket=self._bucket, Key=name)["ContentLength"]
+        except Damaged as error:
+            raise TierFailure(f"{name} was sent and does not exist: {error}") from error
+        if found != size:
+            raise TierFailure(f"{name} has {found} bytes, and {size} were sent")
+
+    def _extra(self) -> dict[str, str]:
+        """Return what each object is stored with."""
+        return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self._kms_key} if self._kms_key else {}
+
+    @property
+    def _client(self) -> Any:
+        # Importing boto3 takes a good part of a second: not before the first save.
+        if self._made is None:
+            import boto3
+            from botocore.config import Config
+
+            # What is read is compared with the manifest's checksums; what is sent, the store compares on arrival.
+            checksums = "when_supported" if self._has_checksums else "when_required"
+            config = Config(
+                retries={"mode": "standard", "max_attempts": 3},
+                connect_timeout=10,
+                max_pool_connections=CONNECTIONS,
+                request_checksum_calculation=checksums,
+                response_checksum_validation="when_required",
+            )
+            self._made = boto3.client("s3", endpoint_url=self._endpoint, config=config)
+        return self._made
+
+    def _shard(self, key: Key, rank: int) -> str:
+        return f"{self._prefix}{key}/rank{rank:05d}.shard"
+
+    def _names(self, prefix: str) -> list[str]:
+        """Return the names under a prefix, without the namespace's."""
+
+        # Not patiently: a save must not wait for it, and a search for a checkpoint asks again by itself.
+        with _translated():
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix + prefix
+            )
+            return [each["Key"].removeprefix(self._prefix) for page in pages for each in page.get("Contents", ())]
+
+    def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
+        """Return the answer to a request, which is made again while the store is unavailable."""
+        began, pause_s = time.monotonic(), PAUSE_S
+        while True:
+            try:
+                with _translated():
+                    return request()
+            except TierRefused:
+                raise
+            except TierFailure as error:
+                wait_s = max(error.retry_after_s, random.uniform(0.5, 1.0) * pause_s)
+                if time.monotonic() - began + wait_s > self._patience_s:
+                    raise
+            time.sleep(wait_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _read_part(self, name: str, start: int, room: torch.Tensor, size: int) -> None:
+        """Fill `room` with what is at `start` of an object."""
+        view, stop = memoryview(room.numpy()), start + len(room)
+
+        def read() -> None:
+            nonlocal view
+            part = f"bytes={stop - len(view)}-{stop - 1}"
+            answer = self._client.get_object(Bucket=self._bucket, Key=name, Range=part)
+            if "ContentRange" not in answer:
+                raise TierRefused(f"{self._endpoint} gives no parts of an object")
+            if int(answer["ContentRange"].rpartition("/")[2]) < size:
+                raise Broken(f"{name} is cut short")
+            while len(view) and (count := answer["Body"].readinto(view)):
+                view = view[count:]
+            if len(view):
+                raise TierFailure(f"{name}: the answer ends {len(view)} bytes early")
+
+        self._patiently(read)
+
+
+class _Object:
+    """A shard in a bucket: what is fetched is kept until the next is."""
+
+    def __init__(self, bucket: Bucket, name: str, num_bytes: int):
+        self._bucket, self._name, self._num_bytes, self.moved = bucket, name, num_bytes, 0
+        self._start, self._data = 0, torch.empty(0, dtype=torch.uint8)
+
+    def fetch(self, start: int, stop: int) -> None:
+        self._data = torch.empty(0, dtype=torch.uint8)  # before there is room for the next
+        self._data, self._start = self._bucket.read(self._name, start, stop, self._num_bytes), start
+        self.moved += stop - start
+
+    def read(self, offset: int, room: numpy.ndarray) -> None:
+        first = offset - self._start
+        room[:] = self._data[first : first + len(room)].numpy()
+
+    def close(self) -> None:
+        self._data = torch.empty(0, dtype=torch.uint8)
+
+
+class _Reader(io.RawIOBase):
+    """A file over bytes that are in memory already."""
+
+    def __init__(self, data: torch.Tensor):
+        self._view, self._at = memoryview(data.numpy()), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._view)}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, room: Any) -> int:
+        part = self._view[self._at : self._at + len(room)]
+        room[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        raise _failure(error) from error
+    except (BotoCoreError, Boto3Error, OSError) as error:
+        raise TierFailure(str(error)) from error
+
+
+def _failure(error: Any) -> Damaged | TierFailure:
+    """Return what an answer means: the object is gone or too short, the store may answer later, or it refuses."""
+    code, answer = str(error.response["Error"]["Code"]), error.response.get("ResponseMetadata", {})
+    status = answer.get("HTTPStatusCode", 0)
+    if code in ("NoSuchKey", "404", "InvalidRange", "416"):
+        return Broken(f"the object is gone, or cut short: {error}")
+    if status in TRANSIENT or code in THROTTLED:
+        return TierFailure(str(error), _retry_after_s(answer.get("HTTPHeaders", {}).get("retry-after", "")), code)
+    return TierRefused(str(error), code=code)
+
+
+def _retry_after_s(header: str) -> float:
+    """Return the seconds that a Retry-After header asks for; 0 where it is a date or no number."""
+    return min(float(header), REQUEST_PATIENCE_S) if header.isdecimal() else 0.0

@@ -1,0 +1,114 @@
+"""From shards to a state: a reader for torch.distributed.checkpoint that trusts nothing it has not checked."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from torch.distributed.checkpoint import StorageReader, load
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.futures import Future
+
+from launcher.runtime.checkpoint_search import StateMismatch
+from launcher.runtime.dcp_warnings import without_group_warning
+from launcher.runtime.tiers.exchange import Exchange
+from launcher.runtime.tiers.rank_group import Ranks
+from launcher.runtime.tiers.read_targets import Take
+from launcher.runtime.tiers.shard_sources import Reason, Shards
+from launcher.runtime.tiers.shards import Manifest
+
+
+class ShardsBroken(RuntimeError):
+    """Some of a checkpoint's shards cannot be used.
+
+    Args:
+        reasons: What each rank could not use, by the rank that wrote it, shape `(num_ranks,)`.
+    """
+
+    def __init__(self, reasons: "list[dict[int, Reason]]"):
+        super().__init__("; ".join(sorted({reason.text for each in reasons for reason in each.values()})))
+        self.reasons = reasons
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether a shard is proven broken; otherwise it may be readable later."""
+        return any(reason.is_damage for each in self.reasons for reason in each.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What reading a checkpoint took.
+
+    Args:
+        num_bytes: Read by this rank from the tier.
+        total_bytes: Read by all ranks from the tier.
+        sent_bytes: Sent between ranks, all of them together.
+        slowest_s: Seconds of the rank that took longest.
+    """
+
+    num_bytes: int
+    total_bytes: int
+    sent_bytes: int
+    slowest_s: float
+
+
+def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks: Ranks) -> Reading:
+    """Load a checkpoint into `state`, whatever number of ranks wrote it; collective.
+
+    Raises:
+        ShardsBroken: On all ranks, where one could not use a shard; `state` then holds parts of it.
+        StateMismatch: On all ranks, where one's `state` is not of this checkpoint's form.
+    """
+    exchange = Exchange(manifest, shards, ranks)
+    reader, mismatch, began = _Reader(manifest, exchange), "", time.perf_counter()
+    try:
+        with without_group_warning():
+            # Each rank plans for itself: all that ranks could settle together is in the manifest, which all have.
+            load(state, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:
+        mismatch = str(error)
+    if not exchange.is_done:
+        exchange.run([], None)  # the others wait for what this rank sends
+    told = ranks.gather(
+        (exchange.reasons, mismatch, exchange.num_bytes, exchange.sent_bytes, time.perf_counter() - began)
+    )
+    reasons, mismatches, sizes, sent, times = zip(*told, strict=True)
+    if any(mismatches):
+        raise StateMismatch(next(filter(None, mismatches)))
+    if any(reasons):
+        raise ShardsBroken(list(reasons))
+    return Reading(exchange.num_bytes, sum(sizes), sum(sent), max(times))
+
+
+class _Reader(StorageReader):
+    """Gives torch.distributed.checkpoint's plan to the exchange, which reads what it wants."""
+
+    def __init__(self, manifest: Manifest, exchange: Exchange):
+        self._manifest, self._exchange = manifest, exchange
+
+    def reset(self, checkpoint_id: object = None) -> None:
+        pass
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return self._manifest.metadata
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        pieces = self._manifest.metadata.storage_data
+        self._exchange.run([Take(item, pieces[item.storage_index], planner) for item in plan.items], planner)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: object) -> bool:
+        return True
