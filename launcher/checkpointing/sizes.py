@@ -52,7 +52,7 @@ def share(total_bytes: int, sharding: Sharding, nodes: int, ranks_per_node: int,
 def lora_parameters(weights: Iterable[Weight], peft: Mapping[str, Any]) -> int:
     """Return the trained parameters of low-rank adapters.
 
-    Routers, and experts that are one parameter, are no linear layers: only `target_parameters` reaches the latter.
+    Routers, and experts that are one parameter, are not linear layers: only `target_parameters` reaches the latter.
 
     Args:
         weights: Of the model.
@@ -84,7 +84,7 @@ def _is_adapted(weight: Weight, peft: Mapping[str, Any]) -> bool:
 
 
 def _is_named(name: str, names: Iterable[str]) -> bool:
-    """Tell whether a weight is one of `names`, each its name or the end of it from a dot on."""
+    """Return whether a weight is one of `names`, each its name or the end of it from a dot on."""
     return any(name == each or name.endswith(f".{each}") for each in names)
 
 

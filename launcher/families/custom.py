@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.common.names import ENV_CHECKPOINTING
-from launcher.families import BUNDLE_CONFIGS, Interface
+from launcher.families import BUNDLE_CONFIGS
 from launcher.model.checkpoint_content import Content
 from launcher.model.config_tree import get
+from launcher.model.interface import WORKERS, Entry, Interface, Role
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism.distribution import Distribution
 from launcher.model.recipe import CustomTraining
@@ -52,13 +53,18 @@ class Recipe(TrainingRecipe):
 def _program(job: JobSpec) -> tuple[str, ...]:
     """Return script or module and its arguments. A script on this machine is found from any folder."""
     training = get(job.config, "recipes.training_cfg")
-    if training.get("entry_module"):
-        entry = ("-m", training["entry_module"])
-    elif job.backend == "local":
-        entry = (str(Path(job.cwd, Path(training["entry_script"]).expanduser())),)
-    else:
-        entry = (training["entry_script"],)
-    return (*entry, *(word for argument in training.get("script_args") or () for word in _words(argument)))
+    return (
+        *_entry(job, training),
+        *(word for argument in training.get("script_args") or () for word in _words(argument)),
+    )
+
+
+def _entry(job: JobSpec, training: Mapping[str, Any]) -> tuple[str, ...]:
+    if module := training.get("entry_module"):
+        return "-m", str(module)
+    script = str(training["entry_script"])
+    is_here = job.backend == "local"
+    return (str(Path(job.cwd, Path(script).expanduser())) if is_here else script,)
 
 
 def _words(argument: dict[str, Any]) -> Iterator[str]:
@@ -86,10 +92,11 @@ def _worker_env(job: JobSpec) -> dict[str, str]:
     return found | {variable: mlflow[key] for variable, key in _MLFLOW.items()}
 
 
-INTERFACE = Interface(
+_WORKERS = Role(
+    name=WORKERS,
     program=_program,
     image_command=_image_command,
     image_env=lambda job: {"NNODES": str(job.initial_nodes)},
-    worker_env=_worker_env,
-    takes_config_path=False,
+    env=_worker_env,
 )
+INTERFACE = Interface(roles=(_WORKERS,), takes_config_path=False, entry=Entry.SCRIPT)

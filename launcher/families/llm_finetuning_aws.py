@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.families import Interface
 from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt
 from launcher.model.checkpoint_content import Content, Sharding
 from launcher.model.config_tree import get
+from launcher.model.interface import WORKERS, Entry, Interface, Role
 from launcher.model.job_spec import JobSpec
 from launcher.model.recipe import RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
@@ -391,11 +391,13 @@ def _repository(git: dict[str, Any]) -> str:
     return url
 
 
-INTERFACE = Interface(
+_WORKERS = Role(
+    name=WORKERS,
     program=lambda job: ("-m", _MODULE),
     image_command=lambda job: _COMMAND,
-    image_log=_LOG,
     image_env=_image_env,
-    runs_as_root=True,
-    accelerator="gpu",
+    image_log=_LOG,
+)
+INTERFACE = Interface(
+    roles=(_WORKERS,), runs_as_root=True, accelerator="gpu", entry=Entry.RECIPE, has_own_checkpoints=True
 )

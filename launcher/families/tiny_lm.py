@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from launcher.common.names import ENTRYPOINT
-from launcher.families import Interface
 from launcher.model.base_model import Model, NonNegativeInt, PositiveInt
 from launcher.model.checkpoint_content import Content
+from launcher.model.interface import WORKERS, Interface, Role
 from launcher.model.job_spec import JobSpec
 from launcher.model.training_args import BatchArgs, TrainingRecipe, TrainingSection
 
@@ -131,9 +131,10 @@ def _image_command(job: JobSpec) -> tuple[str, ...]:
     return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *_PROGRAM, "--config-path=/config")
 
 
-INTERFACE = Interface(
+_WORKERS = Role(
+    name=WORKERS,
     program=lambda job: _PROGRAM,
     image_command=_image_command,
     image_env=lambda job: {"NNODES": str(job.initial_nodes)},
-    cuts_uneven_shares=True,
 )
+INTERFACE = Interface(roles=(_WORKERS,), cuts_uneven_shares=True)

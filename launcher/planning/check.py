@@ -1,8 +1,6 @@
 """Composition to a typed recipe, or every fault in it."""
 
 import dataclasses
-import importlib
-import importlib.util
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -140,7 +138,7 @@ def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Pr
         return None, [Problem("E102", "recipes.run", "should be a mapping", value=get(recipe, "run"))]
     name = get(recipe, "run.model_type")
     if name in known:
-        return importlib.import_module(f"launcher.families.{name}").Recipe, []
+        return families.recipe_model(name), []
     return None, [
         Problem(
             "E104",

@@ -10,6 +10,7 @@ from launcher.checkpointing.forecast import WAYS
 from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
 from launcher.common.problems import Notice, Problem
 from launcher.common.syntax import is_bucket
+from launcher.families import interface
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.checkpointing import MEMORY_KEPT, MEMORY_STEPS, PERSISTENT_STEPS, REPLICAS, S3
 from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
@@ -20,7 +21,6 @@ _CHECKPOINTING = "docs/checkpointing.md"
 _PAGE = "AWS, Accelerate your model training with managed tiered checkpointing on Amazon SageMaker HyperPod"
 _PREFIX = re.compile(r"[A-Za-z0-9!_.'()/-]*")
 """Source: Amazon S3, Naming objects: safe characters, without the one that policies take for any other."""
-_READS_IT_ITSELF = "llm_finetuning_aws"
 _MINUTE_S = 60
 _LEAST_GOODPUT = 0.005
 """Shown as 0 %."""
@@ -144,7 +144,7 @@ def _persistent_path(checked: CheckedRecipe) -> str | None:
 def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """What an image's own program does with the section is up to it."""
     recipe = planned.checked.recipe
-    is_read = recipe.run.model_type == _READS_IT_ITSELF and planned.checked.backend != "local"
+    is_read = interface(recipe.run.model_type).has_own_checkpoints and planned.checked.backend != "local"
     if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
         yield notice("recipes.checkpointing is for the image's own program to read; save_steps is its own key")
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator
 
 from launcher.common.problems import Notice, Problem
+from launcher.families import interface
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
+from launcher.model.interface import WORKERS
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
 
 MODEL = "recipes.training_config.model_config.model_name_or_path"
@@ -18,6 +20,18 @@ def model_is_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
         return
     if named := [setting.value for setting in checked.composition.sources.settings(MODEL) if setting.value]:
         yield problem(MODEL, "is empty: there is no model to load", value="", remedy=f"{MODEL}={named[-1]}")
+
+
+@rule("E113", "recipes.run.model_type", source="launcher/families")
+def every_role_is_started(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A job is complete with all the roles of its family, and a cluster without a head would wait for it."""
+    others = [role.name for role in interface(checked.recipe.run.model_type).roles if role.name != WORKERS]
+    if others:
+        yield problem(
+            "recipes.run.model_type",
+            f"this family also needs the roles {', '.join(others)}, and cluster={checked.backend} starts workers only",
+            value=checked.recipe.run.model_type,
+        )
 
 
 @notice_rule("N126", source=_TYPES)

@@ -42,7 +42,7 @@ class KubernetesBackend:
         """Return what the image lacks: a start command, or whoever runs the commands before and after."""
         if container.is_own(job):
             return (*container.problems(job), *manifest.unread_scripts(job))
-        if interface(job.model_type).image_command(job) or job.settings.command:
+        if interface(job.model_type).workers.image_command(job) or job.settings.command:
             return manifest.unread_scripts(job)
         return (
             Problem(

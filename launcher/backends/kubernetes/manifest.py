@@ -154,10 +154,10 @@ def _program(job: JobSpec) -> list[str]:
     """Return what the image starts. Without the HyperPod operator, torchrun stands where its agent would."""
     family = interface(job.model_type)
     own = container.command(job) if container.is_own(job) else None
-    words = list(own or family.image_command(job))
+    words = list(own or family.workers.image_command(job))
     if not is_kubeflow(job) or not (own or words[:1] == [AGENT]):
         return words
-    program = [CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.program(job)]
+    program = [CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.workers.program(job)]
     told = [f"--config-path={CONFIG_MOUNT}"] if family.takes_config_path else []
     return [*_torchrun(job), *program, *told]
 
@@ -199,8 +199,8 @@ def env(job: JobSpec) -> list[dict[str, Any]]:
 
     A secret comes before what refers to it: Kubernetes expands `$(NAME)` from earlier entries only.
     """
-    family = interface(job.model_type)
-    plain = (container.env(job) if container.is_own(job) else family.image_env(job)) | family.worker_env(job)
+    workers = interface(job.model_type).workers
+    plain = (container.env(job) if container.is_own(job) else workers.image_env(job)) | workers.env(job)
     if is_kubeflow(job):
         plain[_TORCHRUN_PATIENCE] = str(job.save_timeout_s)
     if job.max_nodes > 1:

@@ -111,7 +111,7 @@ class LocalBackend:
             "env": {
                 **LOOPBACK_ENV,
                 **(GRACEFUL_ENV if graceful else {}),
-                **interface(job.model_type).worker_env(job),
+                **interface(job.model_type).workers.env(job),
                 **_collective_timeout(job),
                 **plain_variables(job.config),
             },
@@ -325,12 +325,12 @@ def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:
 def _default_command(job: JobSpec) -> tuple[str, ...]:
     family = interface(job.model_type)
     configs = ("--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}") if family.takes_config_path else ()
-    return (*family.program(job), *configs)
+    return (*family.workers.program(job), *configs)
 
 
 def _absent_program(job: JobSpec) -> Iterator[Problem]:
     """Yield a Problem where the script or module that the job would start is not there."""
-    first, *rest = interface(job.model_type).program(job)
+    first, *rest = interface(job.model_type).workers.program(job)
     if first != "-m" and not Path(first).is_file():
         beside = sorted(path.name for path in Path(first).parent.glob("*.py"))
         remedy = did_you_mean(Path(first).name, beside)

@@ -19,6 +19,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.instances import canonical
 from launcher.rules import rule
+from launcher.rules.custom import is_script
 from launcher.rules.secrets import holds_credentials
 
 if TYPE_CHECKING:
@@ -273,7 +274,7 @@ def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: Callable[
     message, path = "is of a container, which a serverless job does not have", f"{JOBS}.serverless"
     if checked.backend == "contract":
         yield problem(path, "AWS alone runs a serverless job", remedy="cluster=sm_jobs")
-    if checked.recipe.run.model_type != default_values.SCRIPT:
+    if not is_script(checked):
         remedy = "recipes=training/custom/script, and the job's own hyperparameters"
         yield problem(path, "AWS runs a recipe of its own, not this one", remedy=remedy)
     for key in _OF_CONTAINERS:

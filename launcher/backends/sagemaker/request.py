@@ -76,12 +76,12 @@ def of_job(job: JobSpec) -> Plan:
     return Plan(
         effective(job.settings.sm_jobs_config),
         job.config,
-        job.model_type,
+        interface(job.model_type).entry,
         job.initial_nodes,
         job.nproc_per_node,
         job.resources.instance_type or "",
         job.image,
-        interface(job.model_type).worker_env(job),
+        interface(job.model_type).workers.env(job),
     )
 
 

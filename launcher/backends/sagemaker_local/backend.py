@@ -29,7 +29,9 @@ from launcher.bundle.render import config_files
 from launcher.common.job_lock import is_alive
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail
+from launcher.families import interface
 from launcher.model.config_tree import get
+from launcher.model.interface import Entry
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec
 
 _POLL_S = 0.1
@@ -193,7 +195,7 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
         if importlib.util.find_spec("torch") is None:
             message = "the program needs torch, which this Python does not have"
             yield Problem("E430", "cluster", message, remedy="pip install '.[local]'")
-    elif job.model_type == default_values.SCRIPT:
+    elif interface(job.model_type).entry is Entry.SCRIPT:
         if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
             yield _without_train(job, entry)
         if jobs.source_dir and not jobs.source_dir.startswith((f"{OPT_ML}/", "s3://")):

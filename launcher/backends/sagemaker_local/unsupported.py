@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from launcher.backends.sagemaker import default_values, request, sections
 from launcher.backends.sagemaker.training_options import SmJobs, effective
 from launcher.common.problems import Notice
+from launcher.families import interface
 from launcher.model.config_tree import get
 from launcher.model.instances import canonical, table
+from launcher.model.interface import Entry
 from launcher.model.job_spec import JobSpec
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
@@ -21,7 +23,7 @@ def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> I
 
 def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
     is_toolkits = (
-        job.model_type == default_values.SCRIPT
+        interface(job.model_type).entry is Entry.SCRIPT
         and default_values.has_toolkit(request.of_job(job))
         and not _is_mpi(job)
     )
