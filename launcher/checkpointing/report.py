@@ -1,7 +1,7 @@
 """A forecast of checkpoints, for people and for programs."""
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from launcher.checkpointing.cadence import Saving, daly, young
@@ -34,7 +34,7 @@ def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
         yield f"this job saves to {own['way']} {every}: goodput {100 * own['goodput']:.2f} %", ""
 
 
-def _table(rows: list[tuple[str, ...]], right: Collection[int]) -> Iterator[tuple[str, str]]:
+def _table(rows: list[tuple[str, ...]], right: Sequence[int]) -> Iterator[tuple[str, str]]:
     for i, line in enumerate(text_table.table(rows, right=right)):
         yield line, "" if i else "dim"
 

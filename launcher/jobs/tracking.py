@@ -221,7 +221,10 @@ def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path, pre
 
 def run_of(bundle: Bundle) -> Mlflow | None:
     """Return where a bundle is tracked, or None where it is not."""
-    settings = Mlflow.model_validate(get(yaml_io.load(bundle.files["recipe.yaml"]), _PATH))
+    section = get(yaml_io.load(bundle.files["recipe.yaml"]), _PATH)
+    if section is None:  # of a family that the launcher does not track
+        return None
+    settings = Mlflow.model_validate(section)
     return settings if settings.run_id and settings.tracking_uri and settings.enabled is not False else None
 
 

@@ -25,7 +25,7 @@ from launcher.model.base_model import (
 from launcher.model.checkpoint_content import Content
 from launcher.model.checkpointing import Checkpointing
 from launcher.model.instance_specs import InstanceSpec
-from launcher.model.recipe_batch import Batch, BatchKeys
+from launcher.model.recipe_batch import Batch, BatchKeys, UnevenBatch
 
 
 def _secret_name(name: str) -> str:
@@ -219,12 +219,14 @@ class RecipeKeys:
 
     Args:
         batch: The keys of its batch.
+        mlflow: Section of the MLflow run.
         training_dir: Folder of checkpoints and results.
         same_folder: Whether a restart continues in that folder.
         left_to_image: Keys whose empty value stands for the container's own default.
     """
 
     batch: BatchKeys | None = None
+    mlflow: str | None = None
     training_dir: str | None = None
     same_folder: str | None = None
     left_to_image: tuple[str, ...] = ()
@@ -307,10 +309,6 @@ class RecipeBase(Model, ABC):
             config: A model's config.json, to count in place of the recipe's own model.
         """
 
-    def with_batch(self, own: Mapping[str, Any]) -> Self:
-        """Return the recipe with the batch keys that a planned size sets, as a tree; itself without a batch."""
-        return self
-
     def at_size(self, nodes: int, own: Mapping[str, Any]) -> Self:
         """Return the recipe at a planned size, whose values are valid and not checked again.
 
@@ -318,8 +316,31 @@ class RecipeBase(Model, ABC):
             nodes: Number of nodes.
             own: What the size sets, as a tree.
         """
-        trainer = self.trainer.model_copy(update={"num_nodes": nodes})
-        return self.with_batch(own).model_copy(update={"trainer": trainer, "scale_config": None})
+        uneven = self.keys.batch.uneven_batch if self.keys.batch else ""
+        updates = _updates(self, own, uneven)
+        updates["trainer"] = self.trainer.model_copy(update={"num_nodes": nodes})
+        return self.model_copy(update={**updates, "scale_config": None})
+
+
+def _updates(model: Model, own: Mapping[str, Any], uneven: str, above: str = "") -> dict[str, Any]:
+    """Return the fields of a model that valid values change.
+
+    Args:
+        model: The model, at the path `above` of the recipe, which is empty or ends with a dot.
+        own: The values, as a tree.
+        uneven: Path of the section that is replaced as one.
+        above: See `model`.
+    """
+    names = {info.alias or name: name for name, info in type(model).model_fields.items()}
+    found: dict[str, Any] = {}
+    for key, value in own.items():
+        path, current = f"{above}{key}", getattr(model, names[key])
+        if path == uneven:
+            value = UnevenBatch.model_construct(**value)
+        elif isinstance(current, Model):
+            value = current.model_copy(update=_updates(current, value, uneven, f"{path}."))
+        found[names[key]] = value
+    return found
 
 
 class Git(Model):

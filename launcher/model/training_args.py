@@ -3,13 +3,11 @@
 A family of another shape subclasses `RecipeBase` and answers for itself where its batch is.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from launcher.model.base_model import BatchSize, Model
-from launcher.model.config_tree import get
 from launcher.model.recipe import Mlflow, RecipeBase, RecipeKeys
 from launcher.model.recipe_batch import BatchKeys, UnevenBatch
 
@@ -69,6 +67,7 @@ class TrainingRecipe(RecipeBase):
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
         batch=BATCH_KEYS,
+        mlflow="training_config.mlflow",
         same_folder=f"{ARGS}.override_training_dir",
         training_dir=f"{ARGS}.training_dir",
         left_to_image=(f"{ARGS}.training_dir",),
@@ -91,16 +90,3 @@ class TrainingRecipe(RecipeBase):
     def resumes_in_same_folder(self) -> bool:
         """Whether a restart continues in the folder that the last start wrote."""
         return self.training_config.training_args.override_training_dir
-
-    def with_batch(self, own: Mapping[str, Any]) -> Self:
-        """Return the recipe with the batch keys that a planned size sets; they are valid, and not checked again.
-
-        Args:
-            own: What the size sets, as a tree.
-        """
-        args = dict(get(own, ARGS) or {})
-        if "uneven_batch" in args:
-            args["uneven_batch"] = UnevenBatch.model_construct(**args["uneven_batch"])
-        training = self.training_config
-        section = training.model_copy(update={"training_args": training.training_args.model_copy(update=args)})
-        return self.model_copy(update={"training_config": section})

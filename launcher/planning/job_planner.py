@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.families import interface
+from launcher.families import interface, recipe_model
 from launcher.model import batch
 from launcher.model.backend_registry import backend_module
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
@@ -68,12 +68,17 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
 
 
 def tracking(job: JobSpec) -> Mlflow:
-    """Return the job's tracking settings."""
-    return Mlflow.model_validate(get(job.config, "recipes.training_config.mlflow"))
+    """Return the job's tracking settings; those of an untracked job if its family has none."""
+    key = recipe_model(job.model_type).keys.mlflow
+    section = get(job.config, f"recipes.{key}") if key else None
+    return Mlflow.model_validate(section) if section else Mlflow(enabled=False, tracking_uri=None, run_id=None)
 
 
 def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
     """Return the job with its MLflow settings written into the configuration of every size."""
+    section = recipe_model(job.model_type).keys.mlflow
+    if section is None:
+        return job
 
     def written(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         for key, value in mlflow.items():
@@ -82,10 +87,8 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
 
     return dataclasses.replace(
         job,
-        config=written(job.config, "recipes.training_config.mlflow"),
-        scales=tuple(
-            dataclasses.replace(point, config=written(point.config, "training_config.mlflow")) for point in job.scales
-        ),
+        config=written(job.config, f"recipes.{section}"),
+        scales=tuple(dataclasses.replace(point, config=written(point.config, section)) for point in job.scales),
     )
 
 
@@ -139,16 +142,22 @@ def _container_config(
 
     It shares what is the same at every size; nobody changes it.
     """
-    mlflow = get(tree, "training_config.mlflow")
-    kept = {key: value for key, value in mlflow.items() if key != "enabled"}
-    if mlflow.get("enabled") is False:
-        kept |= {"tracking_uri": "", "run_id": ""}
     config: Mapping[str, Any] = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
     config = {**config, "checkpointing": tiers} if tiers else config
     config = named(config, checked.composition, name)
     config = replaced(config, "trainer.devices", checked.devices)
     config = replaced(config, "run.hf_access_token", None)
-    return replaced(config, "training_config.mlflow", kept)
+    return _with_tracking(config, checked.recipe.keys.mlflow)
+
+
+def _with_tracking(config: Mapping[str, Any], section: str | None) -> Mapping[str, Any]:
+    """Return a configuration with the tracking settings as the container reads them: empty for no tracking."""
+    if section is None or (mlflow := get(config, section)) is None:
+        return config
+    kept = {key: value for key, value in mlflow.items() if key != "enabled"}
+    if mlflow.get("enabled") is False:
+        kept |= {"tracking_uri": "", "run_id": ""}
+    return replaced(config, section, kept)
 
 
 def named(recipe: Mapping[str, Any], composition: Composition, name: str) -> Mapping[str, Any]:

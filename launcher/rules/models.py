@@ -29,7 +29,7 @@ def every_role_is_started(checked: CheckedRecipe, problem: Callable[..., Problem
     if others:
         yield problem(
             "recipes.run.model_type",
-            f"this family also needs the roles {', '.join(others)}, and cluster={checked.backend} starts workers only",
+            f"this family also has the roles {', '.join(others)}; cluster={checked.backend} starts workers only",
             value=checked.recipe.run.model_type,
         )
 
