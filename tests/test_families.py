@@ -16,8 +16,8 @@ FAMILY = """
 from launcher.model.checkpoint_content import Content
 from launcher.model.interface import WORKERS, Interface, Role
 from launcher.model.base_model import Model
-from launcher.model.recipe import RecipeBase, RecipeKeys
-from launcher.model.recipe_batch import BatchKeys, UnevenBatch
+from launcher.model.recipe import RecipeBase
+from launcher.model.recipe_keys import BatchKeys, RecipeKeys, UnevenBatch
 
 class Section(Model):
     task: str

@@ -110,7 +110,7 @@ def test_uneven_shares_take_the_fewest_passes_the_memory_allows(samples, micro, 
 
 
 @given(samples=st.integers(1, 2000), last=st.integers(1, 60), devices=st.sampled_from([1, 4, 8]))
-def test_worthwhile_sizes_are_each_faster_than_all_smaller_ones(samples, last, devices):
+def test_useful_sizes_are_each_faster_than_all_smaller_ones(samples, last, devices):
     everything = planned(recipe(samples, last=last), devices)
     job = recipe(samples, last=last, planner=picky(sizes="worthwhile"))
     plan = planned(job, devices)
@@ -121,9 +121,9 @@ def test_worthwhile_sizes_are_each_faster_than_all_smaller_ones(samples, last, d
     assert sorted([*map(int, plan.entries), *plan.slower]) == [*map(int, everything.entries)]
 
 
-def test_the_published_table_is_what_the_planner_finds_worthwhile(prepare):
+def test_the_published_table_is_what_the_planner_finds_useful(prepare):
     published = prepare(*LLAMA_K8S, ELASTIC)
-    planned = prepare(*LLAMA_K8S, ELASTIC, AUTO, "++recipes.planner.sizes=worthwhile")
+    planned = prepare(*LLAMA_K8S, ELASTIC, AUTO, "++recipes.planner.sizes=useful")
     assert [plan_report.row(point) for point in planned.scales] == [
         plan_report.row(point) for point in published.scales
     ]

@@ -1,6 +1,6 @@
 """The cadence as a picture: expected goodput over intervals, and over nodes at the best interval.
 
-Colours are from the palette of Okabe and Ito, which colour-blind people tell apart; lines differ too.
+Colours are from the palette of Okabe and Ito, which colour-blind people can distinguish; lines differ too.
 """
 
 import math
@@ -35,7 +35,7 @@ def draw(expected: Forecast, nodes: int, title: str, path: Path) -> None:
     """Draw a forecast to a file whose suffix names the format. The same forecast gives the same bytes.
 
     Raises:
-        ProblemsFound: It cannot be drawn there, as `pictures.save` says.
+        ProblemsFound: It cannot be drawn there; see `pictures.save`.
     """
     pictures.save(path, "checkpoint", lambda: _figure(expected, nodes, title))
 

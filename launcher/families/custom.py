@@ -44,7 +44,7 @@ class Recipe(TrainingRecipe):
         return self.distribution.ranks_per_batch if self.distribution else 1
 
     def content(self, config: Mapping[str, Any] | None = None) -> Content:
-        """Return what a script saves unless the estimate says otherwise: half precision, Adam with master weights."""
+        """Return the content assumed for a script: half precision, Adam with master weights."""
         from launcher.checkpointing.architecture import num_parameters  # few compiles need it
 
         return Content(num_parameters(config) if config else 0, "bfloat16", "adam_fp32_master", "ddp")

@@ -15,10 +15,11 @@ from launcher.model.checkpoint_content import Content, Sharding
 from launcher.model.config_tree import get
 from launcher.model.interface import WORKERS, Entry, Interface, Role
 from launcher.model.job_spec import JobSpec
-from launcher.model.recipe import RecipeKeys
+from launcher.model.recipe_keys import RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
 
 Scheduler = Literal[
+    # fmt: off
     "linear",
     "cosine",
     "cosine_with_restarts",
@@ -30,6 +31,7 @@ Scheduler = Literal[
     "cosine_with_min_lr",
     "cosine_warmup_with_min_lr",
     "warmup_stable_decay",
+    # fmt: on
 ]
 """Shapes of the learning rate. Source: transformers, SchedulerType."""
 _ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
@@ -280,7 +282,7 @@ class TrainingArgs(BatchArgs):
     M: int | None = None
     """DPO only. A sampling number of the image's trainer; every published recipe has 1."""
     beta: float | None = None
-    """DPO only. How strongly the model is held to the reference: higher stays closer, lower follows the preferences
+    """DPO only. How closely the model follows the reference: higher stays closer, lower follows the preferences
     further."""
     label_smoothing: float | None = None
     """DPO only. Assumed part of preference pairs that are labelled the wrong way round, 0 to below 0.5."""

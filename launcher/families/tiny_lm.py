@@ -56,8 +56,8 @@ class TrainingArgs(BatchArgs):
     adam_betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
     """AdamW's two decay rates of the running means, of gradients and of their squares."""
     load_checkpoint: bool
-    """true goes on from a checkpoint in training_dir. false removes it and starts anew; restarts within the job still
-    resume."""
+    """true continues from a checkpoint in training_dir. false removes it and starts anew; restarts within the job
+    still resume."""
     logging_steps: PositiveInt
     """Optimizer steps between two printed lines. metrics.jsonl and MLflow have every step."""
     log_samples: bool

@@ -38,7 +38,7 @@ class Content:
         dtype: Number format of the saved weights, a key of `DTYPES`.
         optimizer: A key of `OPTIMIZERS`.
         sharding: How the state is spread over ranks.
-        parameters: Of the whole model; None where only `saved` is known.
+        parameters: Of the complete model; None if only `saved` is known.
         is_dealt: Whether the ranks share the writing of what each of them holds, also under `ddp`.
     """
 

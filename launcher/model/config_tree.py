@@ -1,7 +1,7 @@
 """The recipe at each cluster size: the base recipe, its `scale_config`, and what the user set explicitly.
 
 Precedence, lowest first: base recipe, `scale_config[N]`, the user's override of the base key (at every size,
-and it says so), the user's override of that size's key.
+with a notice), the user's override of that size's key.
 """
 
 import re
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from launcher.model.recipe import ElasticSettings
 
 AUTO = "auto"
-"""What `scale_config` says where its sizes are planned."""
+"""Value of `scale_config` for planned sizes."""
 SCALES = "recipes.scale_config"
 """Where single sizes are written."""
 ABSENT = object()
-"""Stands for the value of a key that is not there."""
+"""Stands for the value of a key that does not exist."""
 MOST_SIZES = 5000
 """Sizes of one job. Each is a configuration that is typed, checked and written."""
 _SIZE = "trainer.num_nodes"
@@ -135,9 +135,9 @@ def _with_typed(tree: Mapping[str, Any], entry: Any, typed: Iterable[str]) -> Ma
 
 
 def is_base(path: str) -> bool:
-    """Tell an override of the base recipe, whose value holds at every size.
+    """Return whether a path is of the base recipe, whose value holds at every size.
 
-    `trainer.num_nodes` is the size a job starts with, and bounds and steps belong to the job as a whole.
+    `trainer.num_nodes` is the size a job starts with, and bounds and steps belong to the job, not to a size.
     """
     return path.startswith("recipes.") and not path.startswith((SCALES, f"recipes.{_SIZE}", "recipes.elastic_policy"))
 

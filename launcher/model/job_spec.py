@@ -10,7 +10,7 @@ from launcher.common.problems import Notice
 from launcher.model.instances import Instance
 
 DEFAULT_SAVE_TIMEOUT_S = 600
-"""Seconds for a last checkpoint where the recipe names none.
+"""Seconds for a last checkpoint if the recipe names none.
 
 Source: the smallest graceful_shutdown_timeout of the published elastic recipes, which are 600, 900 and 1200.
 """
@@ -64,7 +64,7 @@ class ScalePoint:
         ranks: Processes over all nodes.
         data_parallel_size: Ranks divided by every model- and sequence-parallel degree.
         batch: How it trains the samples of an optimizer step; None for a family without a batch.
-        config: The recipe as it is at this size, resolved; what the container reads.
+        config: The resolved recipe at this size; what the container reads.
     """
 
     nodes: int
@@ -124,7 +124,7 @@ class ElasticPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one node of the job asks for.
+    """What one node of the job requests.
 
     Args:
         instance_type: With the `ml.` prefix; None on this machine.
@@ -157,7 +157,7 @@ class JobSpec:
         image: Container image, or None.
         base_results_dir: Folder that receives the bundle.
         settings: The typed `cluster` section of this backend.
-        config: The whole composed configuration, resolved, without secrets.
+        config: The complete composed configuration, resolved, without secrets.
         overrides: As typed by the user.
         notices: What the user should know.
         cwd: Folder that the user's relative paths start from.
@@ -331,7 +331,7 @@ class LogSelection:
             or `rank <n> on <host> | ` where one host's log has what all ranks write.
         attempt: Number of the one start of the workers to show, from 0; None for all, with the news of the job.
         is_stderr: Whether to show what was written to standard error in place of standard output.
-        has_headings: Whether a line that begins with `== attempt <n>` tells where each attempt begins.
+        has_headings: Whether a line that begins with `== attempt <n>` marks the start of each attempt.
     """
 
     ranks: tuple[int, ...] | None = (0,)

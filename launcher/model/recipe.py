@@ -1,12 +1,11 @@
-"""The typed configuration. Hydra composes untyped YAML; these models type it, once.
+"""The typed configuration. Hydra composes untyped YAML; these models validate it, once.
 
-Models are strict (a string is never a boolean or a number), frozen, and refuse unknown keys. Defaults live in
-`recipes_collection/`, not here; a field has a default of None only where a recipe may leave the key out.
+Models are strict (a string is never a boolean or a number), frozen, and reject unknown keys. Defaults are in
+`recipes_collection/`, not here; a field has a default of None only if a recipe may omit the key.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -25,7 +24,7 @@ from launcher.model.base_model import (
 from launcher.model.checkpoint_content import Content
 from launcher.model.checkpointing import Checkpointing
 from launcher.model.instance_specs import InstanceSpec
-from launcher.model.recipe_batch import Batch, BatchKeys, UnevenBatch
+from launcher.model.recipe_keys import Batch, RecipeKeys, UnevenBatch
 
 
 def _secret_name(name: str) -> str:
@@ -50,7 +49,7 @@ class SecretKeyRef(Model):
 
 
 class SecretRef(Model):
-    """Where a secret is found at run time. Exactly one of the two is given; the value itself never is."""
+    """Where a secret is found at run time. Exactly one of the two is given, and never the value itself."""
 
     secretKeyRef: SecretKeyRef | None = None
     """A Kubernetes Secret that the pod reads; for cluster=k8s."""
@@ -65,7 +64,7 @@ class SecretRef(Model):
 
 
 class Run(Model):
-    """What the job is called and which family trains it."""
+    """Name of the job, and the family that trains it."""
 
     name: str
     """Start of the job's name (its first 34 characters; a random ending follows), and the default MLflow experiment.
@@ -93,16 +92,16 @@ class Trainer(Model):
 
 
 class Mlflow(Model):
-    """How the job is tracked. An empty tracking_uri is a sqlite file here, and none on a cluster."""
+    """How the job is tracked. An empty tracking_uri: a sqlite file on this machine, no tracking on a cluster."""
 
     enabled: bool | None = None
-    """false turns tracking off. Left out, a job is tracked always on this machine, on a cluster where tracking_uri
+    """false turns tracking off. Left out, a job is always tracked on this machine, and on a cluster if tracking_uri
     names a store."""
     tracking_uri: str | None
     """MLflow server (http, https), ARN of a SageMaker tracking server, or a path on this machine. Empty: a sqlite
     file under base_results_dir on cluster=local, no tracking on a cluster."""
     run_id: str | None
-    """A run to continue, of the store at tracking_uri. Empty: a new run is made at launch and its id written into
+    """A run to continue, of the store at tracking_uri. Empty: a new run is created at launch and its id written into
     every size, so that scale events continue one curve."""
     experiment_name: str | None = None
     """Experiment that a new run belongs to; run.name when left out."""
@@ -114,7 +113,7 @@ class Preemption(Model):
     """Priority classes of a job in two parts: the base, `min_nodes` nodes, and the elastic rest."""
 
     base_priority_class: Annotated[str, Field(min_length=1)]
-    """PriorityClass of the min_nodes pods that always train: high enough that nobody preempts them."""
+    """PriorityClass of the min_nodes pods that always train: high enough not to be preempted."""
     elastic_priority_class: Annotated[str, Field(min_length=1)]
     """PriorityClass of the pods beyond min_nodes, which a more important job may take. It must rank below the base
     part's."""
@@ -125,11 +124,11 @@ class ElasticSettings(Model):
 
     is_elastic: bool
     """Whether the job may change its size while it trains. The sizes then replace the static batch and learning rate,
-    and a notice says what changed."""
+    and a notice names the changes."""
     min_nodes: NodeCount
     """Fewest nodes it trains on; with fewer it waits. Raising it drops the sizes below."""
     max_nodes: NodeCount
-    """Most nodes it asks for. The operator takes whatever is free up to here, so it also bounds the cost. Lowering it
+    """Largest size. The operator uses free nodes up to this number, so it also bounds the cost. Lowering it
     drops the sizes above."""
     replica_increment_step: PositiveInt | None = None
     """Nodes between two sizes: min_nodes, min_nodes + step, … An alternative to a table in scale_config, where every
@@ -144,7 +143,7 @@ class ElasticSettings(Model):
     """Seconds workers have to save and exit before they are killed. Raise it when the checkpoint of a large model
     takes longer, or its work is lost."""
     faulty_timeout: NonNegative32 | None = None
-    """Seconds to wait for a lost or faulty node to come back before the job goes on with fewer."""
+    """Seconds to wait for a lost or faulty node to come back before the job continues with fewer."""
     scale_up_snooze_time: NonNegative32 | None = None
     """Seconds after a restart in which the job does not grow, against one restart on another."""
     preemption: Preemption | None = None
@@ -213,25 +212,6 @@ class CustomTraining(Model):
     """Name and size of the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecipeKeys:
-    """Where a family keeps what the launcher reads of it: dotted paths in the recipe, None for what it has not.
-
-    Args:
-        batch: The keys of its batch.
-        mlflow: Section of the MLflow run.
-        training_dir: Folder of checkpoints and results.
-        same_folder: Whether a restart continues in that folder.
-        left_to_image: Keys whose empty value stands for the container's own default.
-    """
-
-    batch: BatchKeys | None = None
-    mlflow: str | None = None
-    training_dir: str | None = None
-    same_folder: str | None = None
-    left_to_image: tuple[str, ...] = ()
-
-
 class RecipeBase(Model, ABC):
     """What every recipe has, whatever its model_type. A family subclasses it and adds its own sections."""
 
@@ -247,7 +227,7 @@ class RecipeBase(Model, ABC):
     accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}]. For a type of the table, the values replace
     the table's."""
     run: Run
-    """What the job is called and which family trains it."""
+    """Name of the job, and the family that trains it."""
     trainer: Trainer
     """Processes a node, and nodes at the start."""
     elastic_policy: ElasticSettings | None = None
@@ -361,7 +341,7 @@ class Git(Model):
     token: SecretRef | None
     """Where the token of a private repository is found. The manifest refers to it; its value is never written."""
     update_adapter: bool
-    """true tells the image's start script to update its adapter package from git."""
+    """true makes the image's start script update its adapter package from git."""
     use_default: bool
     """Accepted because the published scripts set it; nothing reads it."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from launcher.model.recipe_batch import Batch, BatchKeys
+from launcher.model.recipe_keys import Batch, BatchKeys
 
 BatchName = Literal["train_batch_size", "micro_train_batch_size", "learning_rate"]
 """The numbers of a batch that a plan decides, by their names in `BatchKeys`."""
@@ -45,7 +45,7 @@ class SizingBasis:
         samples: Samples per optimizer step, at every size.
         learning_rate: Peak, at every size; None leaves the base recipe's.
         max_micro: Most samples per forward pass on one rank: the memory bound.
-        description: The three in words, with the source of each.
+        description: The three as text, with the source of each.
     """
 
     samples: int

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from launcher.model.base_model import BatchSize, Model
-from launcher.model.recipe import Mlflow, RecipeBase, RecipeKeys
-from launcher.model.recipe_batch import BatchKeys, UnevenBatch
+from launcher.model.recipe import Mlflow, RecipeBase
+from launcher.model.recipe_keys import BatchKeys, RecipeKeys, UnevenBatch
 
 ARGS = "training_config.training_args"
 """Where the optimizer's and the batch's keys are."""
@@ -39,8 +39,8 @@ class BatchArgs(Model):
     training_dir: str
     """Folder of checkpoints and results, as the job sees it; storage that every node and every restart reaches."""
     override_training_dir: bool
-    """true goes on in the same folder after every restart, which an elastic job must: it resumes from what it wrote
-    there."""
+    """true continues in the same folder after every restart, which an elastic job needs: it resumes from what it
+    wrote there."""
     uneven_batch: UnevenBatch | None = None
     """How samples are dealt where they do not divide over the ranks. Left out: evenly."""
 

@@ -11,7 +11,7 @@ from launcher.config.provenance import is_stand_in
 from launcher.model import batch
 from launcher.model.config_tree import AUTO, get, merged, replaced, steps
 from launcher.model.recipe import USEFUL, RecipeBase
-from launcher.model.recipe_batch import Batch, BatchKeys
+from launcher.model.recipe_keys import Batch, BatchKeys
 from launcher.model.size_plan import BATCH, MICRO, RATE, BatchInputs, BatchName, SizePlan, SizingBasis
 
 if TYPE_CHECKING:

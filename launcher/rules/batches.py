@@ -10,7 +10,7 @@ from launcher.model.base_model import MOST_SAMPLES
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.config_tree import AUTO, get, size_of
 from launcher.model.job_spec import BatchSplit
-from launcher.model.recipe_batch import Batch, BatchKeys, UnevenBatch
+from launcher.model.recipe_keys import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import spans
 from launcher.rules import BATCH, SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 

@@ -22,10 +22,10 @@ ORDERS = {"cluster": "DPT", "spread": "TPD"}
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What the documents say of a parameter beside its type.
+    """What the documents state about a parameter besides its type.
 
     Args:
-        default: What the library takes where it is left out; None where that follows from others, or is nothing.
+        default: Value that the library uses if it is left out; None if that follows from others, or is nothing.
         framework: The only framework that has it; None for both.
         since: First version of the library with it, major and minor; None for all.
     """

@@ -1,4 +1,4 @@
-"""The batch of a recipe, in whatever shape its family keeps it: which keys hold it, and how it is read."""
+"""Where a family keeps what the launcher reads of every recipe, in whatever shape; and the batch as it is read."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -87,6 +87,25 @@ class BatchKeys:
     def bound(self) -> str:
         """The path whose override bounds every planned size and replaces the value of none."""
         return f"recipes.{self.micro_train_batch_size}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeKeys:
+    """Where a family keeps what the launcher reads of it: dotted paths in the recipe, None for what it has not.
+
+    Args:
+        batch: The keys of its batch.
+        mlflow: Section of the MLflow run.
+        training_dir: Folder of checkpoints and results.
+        same_folder: Whether a restart continues in that folder.
+        left_to_image: Keys whose empty value stands for the container's own default.
+    """
+
+    batch: BatchKeys | None = None
+    mlflow: str | None = None
+    training_dir: str | None = None
+    same_folder: str | None = None
+    left_to_image: tuple[str, ...] = ()
 
 
 _PLANNED_FROM = ("recipes.trainer", "recipes.elastic_policy", "recipes.planner", "recipes.scale_config")
