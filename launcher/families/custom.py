@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.common.names import ENV_CHECKPOINTING
 from launcher.families import BUNDLE_CONFIGS
+from launcher.model.backend_registry import described
 from launcher.model.checkpoint_content import Content
 from launcher.model.config_tree import get
 from launcher.model.interface import WORKERS, Entry, Interface, Role
@@ -63,8 +64,8 @@ def _entry(job: JobSpec, training: Mapping[str, Any]) -> tuple[str, ...]:
     if module := training.get("entry_module"):
         return "-m", str(module)
     script = str(training["entry_script"])
-    is_here = job.backend == "local"
-    return (str(Path(job.cwd, Path(script).expanduser())) if is_here else script,)
+    is_elsewhere = described(job.backend).has_containers
+    return (script if is_elsewhere else str(Path(job.cwd, Path(script).expanduser())),)
 
 
 def _words(argument: dict[str, Any]) -> Iterator[str]:

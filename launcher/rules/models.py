@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from launcher.common.problems import Notice, Problem
 from launcher.families import interface
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
 from launcher.model.interface import WORKERS
@@ -47,7 +48,7 @@ def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Noti
     checked = planned.checked
     paths = [key for key in checked.recipe.keys.left_to_image if get(checked.composition.tree["recipes"], key) == ""]
     empty = [path.removeprefix("training_config.") for path in paths]
-    if empty and planned.checked.backend != "local":
+    if empty and described(checked.backend).has_containers:
         verb = "is" if len(empty) == 1 else "are"
         yield notice(f"{', '.join(empty)} {verb} empty: the container's own default applies")
 
