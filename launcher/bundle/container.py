@@ -117,7 +117,7 @@ def env(job: JobSpec) -> dict[str, str]:
 
 def is_own(job: JobSpec) -> bool:
     """Tell whether a job runs in such an image."""
-    return job.settings.runtime == "launcher"
+    return getattr(job.settings, "runtime", None) == "launcher"
 
 
 def problems(job: JobSpec) -> tuple[Problem, ...]:

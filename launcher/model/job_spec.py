@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.common.problems import Notice
 from launcher.model.instances import Instance
+
+if TYPE_CHECKING:  # a command that only follows jobs does without pydantic
+    from launcher.model.cluster_options import ClusterOptions
 
 DEFAULT_SAVE_TIMEOUT_S = 600
 """Seconds for a last checkpoint if the recipe names none.
@@ -156,7 +159,7 @@ class JobSpec:
         resources: Per node.
         image: Container image, or None.
         base_results_dir: Folder that receives the bundle.
-        settings: The typed `cluster` section of this backend.
+        settings: The `cluster` section, typed by its backend; `options_of` narrows it.
         config: The complete composed configuration, resolved, without secrets.
         overrides: As typed by the user.
         notices: What the user should know.
@@ -175,7 +178,7 @@ class JobSpec:
     resources: Resources
     image: str | None
     base_results_dir: Path
-    settings: Any
+    settings: "ClusterOptions"
     config: Mapping[str, Any] = field(repr=False)
     overrides: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()

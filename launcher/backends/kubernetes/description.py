@@ -52,7 +52,11 @@ class KubernetesDescription(BackendDescription["Settings"]):
 
     def job_kind(self, job: JobSpec) -> str:
         """Return the kind of the custom resource."""
-        return "HyperPodPyTorchJob" if job.settings.use_hyperpod_pytorch_job else "Kubeflow PyTorchJob"
+        return (
+            "HyperPodPyTorchJob"
+            if options_of(job, self.options()).use_hyperpod_pytorch_job
+            else "Kubeflow PyTorchJob"
+        )
 
     def spot_keys(self, options: "Settings") -> Iterator[tuple[str, object]]:
         """Yield the labels of nodes that select Spot capacity."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from launcher.backends.sagemaker import default_values, request, sections
+from launcher.backends.sagemaker.keys import given_jobs
 from launcher.backends.sagemaker.training_options import SmJobs, effective
 from launcher.common.problems import Notice
 from launcher.families import interface
@@ -16,7 +17,7 @@ from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 @notice_rule("N136", source="docs/sagemaker.md")
 def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """What AWS does around a job is played here as far as programs see it, and no further."""
-    job, jobs = planned.job, effective(planned.job.settings.sm_jobs_config)
+    job, jobs = planned.job, effective(given_jobs(planned.job))
     if words := "; ".join((*_accelerators(job, jobs), *_image(job, jobs), *_settings(jobs))):
         yield notice(f"not played on this machine: {words}")
 
