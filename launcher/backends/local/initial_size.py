@@ -1,5 +1,6 @@
 """The size that a job on this machine starts with in its scenario."""
 
+from launcher.backends.local.simulation import local_options
 from launcher.model.job_spec import JobSpec
 
 
@@ -8,7 +9,7 @@ def initial_nodes(job: JobSpec) -> int | None:
 
     In a scenario a job takes the largest of its sizes that fits, whatever its recipe starts with.
     """
-    if job.settings.scenario is None and not job.settings.events:
+    if local_options(job).scenario is None and not local_options(job).events:
         return None
     # Start-up time: their pydantic models take 30 ms to build, and most launches have no scenario.
     from launcher.backends.local.rehearsal import Progress, advance, begin

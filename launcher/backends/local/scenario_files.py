@@ -17,6 +17,7 @@ from launcher.backends.local.scenario import (
     ScenarioFile,
     Tier,
 )
+from launcher.backends.local.simulation import local_options
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, shown
@@ -71,7 +72,7 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
     Returns:
         The scenario, None where it cannot be read; and every fault found in it.
     """
-    settings = job.settings
+    settings = local_options(job)
     reading = _Reading(_NOTHING) if settings.scenario is None else _read(settings.scenario, job.cwd)
     inline, inline_problems = type_problems(ScenarioFile, {"events": settings.events or []}, "cluster")
     origins = {**_typed_origins(job.overrides), **reading.origins}
