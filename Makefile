@@ -1,18 +1,24 @@
-# make run: train the tiny recipe here. make test: every test but those against a real Kubernetes API server, which
-# make test-kubernetes starts. All set up .venv first.
+# make run: train the tiny recipe here. make check: the quick loop, within a minute. make test: every test but those
+# against a real Kubernetes API server, which make test-kubernetes starts. All set up .venv first.
 .DELETE_ON_ERROR:
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PROCESSES ?= 3
+PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadscope --no-loadscope-reorder --ignore=tests/kubernetes
+unexport PYTHONDONTWRITEBYTECODE  # tests start many processes: compiled modules are kept
 AGENT := hyperpod-elastic-agent==1.1.3  # its metadata pins an older torch, hence --no-deps
 TIERS := amzn-sagemaker-checkpointing==1.1.3  # of what it wants, only S3 classes that are not used are missing
 
-.PHONY: run test test-kubernetes lint generated bench mutants coverage clean
+.PHONY: run check test test-kubernetes lint types imports generated bench mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadscope --no-loadscope-reorder --ignore=tests/kubernetes
+	$(PYTEST)
+
+check: lint types imports $(VENV)/ready
+	$(PYTEST) -m 'not whole_job and not slow'
 
 test-kubernetes: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh
@@ -20,6 +26,12 @@ test-kubernetes: $(VENV)/ready
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/ready
+	-$(BIN)/mypy  # a failure is shown only, until all of it passes
+
+imports: $(VENV)/ready
+	-$(BIN)/lint-imports
 
 generated: $(VENV)/ready
 	$(BIN)/recipes docs --check && $(BIN)/recipes scripts --check

@@ -1,9 +1,9 @@
 """Counts the assertions of the test suite, so that a change to its structure can prove that it loses none.
 
 `python benchmarks/assertions.py` collects every test and prints as JSON: the test cases, the assertion statements in
-the files under tests/, and the sum over all cases of the statements that a case can reach. A case reaches those of its
-function, of its fixtures, and of every function under tests/ that one of these names. `assert` and `pytest.raises`
-count as assertions.
+the files under tests/, and the sum over all cases of the statements that a case can reach. A case reaches those of
+its function, of its fixtures, and of every function under tests/ that one of these names. `assert` and
+`pytest.raises` count as assertions.
 """
 
 import ast

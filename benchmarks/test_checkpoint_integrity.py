@@ -14,8 +14,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from launcher.runtime.checked_io import CheckedReader, CheckedWriter
-from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.checksums import checksum
+from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.durable import sync
 from launcher.runtime.progress import PROGRESS, Progress, published, sealed
 

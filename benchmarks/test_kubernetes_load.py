@@ -10,10 +10,10 @@ import psutil
 import pytest
 from background import Collected, await_true
 
-from launcher.backends.kubernetes.client import connect
-from launcher.backends.kubernetes.follow import Target
-from launcher.backends.kubernetes.logs import read_logs
-from launcher.backends.kubernetes.objects import job_manifest, selector
+from launcher.backends.kubernetes.api_objects import job_manifest, selector
+from launcher.backends.kubernetes.connection import connect
+from launcher.backends.kubernetes.job_watch import Target
+from launcher.backends.kubernetes.pod_logs import read_logs
 from launcher.backends.kubernetes.submit import submit
 from launcher.model.job_spec import LogSelection
 

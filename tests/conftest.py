@@ -1,20 +1,27 @@
 """Shared fixtures: a frozen context, and the pipeline up to the bundle."""
 
+import fcntl
 import functools
+import os
+import re
 import shutil
 import signal
 import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+import skips
 
 from launcher import pipeline
 from launcher.cli import main as cli
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
+from launcher.config.hydra_compose import CompositionCache
 from launcher.model.composition import Composition
 from launcher.model.context import LaunchContext
 
@@ -23,12 +30,18 @@ SHORT = LLAMA.rpartition("/")[2]
 RATE = "recipes.training_config.training_args.learning_rate"
 ELASTIC = "++recipes.elastic_policy.is_elastic=true"
 LLAMA_K8S = (f"recipes={LLAMA}", "cluster=k8s")
+CACHE = CompositionCache()
+"""What the compositions of a test process have read: the fixtures share it."""
 ROOT = Path(__file__).resolve().parent.parent
-WHOLE_JOBS = (
-    *("test_end_to_end", "test_examples", "test_local_jobs"),
-    *("test_random_schedules", "test_rehearsal", "test_rehearsal_faults", "test_rehearsal_tiers"),
+SINGLE_JOBS = ("test_rehearsal", "test_rehearsal_faults", "test_rehearsal_tiers", "test_end_to_end", "test_examples")
+"""Files of which each test starts jobs of its own, mostly to wait for them."""
+LONGEST = (
+    *SINGLE_JOBS,
+    *("test_interrupted", "test_os_errors", "test_local_jobs", "test_conformance", "test_random_schedules"),
+    *("test_own_recipe", "test_recipe_names", "test_docs", "test_tiers_order", "test_container", "test_main"),
+    *("test_command_lines", "test_tiers_traffic", "test_runtime_gradients", "test_runtime_job"),
 )
-"""Files whose tests run jobs of several processes."""
+"""Files that take longest, to begin with: at the end no process waits long for another."""
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile(
@@ -64,14 +77,60 @@ def needed_by(entry: Entry) -> list[str]:
     return words
 
 
+WITHOUT_VALUE = (
+    *("E003", "E005", "E009", "E101", "E314"),  # a key that should not be there at all
+    *(
+        "E215",
+        "E223",
+        "E234",
+        "E310",
+        "E318",
+        "E380",
+        "E387",
+        "E388",
+        "E604",
+    ),  # about more than the value of that key
+    *("E324", "E601", "E602", "E603", "E605", "E606", "E607", "E608", "E609"),  # too long, or secret
+)
+"""Codes of Problems that do not show what their key was set to."""
+
+
+def assert_values_shown(problems: Iterable[Problem], overrides: Sequence[str]) -> None:
+    """Check that a Problem with a key that an override sets shows the value of that override."""
+    given = {key.lstrip("+"): text for key, _, text in (override.partition("=") for override in overrides)}
+    for problem in problems:
+        text = given.get(problem.path, "null")
+        is_plain = text != "null" and re.fullmatch(r"[\w./:-]{1,200}", text)
+        if is_plain and problem.code not in WITHOUT_VALUE and problem.value != "…":
+            assert text.lower() in str(problem.value).lower(), problem
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that `make` fills in the first process that wants it, for all processes of this test run."""
+    base = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    folder, unfinished = base / name, base / f"{name}-unfinished"
+    with (base / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an MLflow store without runs."""
-    from mlflow import MlflowClient
 
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
-    return path
+    def make(folder: Path) -> None:
+        from mlflow import MlflowClient
+
+        MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db").search_experiments()
+
+    return made_once(tmp_path_factory, "empty-store", make) / "mlflow.db"
 
 
 @pytest.fixture
@@ -83,11 +142,27 @@ def store(tmp_path: Path, empty_store: Path) -> None:
 
 
 @pytest.fixture(scope="session")
+def shellcheck() -> str:
+    """Return the program shellcheck, which the test extra installs beside this Python."""
+    found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert found, "shellcheck is one of the test dependencies"
+    return found
+
+
+@pytest.fixture(scope="session")
 def unused_port() -> int:
-    """Return a loopback port that nothing listens on."""
+    """Return a loopback port for a server of a test."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def closed_port() -> Iterator[int]:
+    """Yield a loopback port on which nothing listens, and which no other process is given meanwhile."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 @pytest.fixture
@@ -98,13 +173,13 @@ def context(tmp_path: Path) -> LaunchContext:
 @pytest.fixture
 def prepare(context: LaunchContext):
     """Return a function from overrides to a planned job."""
-    return lambda *overrides: pipeline.prepare(overrides, context)
+    return lambda *overrides: pipeline.prepare(overrides, context, CACHE)
 
 
 @pytest.fixture
 def render(context: LaunchContext):
     """Return a function from overrides to a rendered bundle."""
-    return lambda *overrides: pipeline.render(pipeline.prepare(overrides, context), context)
+    return lambda *overrides: pipeline.render(pipeline.prepare(overrides, context, CACHE), context)
 
 
 @pytest.fixture
@@ -133,7 +208,8 @@ def problems(context: LaunchContext):
 
     def found(*overrides: str) -> tuple[Problem, ...]:
         with pytest.raises(ProblemsFound) as caught:
-            pipeline.prepare(overrides, context)
+            pipeline.prepare(overrides, context, CACHE)
+        assert_values_shown(caught.value.problems, overrides)
         return caught.value.problems
 
     return found
@@ -148,24 +224,40 @@ def pytest_configure() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-goldens", action="store_true", help="accept what is rendered now as reviewed")
+    parser.addoption("--no-skips", action="store_true", help="fail tests that skip and are not in allowed_skips.txt")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the whole jobs."""
-    items.sort(key=lambda item: item.path.stem not in WHOLE_JOBS)
+    """Begin with the files that take longest; mark the tests of a backend's jobs."""
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    for item in items:
+        if "submitted" in getattr(item, "fixturenames", ()):  # job_suite.py, by whatever file imports its tests
+            item.add_marker("whole_job")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that skips, with --no-skips."""
+    report = yield
+    return skips.refused(report) if item.config.getoption("--no-skips") else report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Fail a file that skips as a whole, with --no-skips."""
+    report = yield
+    return skips.refused(report) if collector.config.getoption("--no-skips") else report
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have one process run all whole jobs, one after another, while others take file by file.
-
-    A job keeps all cores busy: two at once take longer than one after the other.
-    """
+    """Have each process take file by file, and the tests of some files one by one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "whole jobs" if Path(file).stem in WHOLE_JOBS else file
+            return nodeid if Path(file).stem in SINGLE_JOBS else file
 
     return Scheduling(config, log)

@@ -17,7 +17,8 @@ def at(nodes: int, key: str) -> str:
 def dealt(path: str, num_small: int, small: int, large: int) -> str:
     """Return the override of an uneven batch."""
     shares = f"small_local_batch_size: {small}, large_local_batch_size: {large}"
-    return f'"++{path}uneven_batch={{use_uneven_batch: true, num_dp_groups_with_small_batch_size: {num_small}, {shares}}}"'
+    groups = f"num_dp_groups_with_small_batch_size: {num_small}"
+    return f'"++{path}uneven_batch={{use_uneven_batch: true, {groups}, {shares}}}"'
 
 
 REMEDIES = {

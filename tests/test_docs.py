@@ -97,6 +97,7 @@ def carry_out(words: Sequence[str]) -> int:
     return own_flags.serve(given, launch.main) if any(word.startswith("-") for word in given) else launch.main(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [c for c in ALL if c.words[0] in ("python", "recipes") and not A_JOB & set(c.words)], ids=str
 )
@@ -105,6 +106,7 @@ def test_a_command_in_the_pages_does_what_they_say(command, folders, monkeypatch
     assert carry_out(command.words) == command.exit_code, capsys.readouterr().err
 
 
+@pytest.mark.whole_job
 @pytest.mark.parametrize("command", [c for c in ALL if c.words[0] == "recipes" and A_JOB & set(c.words)], ids=str)
 def test_a_command_in_the_pages_for_a_job_is_taken(command, job, capsys):
     words = [str(job) if word in A_JOB else word for word in command.words[1:]]

@@ -7,6 +7,7 @@ import pytest
 from whole_jobs import ARGS, bundle_of, curve, finish, left_behind, mlflow_run, start
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
+pytestmark = pytest.mark.whole_job
 
 SHORT = (f"{ARGS}.max_epochs=1", f"{ARGS}.save_steps=4")
 
@@ -50,6 +51,7 @@ def test_the_bundle_is_what_was_rendered(trained):
     bundles.read(bundle_of(folder))
 
 
+@pytest.mark.usefixtures("store")
 def test_three_uneven_nodes_train_the_same_curve(trained, tmp_path):
     folder, _ = trained
     code, _, err = finish(start("recipes.trainer.num_nodes=3", *SHORT, cwd=tmp_path))
@@ -59,6 +61,7 @@ def test_three_uneven_nodes_train_the_same_curve(trained, tmp_path):
         assert step == other_step and loss == pytest.approx(other, abs=1e-4)
 
 
+@pytest.mark.usefixtures("store")
 def test_a_failed_job_is_exit_code_3_with_its_reason(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("raise RuntimeError('out of patience')\n")
@@ -70,6 +73,7 @@ def test_a_failed_job_is_exit_code_3_with_its_reason(tmp_path):
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.usefixtures("store")
 def test_ctrl_c_stops_everything_and_the_bundle_resumes(tmp_path):
     folder = f"{ARGS}.training_dir='saved/${{recipes.run.name}}'"
     process = start(f"{ARGS}.max_epochs=3", f"{ARGS}.save_steps=4", folder, cwd=tmp_path)

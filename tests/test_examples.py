@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PLAIN, ELASTIC = ROOT / "examples" / "train_ddp.py", ROOT / "examples" / "train_elastic.py"
 LANGUAGE_MODEL = ROOT / "examples" / "train_language_model.py"
 NUM_STEPS = 96
+pytestmark = pytest.mark.whole_job
 
 
 def start(script: Path, folder: Path, ranks: int = 2, **environment: str) -> subprocess.Popen:

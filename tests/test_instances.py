@@ -235,6 +235,7 @@ def test_an_unknown_type_is_a_notice_where_nothing_uses_it(prepare):
     assert "ml.p9.48xlarge" in codes(prepare(*LLAMA_K8S, label))["N160"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -257,9 +258,9 @@ def test_every_command_says_that_a_type_is_unknown(recipes, words):
 
 
 def test_nodes_of_an_unknown_type_are_a_notice():
-    from launcher.rules import instance_notices
+    from launcher.rules import hardware
 
-    (notice,) = instance_notices.unknown_nodes(["ml.p9.48xlarge", "ml.p5.48xlarge", None, "ml.p9.48xlarge"])
+    (notice,) = hardware.unknown_nodes(["ml.p9.48xlarge", "ml.p5.48xlarge", None, "ml.p9.48xlarge"])
     assert "ml.p9.48xlarge" in notice.message and "p5" not in notice.message
 
 
@@ -293,6 +294,7 @@ def test_a_use_of_instances_is_one_of_two(recipes):
     assert code == 2 and "training or hyperpod" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["[p5]", "{a: 1}", "3", "null", "''", "'a b'"])
 @pytest.mark.parametrize(
     "cluster", [("cluster=k8s",), SM_JOBS, (*CONTRACT, SM_JOBS[-1])], ids=["k8s", "sm", "contract"]

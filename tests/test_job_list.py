@@ -5,25 +5,26 @@ import json
 import os
 import pty
 import shutil
-import subprocess
 import sys
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import commands
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT, frozen_context
 
 from launcher import pipeline
-from launcher.common.job_lock import LOCK_FILE
 from launcher.bundle import store as bundles
 from launcher.cli import diff, launch
 from launcher.cli import main as cli
+from launcher.common.job_lock import LOCK_FILE
 from launcher.common.names import JOB_FILE, NAME_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs import registry, removal
 from launcher.jobs.listing import STATES, ListedJob
+from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 
 UNTRACKED = "recipes.training_config.mlflow.enabled=false"
@@ -81,7 +82,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch):
     found = Cluster()
-    monkeypatch.setattr(pipeline, "load_backend", lambda name: found)
+    monkeypatch.setattr(backend_registry, "load_backend", lambda name: found)
     return found
 
 
@@ -93,6 +94,7 @@ def make_unknown(results):
     (folder / JOB_FILE).write_text(json.dumps(record))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -230,6 +232,7 @@ def test_a_job_that_is_launched_meanwhile_is_kept(results, cluster):
     assert outcome == [False, False] and (results / "failed").exists() and (results / "dry").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "is_removed"), [("y\n", True), ("\n", False), ("n\n", False), ("\x04", False)])
 def test_remove_asks_on_a_terminal(results, answer, is_removed):
     pid, terminal = pty.fork()
@@ -253,7 +256,7 @@ def test_remove_asks_on_a_terminal(results, answer, is_removed):
 
 def test_without_a_terminal_nothing_is_removed_unasked(results):
     command = [sys.executable, "-m", "launcher", "jobs", "remove", "dry"]
-    done = subprocess.run(
+    done = commands.run(
         command, input="y\n", capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
     assert done.returncode == 2 and "E718 --yes" in done.stderr and (results / "dry").exists()
@@ -261,7 +264,7 @@ def test_without_a_terminal_nothing_is_removed_unasked(results):
 
 def main(*words, cwd):
     command = [sys.executable, str(ROOT / "main.py"), *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
+    return commands.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
 
 
 def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatch, capsys):
@@ -288,6 +291,7 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
     assert "did you mean baseline?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -370,7 +374,7 @@ def test_version_is_this_program_s(tmp_path, words):
     assert version.count(".") == 2
     if words == ["--version"]:
         command = [sys.executable, "-m", "launcher", "--version"]
-        said = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        said = commands.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
         assert (said.stdout, said.returncode) == (done.stdout, 0)
 
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from launcher.common.interrupts import Interrupted
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs import listing, registry, tracking
+from launcher.model import backend_registry
 from launcher.model.backend import RANK_0
 from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogSelection
 
@@ -40,7 +41,7 @@ QUEUED = JobStatus(JobState.PENDING, 0, "waits for quota: 8 of 16 nvidia.com/gpu
 SUCCEEDED = JobStatus(JobState.SUCCEEDED, 0)
 FAILED = JobStatus(JobState.FAILED, 0, "rank 1 ended with 3", restarts=2, faulty_nodes=("node-7",))
 CANCELLED = JobStatus(JobState.CANCELLED, 0, "cancelled by ada")
-GONE = JobStatus(JobState.GONE, 0, "is no longer there")
+DELETED = JobStatus(JobState.DELETED, 0, "is no longer there")
 
 
 class Cluster:
@@ -98,7 +99,7 @@ class Cluster:
 
     def cancel(self, handle):
         self._called("cancel")
-        self.statuses = [GONE]
+        self.statuses = [DELETED]
 
     def clear(self, handle):
         self._called("clear")
@@ -131,7 +132,7 @@ def on(monkeypatch):
     """Return a function that puts a cluster in place of every backend."""
 
     def put(cluster):
-        monkeypatch.setattr(pipeline, "load_backend", lambda name: cluster)
+        monkeypatch.setattr(backend_registry, "load_backend", lambda name: cluster)
         return cluster
 
     return put
@@ -214,20 +215,20 @@ def test_a_job_that_runs_unrecorded_is_named(bundle, monkeypatch):
 def test_how_a_job_ended_is_kept_when_its_cluster_forgets_it(record):
     folder = record.handle.bundle_dir
     assert registry.status(record, Cluster(FAILED)) == FAILED
-    forgetful = Cluster(GONE)
+    forgetful = Cluster(DELETED)
     assert registry.status(registry.submitted(folder), forgetful) == FAILED
     assert list(registry.changes(registry.submitted(folder), forgetful)) == [FAILED]
-    assert registry.settled(record, GONE, forgetful) == FAILED, "one that has the record from before learns it too"
+    assert registry.settled(record, DELETED, forgetful) == FAILED, "one that has the record from before learns it too"
     assert forgetful.calls == []
 
 
-def test_a_job_that_nobody_saw_end_is_gone(record):
-    assert registry.status(record, Cluster(GONE)) == GONE
+def test_a_job_whose_end_no_command_saw_is_deleted(record):
+    assert registry.status(record, Cluster(DELETED)) == DELETED
 
 
-def test_a_cancelled_job_is_cancelled_for_those_that_only_see_it_gone(record):
+def test_a_cancelled_job_is_cancelled_for_those_that_only_see_it_deleted(record):
     assert registry.cancel(record, Cluster(RUNNING), "ada") == JobStatus(JobState.CANCELLED, 0, "cancelled by ada")
-    assert registry.settled(record, GONE, Cluster()).message == "cancelled by ada"
+    assert registry.settled(record, DELETED, Cluster()).message == "cancelled by ada"
 
 
 def test_a_job_that_ended_before_it_could_be_cancelled_has_ended_as_it_did(record):
@@ -303,8 +304,8 @@ def test_a_job_that_cannot_be_read_hides_no_other_job(bundle, record, problem):
 
 @pytest.mark.parametrize(
     ("statuses", "code"),
-    [((QUEUED, RUNNING, SUCCEEDED), 0), ((QUEUED, FAILED), 3), ((RUNNING, CANCELLED), 130), ((GONE,), 3)],
-    ids=["succeeded", "failed", "cancelled", "gone"],
+    [((QUEUED, RUNNING, SUCCEEDED), 0), ((QUEUED, FAILED), 3), ((RUNNING, CANCELLED), 130), ((DELETED,), 3)],
+    ids=["succeeded", "failed", "cancelled", "deleted"],
 )
 def test_wait_tells_each_change_and_exits_as_the_job_ended(record, on, capsys, monkeypatch, statuses, code):
     finished = []
@@ -314,7 +315,7 @@ def test_wait_tells_each_change_and_exits_as_the_job_ended(record, on, capsys, m
     out = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in out] == [status.state.value for status in statuses]
     assert all(status.message in line for status, line in zip(statuses, out, strict=True))
-    assert finished == [status.state for status in statuses[-1:] if status is not GONE]
+    assert finished == [status.state for status in statuses[-1:] if status is not DELETED]
     assert cli.run(["wait", NAME, "--json"]) == code
     (last,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (last["job"], last["state"]) == (NAME, statuses[-1].state.value)
@@ -565,8 +566,13 @@ def test_launches_of_one_bundle_take_turns(bundle, on, capsys):
 
 @pytest.mark.parametrize(
     ("statuses", "told"),
-    [((), [JobState.FAILED]), ((RUNNING,), []), ((SUCCEEDED,), [JobState.SUCCEEDED]), ((GONE,), [JobState.FAILED])],
-    ids=["first", "runs", "has-ended", "gone"],
+    [
+        ((), [JobState.FAILED]),
+        ((RUNNING,), []),
+        ((SUCCEEDED,), [JobState.SUCCEEDED]),
+        ((DELETED,), [JobState.FAILED]),
+    ],
+    ids=["first", "runs", "has-ended", "deleted"],
 )
 def test_a_launch_that_is_refused_does_not_end_the_run_of_a_job_that_goes_on(bundle, monkeypatch, statuses, told):
     if statuses:
@@ -609,7 +615,7 @@ def test_main_follows_where_it_is_asked_to(tmp_path, monkeypatch, on, with_rende
 @pytest.fixture
 def with_rendering(on):
     """Return a function that puts a cluster in place of every backend but for what k8s itself renders."""
-    real = pipeline.load_backend("k8s")
+    real = backend_registry.load_backend("k8s")
 
     def put(cluster):
         cluster.check, cluster.render = real.check, real.render
@@ -690,7 +696,7 @@ def test_what_is_about_to_be_submitted_is_recorded_until_nothing_of_it_is_left(
             raise failure
 
     with pytest.raises(type(failure)):
-        pipeline.submit(bundle, Failing(GONE))
+        pipeline.submit(bundle, Failing(DELETED))
     assert [(each.is_submitted, each.handle.uid, each.digest) for each in seen] == [(False, None, bundle.digest)]
     assert registry.read(bundle.directory) == (before if is_restored else seen[0])
 
@@ -703,7 +709,14 @@ def test_a_record_of_an_earlier_version_is_read(bundle, record):
     assert registry.read(bundle.directory) == record
 
 
-def test_a_job_that_is_gone_is_asked_for_again_and_keeps_no_end(record):
-    assert registry.status(record, Cluster(GONE)) == GONE
+def test_a_deleted_job_is_asked_for_again_and_keeps_no_end(record):
+    assert registry.status(record, Cluster(DELETED)) == DELETED
     fresh = registry.submitted(record.handle.bundle_dir)
     assert fresh.ended is None and registry.status(fresh, Cluster(RUNNING)) == RUNNING
+
+
+def test_an_end_that_an_earlier_version_recorded_as_gone_is_read_as_none(bundle, record):
+    place = bundle.directory / JOB_FILE
+    gone = {**asdict(DELETED), "state": "gone", "faulty_nodes": []}
+    place.write_text(json.dumps({**json.loads(place.read_text()), "ended": gone}))
+    assert registry.read(bundle.directory) == record

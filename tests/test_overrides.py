@@ -155,7 +155,7 @@ def test_an_override_that_leads_nowhere_is_a_problem(override, remedy, problems)
 def test_a_choice_of_a_group_that_exists_is_an_origin():
     word = "+base/elastic@recipes=policy"
     composition = compose(["recipes=training/tiny/tiny_lm_cpu", word], Path.cwd())
-    assert word in composition.origins.values() and composition.notices == ()
+    assert word in composition.origins.values() and composition.unused == ()
     assert composition.tree["recipes"]["elastic_policy"]["max_nodes"] > 0
 
 

@@ -63,6 +63,7 @@ def test_new_keys_are_declared_and_reach_every_size(prepare, problems, tmp_path)
     assert "extra_keys" not in job.scales[0].config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "base", [entry.name for entry in entries() if entry.model_type != "llm_finetuning_aws"] + [LLAMA]
 )
@@ -212,6 +213,8 @@ def test_an_elastic_script_states_its_batch(problems):
     assert "E110" in {p.code for p in found}
 
 
+@pytest.mark.whole_job
+@pytest.mark.usefixtures("store")
 def test_an_elastic_script_trains_under_the_real_agent_at_two_sizes(tmp_path):
     """The published section of a user's file, arguments and configuration folder, one MLflow run."""
     pytest.importorskip("hyperpod_elastic_agent")

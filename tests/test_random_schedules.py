@@ -18,14 +18,13 @@ from whole_jobs import (
     left_behind,
     losses_in_the_model,
     mlflow_run,
-    run,
     samples_in_the_model,
     start,
-    train_alone,
+    trained_alone,
 )
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = pytest.mark.usefixtures("store")
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 NUM_SCHEDULES = int(os.environ.get("RECIPES_SCHEDULES", "1"))
 NUM_SAMPLES, EPOCHS, STEPS, SAMPLES_PER_STEP = 400, 8, 100, 32
@@ -132,13 +131,7 @@ def draw_schedule(seed):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Return the losses of the same training in a single process."""
-    folder = tmp_path_factory.mktemp("alone")
-    code, _, err = run(*JOB, "dry_run=true", cwd=folder)
-    assert code == 0, err
-    with pytest.MonkeyPatch.context() as patch:
-        # On a busy machine two threads spend their time waiting for each other: 3 s a step were seen.
-        patch.setenv("OMP_THREAD_LIMIT", "1")
-        return train_alone(bundle_of(folder), folder / "alone")
+    return trained_alone(tmp_path_factory, "random-schedules", *JOB)
 
 
 @pytest.mark.timeout(JOB_TIMEOUT_S + 120)  # with the time that the reference takes

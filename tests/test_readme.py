@@ -1,10 +1,14 @@
 """What the README promises about this program is so."""
 
+import json
 import re
 
 import pytest
 from conftest import ELASTIC, LLAMA, ROOT, SHORT
 
+from launcher.config import catalogue
+
+PUBLISHED = json.loads((ROOT / "tests/golden/llmft_published_values.json").read_text(encoding="utf-8"))["recipes"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 POLICY = "++recipes.elastic_policy"
 RATE = "recipes.training_config.training_args.learning_rate=0.0002"
@@ -13,8 +17,8 @@ RATE = "recipes.training_config.training_args.learning_rate=0.0002"
 def test_the_number_of_recipes_is_what_recipes_list_shows(recipes):
     listed = recipes("list")[1].splitlines()
     assert re.findall(r"\*\*(\d+) recipes\*\*", README) == [str(len(listed))]
-    published = [line for line in listed if "llmft_" in line]
-    assert re.findall(r"(\d+) LLMFT fine-tuning recipes", README) == [str(len(published))]
+    assert re.findall(r"(\d+) LLMFT fine-tuning recipes", README) == [str(len(PUBLISHED))]
+    assert set(PUBLISHED) <= {entry.name for entry in catalogue.entries()}
 
 
 @pytest.mark.parametrize(

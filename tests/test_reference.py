@@ -10,7 +10,7 @@ from launcher import families
 from launcher.cli.devtools import reference
 from launcher.cli.devtools.codes import ELSEWHERE, SUBJECTS, all_codes
 from launcher.config import catalogue
-from launcher.rules import all_rules
+from launcher.rules import all_notice_rules, all_rules
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = re.compile(r"[EN](?!000)\d{3}")
@@ -35,6 +35,7 @@ def codes_in_source() -> set[str]:
     return {value for value in nodes if isinstance(value, str) and CODE.fullmatch(value)}
 
 
+@pytest.mark.slow
 def test_every_code_in_use_is_registered_and_every_registered_code_is_in_use():
     registered = [code.code for code in all_codes()]
     assert len(registered) == len(set(registered))
@@ -43,7 +44,7 @@ def test_every_code_in_use_is_registered_and_every_registered_code_is_in_use():
 
 def test_no_code_stands_for_two_things():
     assert len(ELSEWHERE) == len({code.code for code in ELSEWHERE})
-    rules = [rule.code for rule in all_rules()]
+    rules = [rule.code for rule in (*all_rules(), *all_notice_rules())]
     assert len(rules) == len(set(rules))
 
 
@@ -56,11 +57,11 @@ def test_every_code_has_a_reason_a_source_and_a_subject():
 
 def test_every_rule_is_listed_with_its_own_docstring():
     listed = {code.code: code for code in all_codes()}
-    assert all_rules()
-    for rule in all_rules():
+    assert all_rules() and all_notice_rules()
+    for rule in (*all_rules(), *all_notice_rules()):
         assert listed[rule.code].reason == rule.reason
         assert listed[rule.code].source == rule.source
-        assert listed[rule.code].cluster == rule.backend
+        assert listed[rule.code].cluster == " or cluster=".join(rule.clusters)
 
 
 def test_sources_in_this_repository_exist():
@@ -84,6 +85,7 @@ def test_codes_in_the_hand_written_docs_are_known():
     assert found <= known
 
 
+@pytest.mark.slow
 def test_committed_pages_are_what_the_code_says(pages):
     committed = {path: (ROOT / path).read_text(encoding="utf-8") for path in pages}
     assert committed == pages, "run `recipes docs`"
@@ -132,6 +134,7 @@ def test_commands_page_has_every_command_with_its_help(pages):
     assert "Launch a bundle that was rendered earlier and follow the job." in pages[COMMANDS]
 
 
+@pytest.mark.slow
 def test_stale_tells_missing_and_changed_pages_and_write_mends_them(tmp_path, pages):
     assert reference.write(tmp_path) == [*pages, reference.PICTURE, *DRAWN]
     (tmp_path / RULES).write_text("old", encoding="utf-8")

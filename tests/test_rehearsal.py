@@ -11,6 +11,7 @@ from whole_jobs import (
     bundle_of,
     curve,
     finish,
+    hold_until,
     left_behind,
     listening_addresses,
     losses_in_the_model,
@@ -19,12 +20,12 @@ from whole_jobs import (
     run,
     samples_in_the_model,
     start,
-    train_alone,
+    trained_alone,
     wait_for,
 )
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = pytest.mark.usefixtures("store")
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 NUM_SAMPLES, EPOCHS, STEPS = 400, 12, 150
 SAVE_STEPS, SAMPLES_PER_STEP = 10, 32
@@ -46,6 +47,12 @@ def events(*happenings):
 
 def timeline_of(folder):
     return json.loads((bundle_of(folder) / "run" / "timeline.json").read_text())
+
+
+def graceful_stops(folder):
+    """Return how often a job under `folder` was stopped to go on at another size."""
+    happened = records(bundle_of(folder) / "run" / "events.jsonl")
+    return sum(event["kind"] == "stopping" and event["graceful"] for event in happened)
 
 
 def sizes_of(folder):
@@ -72,10 +79,7 @@ def assert_one_whole_run(folder):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Return the losses of the same training in a single process."""
-    folder = tmp_path_factory.mktemp("alone")
-    code, _, err = run(*PACED, f"{PACE}=0", "dry_run=true", cwd=folder)
-    assert code == 0, err
-    return train_alone(bundle_of(folder), folder / "alone")
+    return trained_alone(tmp_path_factory, "rehearsal", *PACED, f"{PACE}=0")
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
@@ -84,12 +88,16 @@ def test_up_up_node_lost_and_down_train_what_one_process_trains(tmp_path, alone,
     chain = events(
         "{at:{step:2},capacity:2}",
         "{at:{step:55},capacity:3}",
-        "{at:{step:115},node_loss:{node:1}}",
-        "{at:{step:135},capacity:1}",
+        "{at:{step:95},node_loss:{node:1}}",
+        "{at:{step:115},capacity:1}",
     )
-    # On a loaded machine a new node has needed 14 s: the 60 steps until one is lost take twice that.
-    options = (f"{PACE}=0.5", chain, f"{ARGS}.strategy={strategy}")
-    code, out, err = run(*PACED, *options, cwd=tmp_path, timeout_s=280)
+    job = start(*PACED, chain, f"{ARGS}.strategy={strategy}", cwd=tmp_path)
+    try:
+        for number, step in enumerate((2, 55, 115)):
+            hold_until(tmp_path, step, lambda number=number: graceful_stops(tmp_path) > number)
+        code, out, err = finish(job)
+    finally:
+        job.kill()
     assert code == 0, err
     assert sizes_of(tmp_path) == [(0, 1), (1, 2), (2, 3), (3, 2), (2, 1)]
     assert_every_sample_once_an_epoch(tmp_path)

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from whole_jobs import ARGS, bundle_of, curve, left_behind, losses_in_the_model, records, run, train_alone
+from whole_jobs import ARGS, bundle_of, curve, left_behind, losses_in_the_model, records, run, trained_alone
 
 from launcher.common import names
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = pytest.mark.usefixtures("store")
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 STEPS, EVERY, LOST_AT, NAMESPACE = 50, 20, 27, "rehearsed-tiers"
 # Saves of a neighbour's replica keep pace with steps of 0.15 s.
@@ -41,12 +41,7 @@ def loaded_from(folder):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Return the losses of the same training in a single process."""
-    folder = tmp_path_factory.mktemp("alone")
-    code, _, err = run(*STATIC, f"{PACE}=0", "dry_run=true", cwd=folder)
-    assert code == 0, err
-    (config,) = (bundle_of(folder) / "configs").iterdir()
-    config.rename(config.with_name("config-n1.yaml"))
-    return train_alone(bundle_of(folder), folder / "alone")
+    return trained_alone(tmp_path_factory, "rehearsal-tiers", *STATIC, f"{PACE}=0")
 
 
 def assert_whole(folder, alone):

@@ -1,9 +1,9 @@
 """Command lines that are nearly right: the Problem says what to type."""
 
 import os
-import subprocess
 import sys
 
+import commands
 import pytest
 from conftest import LLAMA, LLAMA_K8S, ROOT, SHORT
 
@@ -81,7 +81,7 @@ def test_a_secret_beside_a_space_is_not_repeated(words, problems):
 
 
 def main(*words: str, cwd) -> tuple[int, str]:
-    result = subprocess.run(
+    result = commands.run(
         [sys.executable, ROOT / "main.py", *words], cwd=cwd, capture_output=True, text=True, timeout=200,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip

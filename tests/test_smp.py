@@ -371,13 +371,19 @@ def test_samples_are_dealt_to_whole_replicas(overrides, size, tmp_path):
     assert draft.data_parallel_size(draft.scales[0]) == size
 
 
-def test_what_is_not_enabled_is_told():
+def test_sections_that_are_not_enabled_are_idle():
     distribution = Distribution.model_validate(
         {"smdistributed": {"modelparallel": {"enabled": False, "parameters": EXAMPLE}}, "mpi": {"enabled": False}}
     )
-    (notice,) = distribution.notices
-    assert notice.code == "N118" and "modelparallel.enabled=false" in notice.message
-    assert Distribution.model_validate(TREE).notices == ()
+    assert distribution.idle_sections == ("smdistributed.modelparallel",)
+    assert Distribution.model_validate(TREE).idle_sections == ()
+
+
+def test_a_section_that_is_not_enabled_is_a_notice(prepare):
+    disabled = "++recipes.distribution={mpi:{enabled:false,processes_per_host:1}}"
+    script = ("recipes=training/custom/script", "training_cfg.entry_module=json.tool", "cluster=local")
+    (notice,) = [each for each in prepare(*script, disabled).notices if each.code == "N118"]
+    assert "mpi.enabled=false" in notice.message
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 import copy
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
-from conftest import LLAMA, composed, frozen_context
+from conftest import LLAMA, ROOT, composed, frozen_context
 
 from launcher import pipeline
 from launcher.cli import sweep
@@ -21,6 +22,10 @@ defaults:
   - /recipes/{LLAMA}@_here_
   - _self_
 """
+
+
+PUBLISHED = json.loads((ROOT / "tests/golden/llmft_published_values.json").read_text(encoding="utf-8"))["recipes"]
+"""The published recipes by name, whose jobs are counted. The catalogue may have more."""
 
 
 @pytest.fixture(scope="module")
@@ -43,20 +48,23 @@ def entry_of(folder: Path, name: str, text: str) -> catalogue.Entry:
     return catalogue.Entry(name, "", "", "", "", None, True, (), LLMFT, path)
 
 
+@pytest.mark.slow
 def test_the_shipped_catalogue_is_clean(plain):
     assert [result for result in plain if result.problems] == []
-    assert len({result.recipe for result in plain}) == 86
-    assert sum(not result.is_elastic for result in plain) == 314
+    published = [result for result in plain if result.recipe in PUBLISHED]
+    assert len({result.recipe for result in published}) == 86
+    assert sum(not result.is_elastic for result in published) == 314
 
 
 def test_what_does_not_add_up_on_four_devices_is_known_to_the_size(plain):
-    told = [(r, n.message) for r in plain for n in r.notices if n.code == "N114"]
+    told = [(r, n.message) for r in plain if r.recipe in PUBLISHED for n in r.notices if n.code == "N114"]
     sizes = [message.split(" are written")[0].removeprefix("sizes ") for _, message in told]
     assert sum(len(text.split(", ")) for text in sizes) == 66
     assert (len(told), len({result.recipe for result, _ in told})) == (47, 18)
     assert {result.instance_type for result, _ in told} == {"ml.g5.12xlarge", "ml.g6.12xlarge", "ml.g6e.12xlarge"}
 
 
+@pytest.mark.slow
 def test_every_recipe_is_planned_on_every_instance_type(llmft):
     jobs = 0
     for entry, base in llmft:
@@ -68,6 +76,7 @@ def test_every_recipe_is_planned_on_every_instance_type(llmft):
     assert jobs > 314
 
 
+@pytest.mark.slow
 def test_planned_jobs_keep_the_samples_and_learning_rate_of_the_published_sizes(llmft):
     for entry, base in llmft:
         if not entry.is_elastic:
@@ -85,6 +94,7 @@ def test_planned_jobs_keep_the_samples_and_learning_rate_of_the_published_sizes(
         assert set(map(int, table)) <= {point.nodes for point in job.scales}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 40, 85], ids=["first", "middle", "last"])
 def test_a_variant_is_what_composing_it_gives(llmft, place):
     _, base = llmft[place]
@@ -103,6 +113,7 @@ def test_a_recipe_that_refers_to_its_instance_type_is_composed_for_each(tmp_path
     )
 
 
+@pytest.mark.slow
 def test_faults_of_a_recipe_are_told_with_file_and_line(tmp_path):
     bad = entry_of(
         tmp_path, "team/bad", "trainer: {devices: eight}\ninstance_types: [ml.p5.48xlarge, ml.g6.12xlarge]\n"

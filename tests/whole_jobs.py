@@ -8,17 +8,23 @@ import sys
 import time
 from pathlib import Path
 
+import commands
 import psutil
+import pytest
 import yaml
-from conftest import ROOT
+from conftest import ROOT, made_once
+
+from launcher.runtime.warm import fork_name
 
 ARGS = "recipes.training_config.training_args"
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
+"""On a busy machine two threads spend their time waiting for each other: 3 s a step were seen."""
 
 
 def start(*arguments, cwd, module=False):
     command = [sys.executable, *(["-m", "launcher"] if module else [str(ROOT / "main.py")]), *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
+    return commands.Popen(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
@@ -92,6 +98,29 @@ def listening_addresses(folder):
     return found
 
 
+def hold_until(folder, step, is_over):
+    """Hold the workers of the job under `folder` from `step` until `is_over()`, so that no later step comes before.
+
+    What an event brings, such as a new node, takes as long as the machine needs for it.
+    """
+
+    def last_step():
+        done = [line for path in folder.glob("results/*/run/metrics.jsonl") for line in records(path)]
+        return done[-1]["step"] if done else 0
+
+    wait_for(lambda: last_step() >= step, f"step {step}")
+    held = [process for process in processes_of(folder) if process.name().startswith(fork_name(""))]
+    try:
+        if not is_over():
+            for process in held:
+                process.suspend()
+        wait_for(is_over, f"what comes at step {step}")
+    finally:
+        for process in held:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
 def records(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -114,15 +143,27 @@ def losses_in_the_model(run_dir):
     return [lines[step] for step in sorted(lines)]
 
 
-def train_alone(bundle: Path, folder: Path) -> list[float]:
-    """Train a bundle's recipe in one process, without agent or ranks; return its losses."""
-    config = yaml.safe_load((bundle / "configs" / "config-n1.yaml").read_text())
+def trained_alone(factory: pytest.TempPathFactory, name: str, *overrides: str) -> list[float]:
+    """Return the losses of a training in one process, without agent or ranks; it is done once for all tests."""
+
+    def make(folder: Path) -> None:
+        code, _, err = run(*overrides, "dry_run=true", cwd=folder)
+        assert code == 0, err
+        (folder / "losses.json").write_text(json.dumps(_train(bundle_of(folder), folder / "alone")))
+
+    return json.loads((made_once(factory, name, make) / "losses.json").read_text())
+
+
+def _train(bundle: Path, folder: Path) -> list[float]:
+    """Train a bundle's recipe in one process."""
+    of_one_node, *_ = sorted((bundle / "configs").iterdir())
+    config = yaml.safe_load(of_one_node.read_text())
     config["training_config"]["mlflow"]["enabled"] = False
     (folder / "configs").mkdir(parents=True)
     (folder / "configs" / "config.yaml").write_text(yaml.safe_dump(config))
     subprocess.run(
         [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs")],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run"), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run")} | ONE_THREAD,
         cwd=folder,
         check=True,
         timeout=200,

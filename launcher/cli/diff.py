@@ -17,7 +17,7 @@ from launcher.model.config_tree import is_index, leaves, static_tree
 from launcher.model.context import job_name
 from launcher.planning.explain import Sizes
 from launcher.planning.job_planner import LAUNCHER_KEYS, named
-from launcher.rules import instance_notices
+from launcher.rules import hardware
 
 _HOW = ("dry_run", "server_dry_run", "wait")
 """Keys that say what a launch does, not what the job is."""
@@ -62,7 +62,7 @@ def of_recipe(
         ProblemsFound: It does not compose, or has no such size.
     """
     sizes = Sizes(compose(words, Path.cwd(), suffix))
-    notices = tuple(instance_notices.unknown(sizes.composition))
+    notices = tuple(hardware.unknown(sizes.composition))
     if not is_sized:
         return Side(title, {path: value for path, value in sizes.base.items() if path != _TITLE}, notices)
     recipe = sizes.composition.tree["recipes"]

@@ -9,16 +9,16 @@ from typer.core import TyperCommand, TyperGroup
 
 from launcher import identity
 from launcher.cli.commands import (
+    build_context,
     checkpoint,
     cluster,
     compiling,
-    container,
-    followed,
     governance,
-    hardware,
     inspect,
+    instance_types,
+    job_list,
     jobs,
-    listed,
+    lifecycle,
     pods,
     project,
     ranks,
@@ -42,23 +42,23 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "new": compiling.new,
     },
     "Jobs": {
-        "jobs": listed.jobs,
-        "jobs remove": listed.remove,
-        "status": followed.status,
+        "jobs": job_list.jobs,
+        "jobs remove": job_list.remove,
+        "status": lifecycle.status,
         "logs": jobs.logs,
-        "events": followed.events,
-        "wait": followed.wait,
+        "events": lifecycle.events,
+        "wait": lifecycle.wait,
         "scale": jobs.scale,
-        "cancel": followed.cancel,
+        "cancel": lifecycle.cancel,
         "timeline": jobs.timeline,
         "adopt": cluster.adopt,
     },
     "Pods of a job": {"pods": pods.pods, "exec": pods.exec_, "port-forward": pods.port_forward},
     "Clusters and images": {
-        "instances": hardware.instances,
+        "instances": instance_types.instances,
         "cluster": cluster.cluster,
         "governance": governance.governance,
-        "container": container.container,
+        "container": build_context.container,
     },
     "The program itself": {
         "schema": project.schema,
@@ -171,9 +171,9 @@ def _command(words: Sequence[str]) -> Any:
     """Return the command, with our completion in place of typer's."""
     command = typer.main.get_command(app)
     if _COMPLETE in os.environ or any("completion" in word for word in words):
-        from launcher.cli.commands import shells
+        from launcher.cli.commands import bash_completion
 
-        shells.register()
+        bash_completion.register()
     return command
 
 

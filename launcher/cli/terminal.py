@@ -37,7 +37,7 @@ _STATE_STYLES = {
     JobState.SUCCEEDED: "bold green",
     JobState.FAILED: "bold red",
     JobState.CANCELLED: "bold red",
-    JobState.GONE: "bold red",
+    JobState.DELETED: "bold red",
 }
 _PIPED = 100
 """Columns of a chart where there is no terminal."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from hydra.core.override_parser.types import Override
 
-from launcher.common.problems import Notice, shown
+from launcher.config.override_text import text_of
+from launcher.model.composition import UnusedOverride
 from launcher.model.config_tree import AUTO, SCALES, lookup, prefixes
 
 
@@ -47,15 +48,15 @@ class Effects:
         """Dotted path of every key that overrides remove, to the override as it may be shown."""
         return _shown(self.removed_by)
 
-    def idle(self, values: Iterable[Override]) -> tuple[Notice, ...]:
-        """Return a notice for each override of `values` that changes nothing."""
+    def unused(self, values: Iterable[Override]) -> tuple[UnusedOverride, ...]:
+        """Return the overrides of `values` that change nothing."""
         used = {id(override) for known in (self.set_by, self.removed_by) for override in known.values()}
-        return tuple(_idle_value(override) for override in values if id(override) not in used)
+        return tuple(_unused_value(override) for override in values if id(override) not in used)
 
 
 def _shown(known: Mapping[str, Override]) -> dict[str, str]:
     """Return what is known of each path as it may be shown; one override may set thousands."""
-    texts = {id(override): shown(override.input_line) for override in {id(o): o for o in known.values()}.values()}
+    texts = {id(override): text_of(override) for override in {id(o): o for o in known.values()}.values()}
     return {path: texts[id(override)] for path, override in known.items()}
 
 
@@ -66,13 +67,13 @@ def _holds_more(override: Override, path: str) -> bool:
     return isinstance(value, list) or (path == SCALES and value == AUTO)
 
 
-def _idle_value(override: Override) -> Notice:
+def _unused_value(override: Override) -> UnusedOverride:
     if not override.is_delete() and override.value() == {}:
         key = override.key_or_group
-        return idle(override, f"{{}} adds no key to those of {key}; ~{key} removes them")
-    return idle(override)
+        return unused(override, f"{{}} adds no key to those of {key}; ~{key} removes them")
+    return unused(override)
 
 
-def idle(override: Override, why: str = "a later override decides") -> Notice:
-    """Return the notice that an override changes nothing."""
-    return Notice("N165", f"{shown(override.input_line)} changes nothing: {why}")
+def unused(override: Override, reason: str = "a later override decides") -> UnusedOverride:
+    """Return an override that changes nothing, as it may be shown, and why."""
+    return UnusedOverride(text_of(override), reason)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.common.names import ENV_CHECKPOINTING
-from launcher.common.problems import Notice
 from launcher.families import BUNDLE_CONFIGS, Interface
+from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism.distribution import Distribution
@@ -41,18 +41,13 @@ class Recipe(RecipeBase):
         """Ranks that work on one batch, each with a part of the model."""
         return self.distribution.ranks_per_batch if self.distribution else 1
 
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        """What the user should know of the recipe itself."""
-        return self.distribution.notices if self.distribution else ()
-
 
 def _program(job: JobSpec) -> tuple[str, ...]:
     """Return script or module and its arguments. A script on this machine is found from any folder."""
     training = get(job.config, "recipes.training_cfg")
     if training.get("entry_module"):
         entry = ("-m", training["entry_module"])
-    elif job.backend == "local":
+    elif not described(job.backend).has_containers:
         entry = (str(Path(job.cwd, Path(training["entry_script"]).expanduser())),)
     else:
         entry = (training["entry_script"],)

@@ -16,8 +16,8 @@ from launcher.common import os_errors, redaction
 from launcher.common.interrupts import Interrupted
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import ProblemsFound, fail
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.backend_registry import backends
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 from launcher.runtime.durable import write_text
 
@@ -78,7 +78,7 @@ def refused(folder: Path, backend: Backend) -> JobState:
         state = status(job, backend).state
     except ProblemsFound:
         return JobState.PENDING
-    return JobState.FAILED if state is JobState.GONE else state
+    return JobState.FAILED if state is JobState.DELETED else state
 
 
 @contextlib.contextmanager
@@ -170,11 +170,11 @@ def _stored(folder: Path) -> JobRecord | None:
         fields = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
         native = {"server": None, **fields["native"]}  # earlier versions did not record it
         native = {name: native[name] for name in _NATIVE}
-        if fields["backend"] not in backends():
+        if fields["backend"] not in backend_registry.names():
             raise ValueError(f"there is no cluster={fields['backend']}")
         handle = JobHandle(fields["backend"], fields["job_name"], folder.resolve(), **native)
         ended = fields["ended"] and _status(fields["ended"])
-        if ended and ended.state is JobState.GONE:  # earlier versions took it for final
+        if ended and ended.state is JobState.DELETED:  # earlier versions took it for final
             ended = None
         own = (fields["digest"], fields["submitted"], fields["user"], fields["cancelled_by"])
         return JobRecord(handle, *own, ended, fields["is_closed"], fields.get("is_submitted", True))
@@ -240,11 +240,11 @@ def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
     with contextlib.suppress(OSError), _current(job) as current:
         if current is None:
             return seen
-        if current.cancelled_by and seen.state is JobState.GONE:
+        if current.cancelled_by and seen.state is JobState.DELETED:
             seen = replace(seen, state=JobState.CANCELLED, message=f"cancelled by {current.cancelled_by}")
         if current.ended:
             return current.ended
-        if seen.state is not JobState.GONE:  # not an end: it may be found again, where one answer was wrong
+        if seen.state is not JobState.DELETED:  # not an end: it may be found again, where one answer was wrong
             write(job.handle.bundle_dir, replace(current, ended=seen))
     return seen
 

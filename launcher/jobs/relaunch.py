@@ -23,7 +23,7 @@ def finished(folder: Path, backend: Backend) -> tuple[JobRecord, JobStatus] | No
     if job is None or not job.is_submitted:
         return None
     status = registry.status(job, backend)
-    return (job, status) if status.state.is_final and status.state is not JobState.GONE else None
+    return (job, status) if status.state.is_final and status.state is not JobState.DELETED else None
 
 
 def refuse(job: JobRecord) -> ProblemsFound:

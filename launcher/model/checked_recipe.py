@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.common.problems import Notice
 from launcher.model import instance_specs
 from launcher.model.composition import Composition
 from launcher.model.instances import Instance
@@ -54,7 +53,7 @@ class CheckedRecipe:
         recipe: The base recipe, typed by its family.
         instance: What the chosen instance type has; None when unknown, or on this machine.
         scales: Every size the job may run at, ascending.
-        notices: What the user should know.
+        overridden_sizes: Of each base override that wins over entries of `scale_config`, over how many.
         size_plan: The planned sizes, where `scale_config` is `auto`.
     """
 
@@ -64,7 +63,7 @@ class CheckedRecipe:
     recipe: Any
     instance: Instance | None
     scales: tuple[SizedRecipe, ...]
-    notices: tuple[Notice, ...]
+    overridden_sizes: Mapping[str, int]
     size_plan: SizePlan | None = None
 
     @property

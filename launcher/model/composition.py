@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from launcher.common.problems import Notice
 from launcher.model.config_tree import prefixes
 
 RUN_NAME = "recipes.run.name"
@@ -27,6 +26,18 @@ class Setting:
     value: Any
     origin: str
     is_override: bool = False
+
+
+class UnusedOverride(NamedTuple):
+    """An override that changes nothing.
+
+    Args:
+        override: As it may be shown.
+        reason: Why.
+    """
+
+    override: str
+    reason: str
 
 
 class ValueSources(Protocol):
@@ -72,7 +83,7 @@ class Composition:
         sources: The files and overrides it was made from.
         removed: Dotted path of every key an override removes, to that override.
         corrections: What overrides of single sizes set where `scale_config` is `auto`, by size; None removes one.
-        notices: What the user should know of the overrides.
+        unused: The overrides that change nothing.
         chosen: Group and package of every choice of a file, to the override that makes it.
         has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic, by the default.
         name_paths: Dotted paths of run.name and, if it refers to training_cfg.run.name, of that one.
@@ -85,7 +96,7 @@ class Composition:
     explicit: Mapping[str, str]
     sources: ValueSources = field(repr=False, compare=False)
     removed: Mapping[str, str] = field(kw_only=True, default_factory=dict)
-    notices: tuple[Notice, ...] = field(kw_only=True, default=())
+    unused: tuple[UnusedOverride, ...] = field(kw_only=True, default=())
     chosen: Mapping[str, str] = field(kw_only=True, default_factory=dict)
     corrections: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
     has_default_policy: bool = field(kw_only=True, default=False)

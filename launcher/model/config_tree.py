@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.common.problems import Notice, Problem
-from launcher.common.text_table import clipped, value_text
+from launcher.common.problems import Problem
 
 AUTO = "auto"
 """What `scale_config` says where its sizes are planned."""
@@ -82,7 +81,7 @@ def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:
 
 def scale_trees(
     recipe: Mapping[str, Any], explicit: Mapping[str, str]
-) -> tuple[tuple[ScaleTree, ...], tuple[Notice, ...]]:
+) -> tuple[tuple[ScaleTree, ...], Mapping[str, int]]:
     """Merge every entry of `scale_config` over the recipe.
 
     Args:
@@ -90,11 +89,11 @@ def scale_trees(
         explicit: Dotted path (from `recipes.`) of every leaf the user's overrides set or remove.
 
     Returns:
-        The merged trees in ascending size, and a notice for each base override that wins over a size.
+        The merged trees in ascending size, and of each base override that wins over sizes, over how many.
     """
     entries = recipe.get("scale_config")
     if not isinstance(entries, Mapping):
-        return (), ()
+        return (), {}
     base_overrides = [path.removeprefix(_ROOT) for path in explicit if is_base(path)]
     scales, shadowed = [], dict.fromkeys(base_overrides, 0)
     for key in sorted(entries, key=size_of):
@@ -105,16 +104,16 @@ def scale_trees(
         for override in base_overrides:
             if not typed.isdisjoint(prefixes(override)):
                 continue
-            path = _reachable(tree, override)
+            path = reachable(tree, override)
             value = lookup(recipe, path)
             shadowed[override] += lookup(own, path) not in (ABSENT, value)
             tree = without(tree, path) if value is ABSENT else replaced(tree, path, value)
             own = _cleared(own, path)
         scales.append(ScaleTree(key, own, _with_typed(tree, entries[key], typed)))
-    return tuple(scales), tuple(_wins(recipe, path, count) for path, count in shadowed.items() if count)
+    return tuple(scales), {path: count for path, count in shadowed.items() if count}
 
 
-def _reachable(tree: Any, path: str) -> str:
+def reachable(tree: Any, path: str) -> str:
     """Return `path` up to the first value on it that is not a mapping; a list counts as one value."""
     node, rest = tree, path
     while rest and isinstance(node, Mapping):
@@ -130,14 +129,6 @@ def _with_typed(tree: Mapping[str, Any], entry: Any, typed: Iterable[str]) -> Ma
         if value is not ABSENT and not isinstance(value, Mapping):
             tree = replaced(tree, path, value)
     return tree
-
-
-def _wins(recipe: Mapping[str, Any], path: str, count: int) -> Notice:
-    name = path.removeprefix(f"{_reachable(recipe, path).rpartition('.')[0]}.")
-    value = lookup(recipe, path)
-    what = f"the removal of {name}" if value is ABSENT else f"{name}={clipped(value_text(value, path), _MOST_VALUE)}"
-    sizes = f"{count} size{'s' if count > 1 else ''}"
-    return Notice("N104", f"{what} from the command line wins over scale_config at {sizes}")
 
 
 def is_base(path: str) -> bool:

@@ -184,7 +184,7 @@ class Bundle:
 
 
 class JobState(StrEnum):
-    """Where a job is in its life, whatever the backend calls it."""
+    """State of a job, the same for every backend."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -192,13 +192,17 @@ class JobState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    GONE = "gone"
-    """It is no longer there, and nobody saw how it ended."""
+    DELETED = "deleted"
+    """It no longer exists, and no command saw how it ended."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "JobState | None":
+        return cls.DELETED if value == "gone" else None  # its name in records of earlier versions
 
     @property
     def is_final(self) -> bool:
         """Whether the job has ended."""
-        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.GONE)
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.DELETED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from launcher.common.problems import Notice
 from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
 from launcher.model.base_model import (
     BatchSize,
@@ -324,11 +323,6 @@ class RecipeBase(Model):
 
         return Content(num_parameters(config) if config else 0, "bfloat16", "adam_fp32_master", "ddp")
 
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        """What the user should know of the recipe itself."""
-        return ()
-
 
 class Git(Model):
     """Training code other than the image's own."""
@@ -360,7 +354,7 @@ class Launch(Model):
     """The recipe: a path under recipes/ without .yaml, or a YAML file. Its keys are recipes.<key>."""
     cluster: Any
     """Where the job runs: local, k8s, slurm or sm_jobs. Its keys are cluster.<key>."""
-    cluster_type: Literal["local", "k8s", "slurm", "sm_jobs"] | None
+    cluster_type: str | None
     """The same choice as cluster, for scripts that set it; the two must agree."""
     instance_type: str
     """What each node is, with or without ml. It gives accelerators, EFA devices and the batch arithmetic. Not used on

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from launcher import families
-from launcher.common.problems import Notice, Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.suggestions import did_you_mean
 from launcher.config import interpolation
-from launcher.config.hydra_compose import GROUPS
+from launcher.config.collection import GROUPS
 from launcher.model import instance_specs
-from launcher.model.backend_registry import SPELLINGS, backends, settings_model
+from launcher.model.backend_registry import described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import (
@@ -73,7 +73,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     tree = composition.tree
     recipe_tree = tree["recipes"]
     launch, problems = type_problems(Launch, tree, "")
-    settings, settings_problems = type_problems(settings_model(composition.backend), tree["cluster"], "cluster")
+    settings, settings_problems = type_problems(described(composition.backend).options(), tree["cluster"], "cluster")
     family, family_problems = _family(recipe_tree)
     found = [*problems, *settings_problems, *family_problems]
     if family is None:
@@ -82,17 +82,17 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     found += recipe_problems
     if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})
-    is_here = composition.backend == "local"
+    is_here = not described(composition.backend).has_instances
     instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
-    checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), ())
+    checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {})
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
     if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
         return checked, [*found, problem]
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, checked, found)
-    scales, scale_problems, notices = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
+    scales, scale_problems, overridden = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
-    return dataclasses.replace(checked, scales=scales, notices=notices), found
+    return dataclasses.replace(checked, scales=scales, overridden_sizes=overridden), found
 
 
 def _plan_sizes(
@@ -107,7 +107,7 @@ def _plan_sizes(
     entries = size_planner.corrected(plan, composition.corrections if checked.is_elastic else {})
     tree = {**composition.tree["recipes"], "scale_config": entries}
     explicit = {path: text for path, text in composition.decided.items() if path != BOUND}
-    trees, notices = scale_trees(tree, explicit)
+    trees, overridden = scale_trees(tree, explicit)
     is_plain = not any("uneven_batch" in path for path in explicit)
     known = {
         entry.key: _at_size(recipe, entry)
@@ -118,9 +118,7 @@ def _plan_sizes(
     if not checked.is_elastic:
         static = [dataclasses.replace(scale, path="recipes") for scale in scales]
         scales = tuple(static) or (_static(family, recipe, tree),)
-    checked = dataclasses.replace(
-        checked, scales=scales, notices=(*size_planner.notices(plan), *notices), size_plan=plan
-    )
+    checked = dataclasses.replace(checked, scales=scales, overridden_sizes=overridden, size_plan=plan)
     return checked, [*found, *problems]
 
 
@@ -148,7 +146,7 @@ def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Pr
 
 def _scales(
     family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], explicit: Mapping[str, str], *, faulty: bool
-) -> tuple[tuple[SizedRecipe, ...], list[Problem], tuple[Notice, ...]]:
+) -> tuple[tuple[SizedRecipe, ...], list[Problem], Mapping[str, int]]:
     """Type the recipe at every size. The sizes of a static job are one: its own.
 
     Args:
@@ -158,15 +156,15 @@ def _scales(
         explicit: What set each leaf that the user's overrides set.
         faulty: Whether a key that says which sizes there are has a fault.
     """
-    trees, notices = scale_trees(tree, explicit)
+    trees, overridden = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
     is_elastic = policy is not None and policy.is_elastic is True
     scales, problems = _typed_scales(family, trees, get(tree, "scale_config"), {})
     if not is_elastic:
-        return (_static(family, recipe, tree),), problems, ()
+        return (_static(family, recipe, tree),), problems, {}
     if not trees and policy.replica_increment_step and not faulty:
-        return tuple(_static(family, recipe, tree, nodes) for nodes in steps(policy)), problems, ()
-    return scales, problems, notices
+        return tuple(_static(family, recipe, tree, nodes) for nodes in steps(policy)), problems, {}
+    return scales, problems, overridden
 
 
 def _at_size(recipe: Any, entry: ScaleTree) -> Any:
@@ -268,10 +266,9 @@ def _with_places(composition: Composition, problems: list[Problem]) -> list[Prob
 def _clusters_with(path: str) -> list[str]:
     """Return the clusters whose settings have a key."""
     section, _, key = path.partition(".")
-    clusters = backends() if section == "cluster" else ()
-    found = [SPELLINGS.get(name, name) for name in clusters if is_field(settings_model(name), key)]
-    # A setting beside a cluster's name is not needed where the name alone has the key too.
-    return [each for each in found if each in clusters or each.partition(" ")[0] not in found]
+    if section != "cluster":
+        return []
+    return [each.choice for each in descriptions() if is_field(each.options(), key)]
 
 
 def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:

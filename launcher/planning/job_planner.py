@@ -1,18 +1,17 @@
 """A checked recipe and a context to the job: every size, one resolved configuration each."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.common.problems import Notice
 from launcher.families import interface
 from launcher.model import batch
-from launcher.model.backend_registry import backend_module
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.checkpointing import compiled
 from launcher.model.composition import Composition
-from launcher.model.config_tree import ABSENT, SCALES, get, lookup, replaced
+from launcher.model.config_tree import get, replaced
 from launcher.model.context import LaunchContext, job_name
 from launcher.model.instances import canonical
 from launcher.model.job_spec import (
@@ -26,14 +25,10 @@ from launcher.model.job_spec import (
     start_size,
 )
 from launcher.model.recipe import Mlflow
-from launcher.rules import instance_notices, shadowed
 from launcher.rules.batches import is_uneven
-from launcher.rules.custom import is_script, is_serverless, is_unstated
-from launcher.rules.elasticity import bounds_moved
-from launcher.rules.models import MODEL
+from launcher.rules.custom import is_script, is_unstated
 
 _ARGS = "training_config.training_args"
-_NUM_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
 LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
 """Keys of a recipe that only the launcher reads, as they are written. The published configurations of a size have no
 elastic_policy either: the operator decides about sizes."""
@@ -43,12 +38,12 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
     """Plan every size of a checked recipe. Pure: the same draft and context give the same job.
 
     Returns:
-        The job, its sizes ascending. Its configurations hold no secret, and no MLflow run yet.
+        The job, its sizes ascending. It has no notices yet, and its configurations hold no secret and no MLflow run.
     """
     policy = checked.recipe.elastic_policy
     name = job_name(checked.recipe.run.name, context.suffix)
     section = checked.recipe.checkpointing
-    tiers = section and compiled(section, name, context.cwd if checked.backend == "local" else None)
+    tiers = section and compiled(section, name, None if described(checked.backend).has_containers else context.cwd)
     sizes = tuple(_scale_point(checked, scale, name, tiers) for scale in checked.sizes)
     job = JobSpec(
         name=name,
@@ -65,35 +60,10 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         settings=checked.settings,
         config=_whole_config(checked),
         overrides=checked.composition.overrides,
-        notices=tuple(_all_notices(checked, sizes)),
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
-    job = _as_its_backend_starts_it(checked, job)
-    parts = ("security", "stopping", "unsupported", "notices")
-    own = filter(None, (backend_module(checked.backend, part) for part in parts))
-    return dataclasses.replace(job, notices=(*job.notices, *(each for part in own for each in part.notices(job))))
-
-
-def _as_its_backend_starts_it(checked: CheckedRecipe, job: JobSpec) -> JobSpec:
-    """Return the job with the size that it starts with, where its backend decides that and not its recipe."""
-    start = backend_module(checked.backend, "start")
-    nodes = start and start.initial_nodes(job)
-    if not nodes:
-        return job
-    notices = [notice for notice in job.notices if notice.code != "N102"]
-    wanted = checked.recipe.trainer.num_nodes
-    if nodes != wanted and any(map(checked.is_explicit, _NUM_NODES)):
-        message = f"the job starts on {nodes} nodes, which its scenario gives it; num_nodes={wanted} has no effect"
-        notices.append(Notice("N102", message))
-    return dataclasses.replace(job, initial_nodes=nodes, notices=tuple(notices))
-
-
-def _of_other_sizes(checked: CheckedRecipe) -> Iterator[Notice]:
-    """Yield a notice for each override of a single size that a static job does not read."""
-    decided = {} if checked.is_elastic else checked.composition.decided
-    for text in dict.fromkeys(text for path, text in decided.items() if path.startswith(f"{SCALES}.")):
-        yield Notice("N165", f"{text} changes nothing: the job is static")
+    return dataclasses.replace(job, initial_nodes=described(job.backend).initial_nodes(job) or job.initial_nodes)
 
 
 def tracking(job: JobSpec) -> Mlflow:
@@ -222,119 +192,3 @@ def _resources(checked: CheckedRecipe) -> Resources:
     accelerators = -(-checked.devices // per_device) if instance.accelerators else 0
     efa = instance.efa_of(accelerators)
     return Resources(instance.name, accelerators, instance.accelerator_resource, efa, instance)
-
-
-def _all_notices(checked: CheckedRecipe, sizes: tuple[ScalePoint, ...]) -> Iterator[Notice]:
-    yield from checked.composition.notices
-    yield from _of_other_sizes(checked)
-    yield from shadowed.notices(checked)
-    yield from checked.notices
-    yield from instance_notices.notices(checked)
-    yield from _notices(checked, sizes)
-    yield from checked.recipe.notices
-    yield from _about_checkpoints(checked)
-
-
-def _notices(checked: CheckedRecipe, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
-    notices = _about_sizes(checked, sizes)
-    if checked.devices != checked.recipe.trainer.devices:
-        notices.append(
-            Notice(
-                "N103",
-                f"{checked.devices} processes a node, as {checked.instance.name} has; the recipe says"
-                f" {checked.recipe.trainer.devices}",
-            )
-        )
-    if checked.size_plan and not checked.is_elastic:
-        how = "++recipes.elastic_policy.is_elastic=true makes it elastic"
-        notices.append(Notice("N124", f"the job is static, so auto plans its one size: {how}"))
-    if checked.composition.has_default_policy and checked.is_elastic:
-        policy = checked.recipe.elastic_policy
-        bounds = f"{policy.min_nodes} to {policy.max_nodes} nodes"
-        notices.append(
-            Notice("N125", f"the recipe has no elastic_policy: base/elastic/policy stands for it, {bounds}")
-        )
-    if checked.recipe.planner and checked.size_plan is None:
-        notices.append(Notice("N115", "recipes.planner has no effect: scale_config is not auto"))
-    notices += _changed_by_elasticity(checked, sizes)
-    if is_script(checked) and is_unstated(checked, f"recipes.{_ARGS}.train_batch_size"):
-        words = "the recipe states no batch for your script, so the plan counts one sample per rank"
-        notices.append(Notice("N116", words))
-    if len({point.samples_per_step for point in sizes}) > 1:
-        counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
-        notices.append(Notice("N106", f"samples per optimizer step differ between sizes: {counts}"))
-    empty = [key for key in _left_empty(checked) if get(checked.composition.tree, key) == ""]
-    if empty:
-        keys = ", ".join(key.removeprefix("recipes.training_config.") for key in empty)
-        verb = "is" if len(empty) == 1 else "are"
-        notices.append(Notice("N107", f"{keys} {verb} empty: the container's own default applies"))
-    return [*notices, *_likely_slips(checked)]
-
-
-def _about_checkpoints(checked: CheckedRecipe) -> Iterator[Notice]:
-    """Say where checkpoints will not fit; what reckons them is not imported for other jobs."""
-    if checked.recipe.checkpointing or checked.is_elastic:
-        from launcher.rules.checkpoint_notices import notices
-
-        yield from notices(checked)
-
-
-def _likely_slips(checked: CheckedRecipe) -> Iterator[Notice]:
-    """Say what may be meant, and more likely is an oversight."""
-    if unmatched := [key for key in checked.recipe.extra_keys or () if not _has(checked, key)]:
-        yield Notice("N127", f"extra_keys names {', '.join(unmatched)}, which this recipe does not set")
-    if (idle := _idle(checked)) and not is_serverless(checked):
-        of = f"{checked.instance.accelerators} accelerators of {checked.instance.name}"
-        yield Notice("N128", f"{idle} of {of} stay idle: trainer.devices is {checked.devices}")
-    if get(checked.composition.tree, MODEL) == "":
-        yield Notice("N126", "model_name_or_path is empty: give a folder, or a name on the Hugging Face Hub")
-
-
-def _has(checked: CheckedRecipe, key: str) -> bool:
-    """Tell whether the recipe sets a key, at some size at least."""
-    trees = (checked.composition.tree["recipes"], *(scale.tree for scale in checked.scales))
-    return any(lookup(tree, key) is not ABSENT for tree in trees)
-
-
-def _idle(checked: CheckedRecipe) -> int:
-    """Return the accelerators of a node that no process uses."""
-    return checked.instance.accelerators - _resources(checked).accelerators if checked.instance else 0
-
-
-def _about_sizes(checked: CheckedRecipe, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
-    """Say which sizes are left out or not reached, and where the job starts instead of where it was to."""
-    notices = []
-    kept = {point.nodes for point in sizes}
-    dropped = [scale.nodes for scale in checked.scales if scale.nodes not in kept]
-    if dropped and bounds_moved(checked):
-        notices.append(Notice("N101", f"sizes {_listed(dropped)} lie outside the bounds you set and are left out"))
-    largest = sizes[-1].nodes
-    if checked.is_elastic and checked.is_explicit("recipes.elastic_policy.max_nodes"):
-        limit = checked.recipe.elastic_policy.max_nodes
-        if limit > largest and checked.recipe.scale_config:
-            notices.append(Notice("N108", f"the largest size is {largest} nodes; max_nodes={limit} adds none"))
-    start, wanted = _initial_nodes(checked), checked.recipe.trainer.num_nodes
-    if start != wanted:
-        notices.append(Notice("N102", f"the job starts on {start} nodes: {wanted} is not one of its sizes"))
-    return notices
-
-
-def _changed_by_elasticity(checked: CheckedRecipe, sizes: tuple[ScalePoint, ...]) -> list[Notice]:
-    """Say which hyperparameters the user changed by making the job elastic."""
-    if not checked.is_explicit("recipes.elastic_policy.is_elastic") or not checked.is_elastic:
-        return []
-    static, changed = checked.recipe.training_config.training_args, []
-    for name in ("train_batch_size", "learning_rate"):
-        values = {get(point.config, f"{_ARGS}.{name}") for point in sizes}
-        if values != {getattr(static, name)}:
-            changed.append(f"{name} {getattr(static, name)} → {_listed(sorted(values))}")
-    return [Notice("N105", f"elastic sizes change {', '.join(changed)}")] if changed else []
-
-
-def _left_empty(checked: CheckedRecipe) -> list[str]:
-    paths = ["training_args.training_dir", "datasets.train_data.file_path", "datasets.val_data.file_path"]
-    return [] if checked.backend == "local" else [f"recipes.training_config.{path}" for path in paths]
-
-
-def _listed(values: list[Any]) -> str:
-    return ", ".join(map(str, values))

@@ -7,11 +7,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from launcher.common.problems import Notice
 from launcher.config.provenance import is_stand_in
 from launcher.model import batch
 from launcher.model.config_tree import AUTO, get, merged
-from launcher.model.size_plan import _BATCH, _MICRO, _RATE, ARGS, BatchInputs, SizePlan, SizingBasis, spans
+from launcher.model.size_plan import _BATCH, _MICRO, _RATE, ARGS, BatchInputs, SizePlan, SizingBasis
 
 if TYPE_CHECKING:
     from launcher.model.composition import Composition
@@ -204,20 +203,3 @@ def corrected(plan: SizePlan, corrections: Mapping[str, Any]) -> dict[str, Any]:
         elif key in entries:
             entries[key] = merged(entries[key], value) if isinstance(value, Mapping) else value
     return entries
-
-
-def notices(plan: SizePlan) -> tuple[Notice, ...]:
-    """Say what the sizes were derived from, and which were left out and why."""
-    left_out = {
-        "N110": (plan.starved, f"some rank would get none of {plan.basis.samples} samples"),
-        "N111": (plan.undivided, "their ranks do not come in whole sequence-parallel groups"),
-        "N112": (plan.slower, "no faster than smaller ones"),
-    }
-    found = [Notice("N109", f"planned from {plan.basis.said}")]
-    for code, (sizes, why) in left_out.items():
-        if sizes:
-            found.append(Notice(code, f"{spans(sizes)} nodes are left out: {why}"))
-    if plan.accumulated:
-        what = f"uneven shares take several passes at {spans(plan.accumulated)} nodes"
-        found.append(Notice("N113", f"{what}: the training code must cut them by {_MICRO}, as ours does"))
-    return tuple(found)

@@ -1,7 +1,8 @@
-"""Checks that a recipe must pass, one module for each subject; each rule has a code and a source.
+"""What a recipe must pass and what its user should know: one module for each subject.
 
-A rule is a generator of Problems over a `CheckedRecipe`, made with the `problem` it is given (that knows its code).
-It names the keys it reads, and is left out when one of them is faulty in itself, so that one fault is reported once.
+A rule is a generator with a code and a source. One with an E code yields Problems of a `CheckedRecipe`; one with an N
+code yields Notices of a `PlannedRecipe`, which passed all the others. Each makes them with the function it is given,
+which adds its code.
 """
 
 import functools
@@ -10,22 +11,49 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from launcher.common.problems import Problem
-from launcher.model.backend_registry import backends, rule_modules
-
-Check = Callable[[Any, Callable[..., Problem]], Iterator[Problem]]
+from launcher.checkpointing.forecast import Forecast, forecast
+from launcher.common.problems import Notice, Problem
+from launcher.model import backend_registry
+from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.job_spec import JobSpec
 
 SIZES = tuple(
     f"recipes.elastic_policy.{key}" for key in ("is_elastic", "min_nodes", "max_nodes", "replica_increment_step")
 )
-"""The keys that say which sizes a job may take: what a rule about sizes needs."""
+"""The keys that decide which sizes a job may take: what a rule about sizes needs."""
 
-_SAME_RULES = {"contract": "sm_jobs"}
-"""Backend whose jobs keep the rules of another one: a training job on this machine, those of training jobs."""
+ORDER = (
+    *("N165", "N168", "N167"),  # what was typed, and what is in the user's files
+    *("N109", "N110", "N111", "N112", "N113", "N104"),  # the sizes, and what holds at each
+    *("N161", "N160", "N162", "N163", "N164"),  # the hardware
+    *("N101", "N108", "N102", "N103", "N124", "N125", "N115", "N105", "N116", "N106"),  # what differs from the recipe
+    *("N107", "N127", "N128", "N126", "N118"),  # what may be an oversight
+    *("N133", "N134", "N130", "N131", "N138", "N132", "N135"),  # checkpoints
+    *("N117", "N166", "N170", "N172", "N171", "N136"),  # the cluster's own
+)
+"""The order in which a launch prints its notices; one that is not listed comes last."""
 
-_rules: list["Rule"] = []
+
+@dataclass(frozen=True, slots=True)
+class PlannedRecipe:
+    """A checked recipe and the job that was planned from it.
+
+    Args:
+        checked: The recipe.
+        job: The job.
+        forecast: What its checkpoints are expected to cost; None if unknown, or if nothing asks for it.
+    """
+
+    checked: CheckedRecipe
+    job: JobSpec
+    forecast: Forecast | None
+
+
+MakeProblem = Callable[..., Problem]
+MakeNotice = Callable[[str], Notice]
+Check = Callable[[CheckedRecipe, MakeProblem], Iterator[Problem]]
+Advice = Callable[[PlannedRecipe, MakeNotice], Iterator[Notice]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +62,9 @@ class Rule:
 
     Args:
         code: The code of its Problems.
-        needs: Dotted paths it reads, prefixes of them allowed.
+        needs: Dotted paths it reads, prefixes of them allowed. It is left out if one of them is faulty in itself, so
+            that one fault is reported once.
         source: Where the rule comes from.
-        backend: The only cluster it is about; None for all.
         check: Yields the Problems of a CheckedRecipe; its docstring is the reason.
     """
 
@@ -44,24 +72,26 @@ class Rule:
     needs: tuple[str, ...]
     source: str
     check: Check
-    backend: str | None = None
 
     @property
     def reason(self) -> str:
         """Why it is a rule, in a sentence or two."""
-        return " ".join((self.check.__doc__ or "").split())
+        return _reason(self.check)
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The choices of `cluster` whose jobs it is about; none if it is about all."""
+        return _clusters(self.check)
 
     def applies(self, backend: str, faulty: frozenset[str]) -> bool:
-        """Tell whether it is about this cluster and none of the keys it needs is faulty."""
-        return self.backend in (None, _SAME_RULES.get(backend, backend)) and not any(
-            related(need, bad) for need in self.needs for bad in faulty
-        )
+        """Return whether it is about a backend's jobs and none of the keys it needs is faulty."""
+        return _is_about(self.check, backend) and not any(related(need, bad) for need in self.needs for bad in faulty)
 
-    def problems(self, checked: Any, *, is_faulty: bool) -> list[Problem]:
-        """Return the Problems of a draft.
+    def problems(self, checked: CheckedRecipe, *, is_faulty: bool) -> list[Problem]:
+        """Return the Problems of a recipe.
 
-        What stands in for a faulty value may be of any type, so that a rule may fail on it. It is asked again once
-        the fault is mended.
+        The stand-in for a faulty value may be of any type, so that a rule may fail on it. The rule runs again once
+        the fault is fixed.
         """
         try:
             return list(self.check(checked, functools.partial(Problem, self.code)))
@@ -71,34 +101,143 @@ class Rule:
             raise
 
 
-def rule(code: str, *needs: str, source: str, backend: str | None = None) -> Callable[[Check], Check]:
-    """Register the decorated generator as the rule `code`."""
+@dataclass(frozen=True, slots=True)
+class NoticeRule:
+    """One thing that a user should know of a job that is otherwise right.
+
+    Args:
+        code: The code of its Notices.
+        source: Where the rule comes from.
+        advice: Yields the Notices of a PlannedRecipe; its docstring is the reason.
+    """
+
+    code: str
+    source: str
+    advice: Advice
+
+    @property
+    def reason(self) -> str:
+        """Why it is worth knowing, in a sentence or two."""
+        return _reason(self.advice)
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The choices of `cluster` whose jobs it is about; none if it is about all."""
+        return _clusters(self.advice)
+
+    def applies(self, backend: str) -> bool:
+        """Return whether it is about a backend's jobs."""
+        return _is_about(self.advice, backend)
+
+    def notices(self, planned: PlannedRecipe) -> Iterator[Notice]:
+        """Yield the Notices of a planned recipe."""
+        return self.advice(planned, functools.partial(Notice, self.code))
+
+
+# Filled by the two decorators while the modules of rules are imported, and never changed after that.
+_rules: list[Rule] = []
+_notice_rules: list[NoticeRule] = []
+
+
+def rule(code: str, *needs: str, source: str) -> Callable[[Check], Check]:
+    """Register the decorated generator of Problems as the rule `code`: of the backend whose module it stands in."""
 
     def register(check: Check) -> Check:
-        _rules.append(Rule(code, needs, source, check, backend))
+        _rules.append(Rule(code, needs, source, check))
         return check
+
+    return register
+
+
+def notice_rule(code: str, *, source: str) -> Callable[[Advice], Advice]:
+    """Register the decorated generator of Notices as the rule `code`: of the backend whose module it stands in."""
+
+    def register(advice: Advice) -> Advice:
+        _notice_rules.append(NoticeRule(code, source, advice))
+        return advice
 
     return register
 
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Return every rule, by code."""
-    for backend in backends():
-        rules_for(backend)
-    return tuple(sorted(_rules, key=lambda rule: rule.code))
+    """Return every rule with an E code, by code."""
+    for backend in backend_registry.names():
+        _import(backend)
+    return _by_code()
+
+
+@cache
+def all_notice_rules() -> tuple[NoticeRule, ...]:
+    """Return every rule with an N code, in the order in which notices are printed."""
+    for backend in backend_registry.names():
+        _import(backend)
+    return _in_order()
 
 
 @cache
 def rules_for(backend: str) -> tuple[Rule, ...]:
     """Return the rules that may be about a cluster, by code; those of other backends are not imported."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    for name in rule_modules(backend):
-        importlib.import_module(name)
-    return tuple(sorted(_rules, key=lambda rule: rule.code))
+    _import(backend)
+    return _by_code()
+
+
+@cache
+def notice_rules_for(backend: str) -> tuple[NoticeRule, ...]:
+    """Return the notice rules about a cluster, in the order in which notices are printed."""
+    _import(backend)
+    return tuple(each for each in _in_order() if each.applies(backend))
+
+
+def notices(checked: CheckedRecipe, job: JobSpec, expected: Forecast | None = None) -> tuple[Notice, ...]:
+    """Return everything that the user should know of a planned job, in the order in which it is printed. Pure.
+
+    Args:
+        checked: The recipe.
+        job: The job that was planned from it.
+        expected: What its checkpoints cost, in place of the forecast from the recipe alone.
+    """
+    planned = PlannedRecipe(checked, job, expected or _forecast(checked))
+    return tuple(notice for each in notice_rules_for(checked.backend) for notice in each.notices(planned))
 
 
 def related(a: str, b: str) -> bool:
-    """Tell whether two dotted paths are the same or one holds the other."""
+    """Return whether two dotted paths are the same or one holds the other."""
     return a == b or a.startswith(b + ".") or b.startswith(a + ".")
+
+
+def _forecast(checked: CheckedRecipe) -> Forecast | None:
+    is_timed = checked.is_elastic and checked.recipe.elastic_policy.use_graceful_shutdown
+    return forecast(checked) if is_timed or checked.recipe.checkpointing else None
+
+
+def _is_about(generator: Check | Advice, backend: str) -> bool:
+    """Return whether a rule is about a backend's jobs: one of this package, or of the backend's own modules."""
+    module = generator.__module__
+    return module.startswith(f"{__name__}.") or module in backend_registry.described(backend).rule_modules
+
+
+def _clusters(generator: Check | Advice) -> tuple[str, ...]:
+    described = backend_registry.descriptions()
+    return tuple(each.choice for each in described if generator.__module__ in each.rule_modules)
+
+
+def _reason(generator: Check | Advice) -> str:
+    return " ".join((generator.__doc__ or "").split())
+
+
+def _import(backend: str) -> None:
+    """Import the modules of rules about every cluster and about this one, so that they are registered."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    for name in backend_registry.described(backend).rule_modules:
+        importlib.import_module(name)
+
+
+def _by_code() -> tuple[Rule, ...]:
+    return tuple(sorted(_rules, key=lambda each: each.code))
+
+
+def _in_order() -> tuple[NoticeRule, ...]:
+    places = {code: place for place, code in enumerate(ORDER)}
+    return tuple(sorted(_notice_rules, key=lambda each: (places.get(each.code, len(places)), each.code)))

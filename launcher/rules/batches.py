@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
 from launcher.model import batch
 from launcher.model.base_model import MOST_SAMPLES
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.config_tree import AUTO, get, size_of
 from launcher.model.size_plan import spans
-from launcher.rules import SIZES, rule
+from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 
 _ARGS = "training_config.training_args"
 _BATCH_KEYS = (
@@ -25,6 +25,7 @@ _NEEDS = (
     *("recipes.trainer", "recipes.distribution", "instance_type"),
     *SIZES,
 )
+_CHECKS = "docs/decisions.md, Checks"
 _PLANNER = "docs/decisions.md, The planner"
 _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batch Size"
 
@@ -258,7 +259,7 @@ def _even_remedy(checked: CheckedRecipe, scales: Sequence[SizedRecipe]) -> str:
     if all(total % size == 0 for size in sizes):
         path = _path(scales[0], _BATCH_KEYS[1]) if is_one else _MICRO
         return f"{path}={batch.largest_micro_batch(math.gcd(*(total // size for size in sizes)), micro)}{auto}"
-    step = math.lcm(*(draft.data_parallel_size(scale) * scale.args.micro_train_batch_size for scale in scales))
+    step = math.lcm(*(checked.data_parallel_size(scale) * scale.args.micro_train_batch_size for scale in scales))
     below = total // step * step
     is_own = _batch_path(checked, scales[0]) != _BATCH
     path = f"++{scales[0].path}.{_ARGS}.{_BATCH_KEYS[0]}" if is_own else _BATCH
@@ -286,3 +287,27 @@ def _split_text(scale: SizedRecipe, split: batch.BatchSplit) -> str:
         f" num_dp_groups_with_small_batch_size: {split.num_small}, small_local_batch_size: {split.small},"
         f' large_local_batch_size: {split.large}}}"'
     )
+
+
+@notice_rule("N105", source=_CHECKS)
+def elasticity_changes_training(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Making a job elastic replaces its static batch and learning rate, which changes the training."""
+    checked = planned.checked
+    if not checked.is_explicit("recipes.elastic_policy.is_elastic") or not checked.is_elastic:
+        return
+    static, changed = checked.recipe.training_config.training_args, []
+    for name in ("train_batch_size", "learning_rate"):
+        values = {get(point.config, f"{_ARGS}.{name}") for point in planned.job.scales}
+        if values != {getattr(static, name)}:
+            changed.append(f"{name} {getattr(static, name)} → {', '.join(map(str, sorted(values)))}")
+    if changed:
+        yield notice(f"elastic sizes change {', '.join(changed)}")
+
+
+@notice_rule("N106", source=_CHECKS)
+def samples_per_step_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Samples per step differ between sizes, so a scale event changes the training."""
+    sizes = planned.job.scales
+    if len({point.samples_per_step for point in sizes}) > 1:
+        counts = ", ".join(f"{point.samples_per_step} at {point.nodes}" for point in sizes)
+        yield notice(f"samples per optimizer step differ between sizes: {counts}")

@@ -1,34 +1,47 @@
-"""Where checkpoints go: whether the tiers fit the job, the cluster and each other."""
+"""Where checkpoints go: whether the tiers fit the job, the cluster, each other, and the time and memory they have."""
 
-import posixpath
+import math
 import re
-from collections.abc import Callable, Iterator
-from pathlib import PurePosixPath
+from collections.abc import Callable, Iterable, Iterator
 
-from launcher.common.problems import Problem
+from launcher.checkpointing.forecast import WAYS
+from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
+from launcher.common.problems import Notice, Problem
 from launcher.common.syntax import is_bucket
+from launcher.model.backend import MemoryTier
+from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.checkpointing import MEMORY_STEPS, PERSISTENT_STEPS, S3
-from launcher.rules import SIZES, rule
+from launcher.model.checkpointing import MEMORY_KEPT, MEMORY_STEPS, PERSISTENT_STEPS, REPLICAS, S3
+from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 from launcher.rules.elasticity import LIMITS, refuses_elastic
 
-_KEY = "recipes.checkpointing"
+KEY = "recipes.checkpointing"
+_CHECKPOINTING = "docs/checkpointing.md"
 _PAGE = "AWS, Accelerate your model training with managed tiered checkpointing on Amazon SageMaker HyperPod"
 _PREFIX = re.compile(r"[A-Za-z0-9!_.'()/-]*")
 """Source: Amazon S3, Naming objects: safe characters, without the one that policies take for any other."""
+_READS_IT_ITSELF = "llm_finetuning_aws"
+_MINUTE_S = 60
+_LEAST_GOODPUT = 0.005
+"""Shown as 0 %."""
+_AGENTS_TIMEOUT_S = 15
+"""The time that workers have to save where the job gives none, or 0.
+
+Source: hyperpod-elastic-agent 1.1.3, run.py: --shutdown-timeout.
+"""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-@rule("E208", *SIZES, _KEY, source=LIMITS)
+@rule("E208", *SIZES, KEY, source=LIMITS)
 def not_tiered(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Managed tiered checkpointing is tied to one world size."""
     section = checked.recipe.checkpointing
     if section and section.has_tiers:
         tiers = [name for name in ("memory", "persistent") if getattr(section, name)]
-        yield from refuses_elastic(checked, problem, f"{_KEY}.{tiers[0]}", "managed tiered checkpointing")
+        yield from refuses_elastic(checked, problem, f"{KEY}.{tiers[0]}", "managed tiered checkpointing")
 
 
-@rule("E260", _KEY, source=f"{_PAGE}, Best practices")
+@rule("E260", KEY, source=f"{_PAGE}, Best practices")
 def frequencies_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A persistent checkpoint is one of the memory tier's that is also written out, so its steps are a multiple."""
     section = checked.recipe.checkpointing
@@ -38,69 +51,50 @@ def frequencies_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
     if seldom % often:
         near = max(1, round(seldom / often)) * often
         yield problem(
-            f"{_KEY}.persistent.frequency",
+            f"{KEY}.persistent.frequency",
             f"{seldom} steps are no multiple of the memory tier's {often}",
             value=seldom,
             allowed=f"{often}, {2 * often}, {3 * often}, …",
-            remedy=f"{_KEY}.persistent.frequency={near}",
+            remedy=f"{KEY}.persistent.frequency={near}",
         )
 
 
-@rule("E261", f"{_KEY}.persistent", source="Amazon S3, General purpose bucket naming rules")
+@rule("E261", f"{KEY}.persistent", source="Amazon S3, General purpose bucket naming rules")
 def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Checkpoints go to a bucket of S3 or to a folder, which a container knows by an absolute path."""
-    path = _persistent_path(checked)
+    path = persistent_path(checked)
     if path is None:
         return
     allowed = "s3://bucket/prefix, or an absolute path such as /fsx/checkpoints"
     if path.startswith(S3):
         bucket, _, prefix = path.removeprefix(S3).partition("/")
         if not is_bucket(bucket):
-            yield problem(f"{_KEY}.persistent.path", "names no bucket", value=path, allowed=allowed)
+            yield problem(f"{KEY}.persistent.path", "names no bucket", value=path, allowed=allowed)
         elif not _PREFIX.fullmatch(prefix):
             message = "has a prefix with signs that mean something else in a policy or an address"
-            yield problem(f"{_KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")
+            yield problem(f"{KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")
     elif _SCHEME.match(path):
         yield problem(
-            f"{_KEY}.persistent.path", "is no kind of storage this program knows", value=path, allowed=allowed
+            f"{KEY}.persistent.path", "is no kind of storage this program knows", value=path, allowed=allowed
         )
-    elif checked.backend != "local" and not path.startswith("/"):
-        yield problem(f"{_KEY}.persistent.path", "is no absolute path", value=path, allowed=allowed)
+    elif described(checked.backend).has_containers and not path.startswith("/"):
+        yield problem(f"{KEY}.persistent.path", "is no absolute path", value=path, allowed=allowed)
 
 
-@rule("E262", f"{_KEY}.persistent", "cluster", source="Kubernetes, Volumes", backend="k8s")
-def path_outlives_the_pod(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """What a pod writes outside its mounts is gone with it."""
-    path = _persistent_path(checked)
-    if path is None or not path.startswith("/"):
-        return
-    mounts = [*(checked.settings.volumes or ()), *(checked.settings.persistent_volume_claims or ())]
-    places = [each.mountPath for each in mounts if not each.readOnly]
-    real = PurePosixPath(posixpath.normpath(path))
-    if not any(real.is_relative_to(place) for place in places):
-        yield problem(
-            f"{_KEY}.persistent.path",
-            "lies on no volume that the pods may write to: it would be lost with them",
-            value=path,
-            allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
-            remedy='"+cluster.persistent_volume_claims=[{claimName: fsx-claim, mountPath: /fsx}]"',
-        )
-
-
-@rule("E263", _KEY, "cluster", source=f"{_PAGE}, Conclusion")
+@rule("E263", KEY, "cluster", source=f"{_PAGE}, Conclusion")
 def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The memory tier is a service of HyperPod on EKS; this machine has its own stand-in."""
     section = checked.recipe.checkpointing
-    if section and section.memory and checked.backend not in ("k8s", "local"):
+    if section and section.memory and described(checked.backend).memory_tier is None:
         yield problem(
-            f"{_KEY}.memory",
-            f"there is no memory tier on cluster={checked.backend}",
-            allowed="cluster=k8s, cluster=local",
-            remedy=f"{_KEY}.memory=null",
+            f"{KEY}.memory",
+            f"there is no memory tier on cluster={described(checked.backend).choice}",
+            allowed=choices(lambda each: each.memory_tier is not None),
+            remedy=f"{KEY}.memory=null",
         )
 
 
-@rule("E264", _KEY, source="docs/checkpointing.md, The section")
+@rule("E264", KEY, source="docs/checkpointing.md, The section")
 def settings_have_a_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A setting of a tier that is not there would silently do nothing."""
     section = checked.recipe.checkpointing
@@ -119,9 +113,136 @@ def settings_have_a_tier(checked: CheckedRecipe, problem: Callable[..., Problem]
     for key, (has, what) in needs.items():
         value = getattr(section, key)
         if value is not None and not has:
-            yield problem(f"{_KEY}.{key}", f"does nothing without {_KEY}.{what}", value=value)
+            yield problem(f"{KEY}.{key}", f"does nothing without {KEY}.{what}", value=value)
 
 
-def _persistent_path(checked: CheckedRecipe) -> str | None:
+def persistent_path(checked: CheckedRecipe) -> str | None:
+    """Return where the persistent tier writes; None without one."""
     section = checked.recipe.checkpointing
     return section.persistent.path if section and section.persistent else None
+
+
+@notice_rule("N133", source=_CHECKPOINTING)
+def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """What an image's own program does with the section is up to it."""
+    recipe = planned.checked.recipe
+    is_read = recipe.run.model_type == _READS_IT_ITSELF and described(planned.checked.backend).has_containers
+    if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
+        yield notice("recipes.checkpointing is for the image's own program to read; save_steps is its own key")
+
+
+@notice_rule("N130", source=_CHECKPOINTING)
+def saving_takes_longer_than_stopping(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A scale event waits for a checkpoint as long as graceful_shutdown_timeout, then its work is lost."""
+    checked, expected = planned.checked, planned.forecast
+    policy = checked.recipe.elastic_policy
+    if expected is None or not checked.is_elastic or not policy.use_graceful_shutdown:
+        return
+    given = policy.graceful_shutdown_timeout
+    limit, own = (given, "") if given else (_AGENTS_TIMEOUT_S, ", the agent's own as none is given")
+    late = {n: s for n in expected.sizes if (s := expected.copy_s(n) + expected.persistent_s(n)) > limit}
+    if late:
+        worst = max(late.values())
+        yield notice(
+            f"a checkpoint of {_gib(expected.content.total_bytes)} takes up to {worst:.0f} s at {_nodes(late)},"
+            f" longer than graceful_shutdown_timeout={limit}{own}: a scale event would lose it"
+            f" (at {expected.persistent_rate:g} GB/s a node; recipes checkpoint says more)",
+        )
+
+
+@notice_rule("N131", source=_CHECKPOINTING)
+def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A node's memory has to hold every checkpoint that the memory tier keeps on it."""
+    expected, instance = planned.forecast, planned.checked.instance
+    if expected is None or expected.section.memory is None or instance is None:
+        return
+    section = expected.section
+    kept = section.memory.retention or MEMORY_KEPT
+    replicas = REPLICAS if section.replicas is None else section.replicas
+    # The service has a part of the memory for itself; what the pods stage is beside it.
+    is_service = described(planned.checked.backend).memory_tier is MemoryTier.SERVICE
+    copies = SERVICE_HOST_COPIES if is_service else 1
+    total, percent = instance.memory_gib * GIB, section.memory_percent or 100
+    for nodes in expected.sizes:
+        size, neighbours = expected.share(nodes).node_written, min(replicas, nodes - 1)
+        need = memory_needed(size, kept, neighbours, copies)
+        own = memory_needed(size, kept, neighbours, 0 if is_service else copies)
+        if need > total or own > total * percent // 100:
+            yield notice(
+                f"{kept} checkpoints in memory, their replicas and {copies} host copies need up to {_gib(need)} on a"
+                f" node at {nodes} nodes, {_gib(own)} of them in the tier; {instance.name} has {_gib(total)},"
+                f" and {percent} % for the tier are {_gib(total * percent // 100)}",
+            )
+
+
+@notice_rule("N138", source=_CHECKPOINTING)
+def failures_outrun_saving(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A job that fails before it can save and restart never ends."""
+    expected = planned.forecast
+    lost = [
+        (nodes, way)
+        for nodes in (expected.sizes if expected else ())
+        for way in WAYS
+        if (saving := expected.saving(way, nodes)).goodput(saving.interval_s) < _LEAST_GOODPUT
+    ]
+    for nodes in dict.fromkeys(nodes for nodes, _ in lost):
+        ways = "; ".join(way for each, way in lost if each == nodes)
+        yield notice(
+            f"at {nodes} nodes failures come faster than saving and restarting: 0 % of all time makes progress that"
+            f" lasts ({ways})",
+        )
+
+
+@notice_rule("N132", source=_CHECKPOINTING)
+def too_much_work_is_at_risk(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Losing all nodes loses what persistent storage does not have yet."""
+    expected = planned.forecast
+    if expected is None or expected.section.max_lost_work_minutes is None:
+        return
+    section, most = expected.section, expected.section.max_lost_work_minutes
+    if section.persistent is None or expected.step_s is None:
+        missing = "persistent" if section.persistent is None else "estimate.step_s"
+        yield notice(f"max_lost_work_minutes={most:g} says nothing without recipes.checkpointing.{missing}")
+        return
+    steps = section.persistent.frequency or PERSISTENT_STEPS
+    save_s = max(expected.persistent_s(nodes) for nodes in expected.sizes)
+    lost = (steps * expected.step_s + save_s) / _MINUTE_S
+    if lost <= most:
+        return
+    unit = (section.memory.frequency or MEMORY_STEPS) if section.memory else 1
+    fits = int((most * _MINUTE_S - save_s) // expected.step_s) // unit * unit
+    how = f"persistent.frequency={fits} keeps to it" if fits > 0 else f"saving every {unit} steps does not keep to it"
+    yield notice(
+        f"saving to persistent storage every {steps} steps risks {lost:.1f} minutes of work with all nodes,"
+        f" more than max_lost_work_minutes={most:g}; {how}",
+    )
+
+
+@notice_rule("N135", source=_CHECKPOINTING)
+def saves_overlap(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A save that is under way when the next one is due holds training up."""
+    expected = planned.forecast
+    if expected is None or expected.step_s is None:
+        return
+    tiers = (
+        ("memory", expected.section.memory, MEMORY_STEPS, expected.memory_s),
+        ("persistent", expected.section.persistent, PERSISTENT_STEPS, expected.persistent_s),
+    )
+    for name, tier, default, seconds in tiers:
+        steps = tier and (tier.frequency or default)
+        longest = max(map(seconds, expected.sizes))
+        if steps and steps * expected.step_s < longest:
+            enough = math.ceil(longest / expected.step_s)
+            yield notice(
+                f"a save to the {name} tier takes about {longest:.0f} s, and the next is due after"
+                f" {steps * expected.step_s:.0f} s: {name}.frequency={enough} gives it time",
+            )
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:,.1f} GiB"
+
+
+def _nodes(sizes: Iterable[int]) -> str:
+    listed = ", ".join(map(str, sizes))
+    return f"{listed} node{'' if listed == '1' else 's'}"

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.rules import rule
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
 
 if TYPE_CHECKING:
     from launcher.model.parallelism.distribution import Distribution
@@ -50,7 +51,8 @@ def data_parallel_runs_here(checked: CheckedRecipe, problem: Callable[..., Probl
     if distribution is None or not distribution.is_data_parallel:
         return
     remedy = f"++{_TORCH}.enabled=true in place of it"
-    if checked.backend != "sm_jobs":
+    backend = described(checked.backend)
+    if backend.runs_here or not backend.runs_training_jobs:
         message = "the data parallel library is in AWS's training images only"
         yield problem(f"{_DATA}.enabled", message, value=True, allowed="cluster=sm_jobs", remedy=remedy)
     elif checked.instance and checked.instance.name not in _SMDDP:
@@ -66,6 +68,14 @@ def processes_have_a_launcher(checked: CheckedRecipe, problem: Callable[..., Pro
     if distribution is None or distribution.torch_distributed is None or distribution.starts:
         return
     ranks = checked.devices * checked.recipe.trainer.num_nodes
-    if ranks > 1 and checked.backend in ("sm_jobs", "contract"):
+    if ranks > 1 and described(checked.backend).runs_training_jobs:
         message = f"nothing else starts the {ranks} processes together"
         yield problem(f"{_TORCH}.enabled", message, value=False, remedy=f"~{_TORCH}")
+
+
+@notice_rule("N118", source="docs/decisions.md, Model parallelism and MPI")
+def sections_are_idle(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A section of distribution that is not enabled does nothing, whatever else it says."""
+    distribution = _distribution(planned.checked)
+    for name in distribution.idle_sections if distribution else ():
+        yield notice(f"distribution.{name}.enabled=false: the rest of that section has no effect")

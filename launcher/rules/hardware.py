@@ -1,19 +1,31 @@
-"""Whether the chosen instance type exists, suits the recipe and has the devices."""
+"""Whether the chosen instance type exists, suits the recipe and has the devices, and what to know of it."""
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
 from launcher.common.suggestions import did_you_mean
 from launcher.families import interface
 from launcher.model import instance_specs, instances
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.rules import rule
+from launcher.model.composition import Composition
+from launcher.model.config_tree import get
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules.custom import is_serverless
 
 _TABLE = "launcher/model/instances.csv"
 _SPECS = instance_specs.KEY
 _UNKNOWN = "is not an instance type of the table"
+_LABELS = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
+_COMPARED = {
+    "accelerators": "accelerators",
+    "processes": "processes",
+    "efa": "EFA devices",
+    "vcpus": "vCPUs",
+    "memory_gib": "GiB",
+}
 _NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 
 
@@ -21,7 +33,7 @@ _NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 def instance_is_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The devices of a type decide the batch; one that the table lacks is described by the recipe."""
     if (
-        checked.backend == "local"
+        not described(checked.backend).has_instances
         or checked.instance is not None
         or _is_described(checked, checked.launch.instance_type)
     ):
@@ -145,3 +157,93 @@ def _allowed(checked: CheckedRecipe) -> list[str]:
 
 def _allowed_words(checked: CheckedRecipe) -> str:
     return ", ".join(_allowed(checked)) or f"one of the {len(instances.table())} types that recipes instances lists"
+
+
+@notice_rule("N160", source=_TABLE)
+def instance_types_are_unknown(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """An instance type that the table lacks may be a typo, also where nothing uses it."""
+    checked = planned.checked
+    if not described(checked.backend).has_instances:
+        yield from unknown(checked.composition)
+        return
+    selector = getattr(checked.settings, "label_selector", None)
+    for terms in (selector.required, selector.preferred) if selector else ():
+        for label in _LABELS:
+            for name in (terms or {}).get(label, ()):
+                if checked.instance_of(name) is None:
+                    yield notice(f"cluster.label_selector names {name}, which is not in the table")
+
+
+def unknown(composition: Composition) -> Iterator[Notice]:
+    """Yield a notice where a configuration, checked or not, has an instance type that the table lacks."""
+    name, specs = composition.tree.get("instance_type"), get(composition.tree, _SPECS)
+    own = [str(get(spec, "name")) for spec in specs] if isinstance(specs, list) else []
+    if isinstance(name, str) and instances.canonical(name) not in {
+        *instances.table(),
+        *map(instances.canonical, own),
+    }:
+        backend = described(composition.backend)
+        unused = f"cluster={backend.choice} does not use it"
+        consequence = "a launch is refused unless it is described" if backend.has_instances else unused
+        yield Notice("N160", f"instance_type={name} is not an instance type of the table; {consequence}")
+
+
+def unknown_nodes(instance_types: Iterable[str | None]) -> Iterator[Notice]:
+    """Yield a notice of the instance types of a cluster's nodes that the table lacks."""
+    lacking = {name for name in instance_types if name and instances.canonical(name) not in instances.table()}
+    if lacking:
+        yield Notice(
+            "N160", f"not in the table of instance types: {', '.join(sorted(lacking))}; {_SPECS} describes them"
+        )
+
+
+@notice_rule("N161", source=_TABLE)
+def description_differs(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A type is taken as the recipe describes it, and not as the table has it."""
+    instance = planned.checked.instance
+    if instance is None:
+        return
+    known = instances.table().get(instance.name)
+    if known is None:
+        values = ", ".join(f"{getattr(instance, key)} {words}" for key, words in _COMPARED.items())
+        yield notice(f"{instance.name} is not in the table: as described, {values}")
+    elif known != instance:
+        pairs = ((words, getattr(known, key), getattr(instance, key)) for key, words in _COMPARED.items())
+        changed = ", ".join(f"{new} {words}, not {old}" for words, old, new in pairs if old != new)
+        yield notice(f"{instance.name} differs from the table as described: {changed or 'its processors'}")
+
+
+@notice_rule("N162", source=_TABLE)
+def image_must_be_for_arm(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Images are mostly built for x86_64, and do not start on arm64."""
+    instance, image = planned.checked.instance, planned.job.image or "the image"
+    if instance and instance.architecture == "arm64" and not described(planned.checked.backend).runs_here:
+        yield notice(f"{instance.name} has arm64 processors: {image} must be built for arm64")
+
+
+@notice_rule("N164", source=_TABLE)
+def nodes_have_no_efa(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Without EFA the exchange between nodes is many times slower than within one."""
+    instance, nodes = planned.checked.instance, planned.job.scales[-1].nodes
+    if instance is None or described(planned.checked.backend).runs_here:
+        return
+    if nodes > 1 and instance.accelerators and not instance.efa:
+        yield notice(f"{instance.name} has no EFA: nodes exchange gradients over TCP")
+
+
+@notice_rule("N103", source="docs/decisions.md, Checks")
+def devices_are_lowered(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """The instance has fewer accelerators than the recipe's devices; the batch follows the real number."""
+    checked, stated = planned.checked, planned.checked.recipe.trainer.devices
+    if checked.instance and checked.devices != stated:
+        yield notice(f"{checked.devices} processes a node, as {checked.instance.name} has; the recipe says {stated}")
+
+
+@notice_rule("N128", source=_TABLE)
+def accelerators_are_idle(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Accelerators that no process uses are paid for all the same."""
+    checked = planned.checked
+    idle = checked.instance.accelerators - planned.job.resources.accelerators if checked.instance else 0
+    if idle and not is_serverless(checked):
+        of = f"{checked.instance.accelerators} accelerators of {checked.instance.name}"
+        yield notice(f"{idle} of {of} stay idle: trainer.devices is {checked.devices}")

@@ -1,13 +1,17 @@
-"""Whether an LLMFT job has a model to train."""
+"""What a recipe leaves to its user: the model, its data, keys of the training code."""
 
 from collections.abc import Callable, Iterator
 
-from launcher.common.problems import Problem
+from launcher.common.problems import Notice, Problem
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.config_tree import get
-from launcher.rules import rule
+from launcher.model.config_tree import ABSENT, get, lookup
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
 
 MODEL = "recipes.training_config.model_config.model_name_or_path"
+_PATHS = ("training_args.training_dir", "datasets.train_data.file_path", "datasets.val_data.file_path")
+"""Keys of training_config for which the container has a default where they are empty."""
+_TYPES = "launcher/model/recipe.py, launcher/families and the settings of each cluster"
 
 
 @rule("E112", MODEL, source="transformers, from_pretrained")
@@ -17,3 +21,30 @@ def model_is_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
         return
     if named := [setting.value for setting in checked.composition.sources.settings(MODEL) if setting.value]:
         yield problem(MODEL, "is empty: there is no model to load", value="", remedy=f"{MODEL}={named[-1]}")
+
+
+@notice_rule("N126", source=_TYPES)
+def model_is_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A recipe that leaves the model to you cannot say which weights it starts from."""
+    if get(planned.checked.composition.tree, MODEL) == "":
+        yield notice("model_name_or_path is empty: give a folder, or a name on the Hugging Face Hub")
+
+
+@notice_rule("N107", source="docs/decisions.md, Checks")
+def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A path is empty, so what the job reads or writes is up to its container."""
+    tree = planned.checked.composition.tree
+    empty = [path for path in _PATHS if get(tree, f"recipes.training_config.{path}") == ""]
+    if empty and described(planned.checked.backend).has_containers:
+        verb = "is" if len(empty) == 1 else "are"
+        yield notice(f"{', '.join(empty)} {verb} empty: the container's own default applies")
+
+
+@notice_rule("N127", source=_TYPES)
+def extra_keys_are_unset(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """An entry of extra_keys that is no key of the recipe may be a typo, or a leftover."""
+    checked = planned.checked
+    trees = (checked.composition.tree["recipes"], *(scale.tree for scale in checked.scales))
+    extra = checked.recipe.extra_keys or ()
+    if unset := [key for key in extra if all(lookup(tree, key) is ABSENT for tree in trees)]:
+        yield notice(f"extra_keys names {', '.join(unset)}, which this recipe does not set")

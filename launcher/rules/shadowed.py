@@ -1,4 +1,4 @@
-"""Values of the user's own files that others replace: an inherited scale_config, or defaults after `_self_`."""
+"""Values that the user gave and others replace: overrides, and those of his own files."""
 
 from collections.abc import Collection, Iterator
 
@@ -7,23 +7,45 @@ from launcher.common.text_table import clipped, value_text
 from launcher.config import provenance
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.composition import Composition
-from launcher.model.config_tree import ABSENT, SCALES, is_base, leaves, lookup
+from launcher.model.config_tree import ABSENT, SCALES, is_base, leaves, lookup, reachable
 from launcher.model.size_plan import BOUND, spans
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
+_PRECEDENCE = "docs/concepts.md, Sizes and precedence"
 _MOST_NAMES = 4
 """Keys that a notice names."""
 _MOST_VALUE = 60
 """Characters of a value that a notice repeats."""
 
 
-def notices(checked: CheckedRecipe) -> Iterator[Notice]:
-    """Yield a notice for each user's file that loses to its defaults, and each value that a size replaces."""
-    yield from _below_defaults(checked.composition)
-    yield from _below_sizes(checked)
+@notice_rule("N165", source=_PRECEDENCE)
+def overrides_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """An override that a later one undoes, or that adds nothing, is probably a slip."""
+    composition = planned.checked.composition
+    for unused in composition.unused:
+        yield notice(f"{unused.override} changes nothing: {unused.reason}")
+    decided = {} if planned.checked.is_elastic else composition.decided
+    for text in dict.fromkeys(text for path, text in decided.items() if path.startswith(f"{SCALES}.")):
+        yield notice(f"{text} changes nothing: the job is static")
 
 
-def _below_defaults(composition: Composition) -> Iterator[Notice]:
-    """Yield a notice for each file whose values lose to its own defaults, since its `_self_` stands before them."""
+@notice_rule("N104", source=_PRECEDENCE)
+def overrides_win_over_sizes(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """An override of a base key wins over every size that sets it too."""
+    recipe = planned.checked.composition.tree["recipes"]
+    for path, count in planned.checked.overridden_sizes.items():
+        name = path.removeprefix(f"{reachable(recipe, path).rpartition('.')[0]}.")
+        value = lookup(recipe, path)
+        text = clipped(value_text(value, path), _MOST_VALUE)
+        what = f"the removal of {name}" if value is ABSENT else f"{name}={text}"
+        sizes = f"{count} size{'s' if count > 1 else ''}"
+        yield notice(f"{what} from the command line wins over scale_config at {sizes}")
+
+
+@notice_rule("N168", source="Hydra, The Defaults List")
+def files_lose_to_their_defaults(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Defaults after _self_ win over the file that names them."""
+    composition = planned.checked.composition
     for layer in sorted(composition.sources.own_layers):
         if not (above := composition.sources.above(layer)):
             continue
@@ -33,7 +55,7 @@ def _below_defaults(composition: Composition) -> Iterator[Notice]:
             more = f" and {len(losing) - _MOST_NAMES} more" if len(losing) > _MOST_NAMES else ""
             file, _ = composition.sources.place(layer)
             what = f"{names}{more} of {file} lose to its defaults, which stand after _self_"
-            yield Notice("N168", f"{what}: move _self_ to their end, or leave it out")
+            yield notice(f"{what}: move _self_ to their end, or leave it out")
 
 
 def _loses(composition: Composition, path: str, layer: int, above: Collection[int]) -> bool:
@@ -42,15 +64,17 @@ def _loses(composition: Composition, path: str, layer: int, above: Collection[in
     return layer in values and any(number in above and value != values[layer] for number, value in values.items())
 
 
-def _below_sizes(checked: CheckedRecipe) -> Iterator[Notice]:
-    composition = checked.composition
+@notice_rule("N167", source=_PRECEDENCE)
+def files_lose_to_sizes(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """scale_config wins over the base value of a file that inherits it."""
+    checked, composition = planned.checked, planned.checked.composition
     if not checked.is_elastic or not composition.sources.own_layers:
         return
     for path, scales in _differing(checked).items():
         written = _last_layer(composition, f"recipes.{path}")
         sizes = [scale.nodes for scale in scales if _is_inherited(composition, path, scale, written)]
         if written in composition.sources.own_layers and sizes:
-            yield _notice(composition, path, sizes)
+            yield notice(_replaced_at(composition, path, sizes))
 
 
 def _differing(checked: CheckedRecipe) -> dict[str, list[SizedRecipe]]:
@@ -77,8 +101,8 @@ def _is_inherited(composition: Composition, path: str, scale: SizedRecipe, writt
     return own not in composition.explicit and (number not in composition.sources.own_layers or number < written)
 
 
-def _notice(composition: Composition, path: str, sizes: list[int]) -> Notice:
+def _replaced_at(composition: Composition, path: str, sizes: list[int]) -> str:
     name, value = path.rpartition(".")[2], lookup(composition.tree["recipes"], path)
     text, place = clipped(value_text(value, path), _MOST_VALUE), composition.origin(f"recipes.{path}")
     what = f"{name}={text} of {place} has no effect at {spans(sizes)} nodes, where scale_config has other values"
-    return Notice("N167", f"{what}: set it there, or by the override recipes.{path}=… at every size")
+    return f"{what}: set it there, or by the override recipes.{path}=… at every size"

@@ -1,7 +1,6 @@
 """Checking and rendering for this machine, and run.sh as a shell reads it."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -125,9 +124,7 @@ def test_run_sh_refuses_one_argument(tmp_path):
 
 @pytest.mark.parametrize("elastic", [ELASTIC, None], ids=["elastic", "fixed"])
 @pytest.mark.parametrize("command", [None, ["-m", "mine", "bundle:recipe.yaml", "$x"]], ids=["default", "own"])
-def test_shellcheck_finds_nothing_in_run_sh(tmp_path, elastic, command):
-    if not (shellcheck := shutil.which("shellcheck")):
-        pytest.skip("shellcheck is not installed")
+def test_shellcheck_finds_nothing_in_run_sh(tmp_path, elastic, command, shellcheck):
     path = tmp_path / "run.sh"
     path.write_text(script(elastic=elastic, settings=Settings(command=command, container_mounts=None)))
     # SC2016: a user's word with a $ in it is quoted because it must stay as it is.
@@ -174,6 +171,7 @@ def test_check_refuses_what_cannot_run_here(changes, code):
     assert [problem.code for problem in LocalBackend().check(job(**changes))] == [code]
 
 
+@pytest.mark.slow
 def test_the_backend_is_imported_without_the_agent_torch_or_httpx():
     code = "import sys, launcher.backends.local.backend; print({'torch', 'httpx', 'psutil'} & set(sys.modules))"
     done = subprocess.run(

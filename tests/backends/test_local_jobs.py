@@ -27,6 +27,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import Bundle, ElasticPolicy, JobHandle, JobSpec, JobState, Resources
 
 pytest.importorskip("hyperpod_elastic_agent")
+pytestmark = pytest.mark.whole_job
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 240.0

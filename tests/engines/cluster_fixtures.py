@@ -14,8 +14,8 @@ import pytest
 from background import await_true
 
 from launcher import pipeline
-from launcher.backends.kubernetes.client import ApiError, Connection, connect
-from launcher.backends.kubernetes.objects import path, pod_templates
+from launcher.backends.kubernetes.api_objects import path, pod_templates
+from launcher.backends.kubernetes.connection import ApiError, Connection, connect
 from launcher.bundle import store as bundles
 from launcher.model.context import LaunchContext
 from launcher.model.job_spec import Bundle
@@ -198,7 +198,7 @@ def _space(cluster: Cluster, folder: Path, patch: pytest.MonkeyPatch) -> Space:
     cluster.proxy.seen.clear()
     here = Space(name, cluster, folder)
     patch.setenv("KUBECONFIG", str(here.kubeconfig()))
-    patch.setattr("launcher.backends.kubernetes.client._FIRST_PAUSE_S", 0.02)
+    patch.setattr("launcher.backends.kubernetes.connection._FIRST_PAUSE_S", 0.02)
     return here
 
 

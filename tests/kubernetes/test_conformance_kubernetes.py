@@ -18,8 +18,8 @@ from job_suite import (
     write_bundle,
 )
 
+from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.backend import KubernetesBackend
-from launcher.backends.kubernetes.objects import path
 from launcher.model.job_spec import JobState
 
 pytest_plugins = ("cluster_fixtures",)

@@ -10,8 +10,8 @@ import kube_api
 import pytest
 from kubernetes.config import incluster_config
 
-from launcher.backends.kubernetes.client import ApiError, connect
-from launcher.backends.kubernetes.objects import path
+from launcher.backends.kubernetes.api_objects import path
+from launcher.backends.kubernetes.connection import ApiError, connect
 from launcher.common.problems import ProblemsFound
 
 pytest_plugins = ("cluster_fixtures",)

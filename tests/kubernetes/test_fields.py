@@ -3,7 +3,7 @@
 import pytest
 from manifest_schemas import EVERYTHING, templates
 
-from launcher.backends.kubernetes.objects import path
+from launcher.backends.kubernetes.api_objects import path
 from launcher.common import yaml_io
 
 pytest_plugins = ("cluster_fixtures",)

@@ -12,17 +12,17 @@ import kubelet
 import pytest
 from background import Collected, await_true
 
-from launcher import pipeline
-from launcher.backends.kubernetes.follow import lines as read_lines
-from launcher.backends.kubernetes.objects import path
+from launcher.backends.kubernetes.api_objects import path
+from launcher.backends.kubernetes.job_watch import lines as read_lines
 from launcher.bundle.render import MANIFEST, bundle_digest
 from launcher.common.problems import ProblemsFound
+from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 SECOND_NS = 10**9
 
 
@@ -65,11 +65,11 @@ def test_a_job_goes_from_pending_to_succeeded(space, launched):
 def test_waiting_ends_at_its_time_limit(launched):
     handle, _ = launched()
     (only,) = BACKEND.wait(handle, timeout_s=0.5)
-    assert (only.state, only.message) == (JobState.PENDING, "waits for the operator to make its pods")
+    assert (only.state, only.message) == (JobState.PENDING, "waits for the operator to create its pods")
 
 
 def test_waiting_ends_at_its_time_limit_also_where_no_answer_comes(space, launched, monkeypatch):
-    monkeypatch.setattr("launcher.backends.kubernetes.follow._FIRST_S", 0.5)
+    monkeypatch.setattr("launcher.backends.kubernetes.job_watch._FIRST_S", 0.5)
     handle, _ = launched()
     space.cluster.proxy.fail(path="/pods[?]", status=503, times=10**6)
     began = time.monotonic()
@@ -96,7 +96,7 @@ def test_a_job_that_waits_for_quota_says_so(space, launched):
     handle, job = launched()
     labels = {"kueue.x-k8s.io/queue-name": "q"}
     space.admin.merge(path(JOB, space.name, handle.native_id), {"metadata": {"labels": labels}}, "test")
-    assert BACKEND.status(handle).message == "waits in queue q to be admitted"
+    assert BACKEND.status(handle).message == "waits in queue q for admission"
     shortage = "insufficient unused quota for nvidia.com/gpu"
     reserved = {"type": "QuotaReserved", "status": "False", "message": f"{shortage}."}
     space.make(
@@ -114,8 +114,8 @@ def test_a_job_that_is_removed_ends_its_followers(space, launched):
     waiting, logs = Collected(BACKEND.wait(handle)), follow(handle)
     await_true(lambda: waiting.got)
     space.admin.delete(path(JOB, space.name, handle.native_id), job["metadata"]["uid"])
-    assert waiting.result()[-1].state is JobState.GONE
-    assert logs.result()[-1].startswith("event  gone")
+    assert waiting.result()[-1].state is JobState.DELETED
+    assert logs.result()[-1].startswith("event  deleted")
 
 
 def test_a_follower_outlives_a_watch_that_forgot_and_one_that_breaks(space, launched):
@@ -147,7 +147,7 @@ def test_a_fault_of_our_own_in_a_watch_ends_its_follower(space, launched, monkey
     seen = Collected(BACKEND.wait(handle))
     await_true(lambda: seen.got)
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
-    monkeypatch.setattr("launcher.backends.kubernetes.follow._take", None)
+    monkeypatch.setattr("launcher.backends.kubernetes.job_watch._take", None)
     space.conditions(handle.native_id, "Created")
     with pytest.raises(RuntimeError, match="its own traceback"):
         seen.result()
@@ -262,7 +262,7 @@ def test_a_run_that_is_gone_before_it_was_read_is_told(space, launched):
     space.conditions(handle.native_id, "Completed")
     lines = logs.result()
     assert logged(lines) == ["first", "second", "third"]
-    assert f"event  what was left of the log of {pod}, run 0, is gone from its node" in lines
+    assert f"event  the rest of the log of {pod}, run 0, is no longer on its node" in lines
 
 
 def test_a_line_is_cut_at_one_place_however_it_comes():
@@ -486,7 +486,7 @@ def test_cancelling_removes_everything_and_leaves_others_alone(space, launched, 
     assert space.names(JOB) == []
     assert f"training-config-{handle.native_id}" not in space.names("ConfigMap")
     assert "another" in space.names("ConfigMap")
-    assert BACKEND.status(handle).state is JobState.GONE
+    assert BACKEND.status(handle).state is JobState.DELETED
 
 
 def test_cancelling_waits_until_no_pod_runs(space, launched):

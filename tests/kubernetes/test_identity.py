@@ -12,21 +12,21 @@ import pytest
 from background import Collected, await_true
 from conftest import ROOT
 
-from launcher import pipeline
-from launcher.backends.kubernetes.client import connect
-from launcher.backends.kubernetes.objects import path
+from launcher.backends.kubernetes.api_objects import path
+from launcher.backends.kubernetes.connection import connect
 from launcher.backends.kubernetes.server import Server
 from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common.names import JOB_FILE
 from launcher.jobs import registry
+from launcher.model import backend_registry
 from launcher.model.context import current_user
 from launcher.model.job_spec import JobState
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 WORDS = (
     "recipes=fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora",
     "cluster=k8s",
@@ -54,14 +54,14 @@ def state_of(name, capsys):
     return json.loads(capsys.readouterr().out)["state"]
 
 
-def test_one_wrong_404_does_not_make_a_running_job_gone(space, launched, capsys):
+def test_one_wrong_404_does_not_make_a_running_job_deleted(space, launched, capsys):
     space.cluster.proxy.fail(path=f"hyperpodpytorchjobs/{launched}$", status=404)
     assert state_of(launched, capsys) == "pending"
 
 
-def test_a_job_that_was_gone_is_found_again_by_every_command(space, launched, capsys):
+def test_a_job_that_was_deleted_is_found_again_by_every_command(space, launched, capsys):
     space.cluster.proxy.fail(path=f"hyperpodpytorchjobs/{launched}$", status=404, times=10**6)
-    assert state_of(launched, capsys) == "gone"
+    assert state_of(launched, capsys) == "deleted"
     assert registry.read(folder_of(launched)).ended is None
     space.cluster.proxy.faults.clear()
     assert state_of(launched, capsys) == "pending"
@@ -71,7 +71,7 @@ def test_a_job_that_was_gone_is_found_again_by_every_command(space, launched, ca
 
 
 def test_a_launch_that_fails_after_a_wrong_404_leaves_the_running_job_alone(space, launched, monkeypatch):
-    monkeypatch.setattr("launcher.backends.kubernetes.client.PATIENCE_S", 0.5)
+    monkeypatch.setattr("launcher.backends.kubernetes.connection.PATIENCE_S", 0.5)
     uid = space.get(JOB, launched)["metadata"]["uid"]
     space.cluster.proxy.fail(path=f"hyperpodpytorchjobs/{launched}$", status=404)
     space.cluster.proxy.fail(method="PATCH", status=500, times=10**6)
@@ -154,7 +154,7 @@ def test_a_cluster_is_known_by_its_uid_then_its_authority_then_its_url(other, is
 
 
 @pytest.mark.parametrize(
-    ("end", "state"), [("Completed", JobState.SUCCEEDED), ("Failed", JobState.FAILED), ("Running", JobState.GONE)]
+    ("end", "state"), [("Completed", JobState.SUCCEEDED), ("Failed", JobState.FAILED), ("Running", JobState.DELETED)]
 )
 def test_a_job_that_is_removed_at_once_ended_as_its_last_conditions_say(space, launched, end, state):
     record = registry.read(folder_of(launched))
@@ -164,10 +164,10 @@ def test_a_job_that_is_removed_at_once_ended_as_its_last_conditions_say(space, l
     space.admin.delete(path(JOB, space.name, launched), record.handle.uid)
     assert seen.result()[-1].state is state
     ended = registry.read(folder_of(launched)).ended
-    assert (ended and ended.state) == (None if state is JobState.GONE else state)
+    assert (ended and ended.state) == (None if state is JobState.DELETED else state)
 
 
-@pytest.mark.parametrize(("reason", "state"), [("Succeeded", "succeeded"), ("Failed", "failed"), ("Odd", "gone")])
+@pytest.mark.parametrize(("reason", "state"), [("Succeeded", "succeeded"), ("Failed", "failed"), ("Odd", "deleted")])
 def test_a_job_that_was_removed_unseen_ended_as_kueue_saw_it(space, launched, capsys, reason, state):
     uid = registry.read(folder_of(launched)).handle.uid
     finished = {"type": "Finished", "status": "True", "reason": reason, "message": "Job finished"}
@@ -225,7 +225,7 @@ def test_a_signal_in_mid_submit_removes_what_was_made_and_names_it(space, launch
 
 
 @pytest.mark.parametrize(
-    ("held", "state", "words"), [("job", "pending", "waits for the operator"), ("map", "gone", "ConfigMap")]
+    ("held", "state", "words"), [("job", "pending", "waits for the operator"), ("map", "deleted", "ConfigMap")]
 )
 def test_a_launch_that_was_killed_is_found_and_finished(space, launching, monkeypatch, capsys, held, state, words):
     process = launching(held)

@@ -112,7 +112,7 @@ def test_every_command_works_on_an_elastic_job_that_has_scaled(space, launch, ca
 
 
 def test_a_job_that_the_api_cannot_return_is_listed_beside_the_others(space, launch, capsys, monkeypatch):
-    monkeypatch.setattr("launcher.backends.kubernetes.client.PATIENCE_S", 0.5)
+    monkeypatch.setattr("launcher.backends.kubernetes.connection.PATIENCE_S", 0.5)
     assert launch() == 0 and launch() == 0
     first, second = space.names(JOB)
     space.cluster.proxy.fail(path=f"hyperpodpytorchjobs/{first}$", status=500, times=10**6)

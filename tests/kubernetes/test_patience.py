@@ -13,18 +13,18 @@ from email.utils import format_datetime
 import pytest
 from background import Collected, await_true
 
-from launcher import pipeline
-from launcher.backends.kubernetes.client import connect
-from launcher.backends.kubernetes.errors import ApiError, problem, retry_after_s
-from launcher.backends.kubernetes.objects import path
+from launcher.backends.kubernetes.api_errors import ApiError, problem, retry_after_s
+from launcher.backends.kubernetes.api_objects import path
+from launcher.backends.kubernetes.connection import connect
 from launcher.backends.kubernetes.submit import submit
 from launcher.common.problems import ProblemsFound
+from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 ODD = {
     "unauthorized": {"status": 401},
     "not-found": {"status": 404},
@@ -77,7 +77,7 @@ def test_an_odd_event_of_a_watch_ends_no_follower(space, bundle, line):
 
 
 def test_a_follower_gives_up_on_credentials_that_stay_refused(space, bundle, monkeypatch):
-    monkeypatch.setattr("launcher.backends.kubernetes.follow.REFUSAL_PATIENCE_S", 0.3)
+    monkeypatch.setattr("launcher.backends.kubernetes.job_watch.REFUSAL_PATIENCE_S", 0.3)
     handle = BACKEND.submit(bundle())
     space.cluster.proxy.fail(path="/pods[?]", status=401, times=10**6)
     with pytest.raises(ProblemsFound, match="E343"):

@@ -19,15 +19,16 @@ from background import await_true
 from job_suite import write_bundle
 
 from launcher import pipeline
-from launcher.backends.kubernetes.objects import path
+from launcher.backends.kubernetes.api_objects import path
 from launcher.cli import main as cli
 from launcher.jobs import registry
+from launcher.model import backend_registry
 from launcher.model.job_spec import JobHandle
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -197,7 +198,7 @@ def frames(monkeypatch):
         send(peer, channel, data, opcode)
 
     monkeypatch.setattr(kubelet_streams.Peer, "send", recorded)
-    monkeypatch.setattr("launcher.backends.kubernetes.channels._PING_S", 0.05)
+    monkeypatch.setattr("launcher.backends.kubernetes.pod_channels._PING_S", 0.05)
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)  # pytest's own has no descriptor
         yield sent
@@ -209,7 +210,7 @@ def test_an_idle_connection_is_kept_alive(job, pod, frames, capfd):
 
 
 def test_a_connection_that_died_in_silence_is_noticed(job, pod, frames, capfd, monkeypatch):
-    monkeypatch.setattr("launcher.backends.kubernetes.channels._SILENCE_S", 1.0)
+    monkeypatch.setattr("launcher.backends.kubernetes.pod_channels._SILENCE_S", 1.0)
     send = kubelet_streams.Peer.send
     silent = (kubelet_streams.PONG,)
     monkeypatch.setattr(kubelet_streams.Peer, "send", lambda *sent: None if sent[3:] == silent else send(*sent))
@@ -493,7 +494,7 @@ def test_a_failed_job_says_why_its_pods_failed_and_keeps_it(space, job, capsys, 
 
 
 def test_a_pod_s_own_words_hold_no_secret_and_no_escape_sequences():
-    from launcher.backends.kubernetes.pods import reason
+    from launcher.backends.kubernetes.pod_report import reason
 
     words = "bad token hf_" + "a" * 34 + " \x1b[2Jgone"
     pod = {"metadata": {"name": "p"}, "status": {"reason": "Evicted", "message": words}}

@@ -6,9 +6,9 @@ import json
 import pytest
 from kube_api import CANARY, USER_TOKEN
 
+from launcher.backends.kubernetes.api_objects import DIGEST, path
 from launcher.backends.kubernetes.backend import KubernetesBackend
-from launcher.backends.kubernetes.client import Connection
-from launcher.backends.kubernetes.objects import DIGEST, path
+from launcher.backends.kubernetes.connection import Connection
 from launcher.backends.kubernetes.submit import submit, validate
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState
@@ -95,7 +95,7 @@ def test_an_ended_job_that_is_cleared_can_be_submitted_again(space, bundle):
     second = backend.submit(made)
     assert second.is_new and second.uid != first.uid
     backend.clear(first)  # the record of an earlier job: its name now is another one's
-    assert backend.status(second).state is not JobState.GONE
+    assert backend.status(second).state is not JobState.DELETED
 
 
 def test_a_launch_that_died_before_its_last_step_is_finished_by_the_next(space, bundle):
@@ -115,7 +115,7 @@ def test_a_job_that_is_being_removed_is_not_taken_for_a_submitted_one(space, bun
     space.admin.merge(where, {"metadata": {"finalizers": ["example.com/hold"]}}, "operator")
     space.admin.delete(where, job["metadata"]["uid"])
     (problem,) = refused(connection, made)
-    assert problem.code == "E350" and "is being removed" in problem.message
+    assert problem.code == "E350" and "is being deleted" in problem.message
     assert validate(connection, made).problems == (problem,)
     space.admin.merge(where, {"metadata": {"finalizers": None}}, "operator")
     assert submit(connection, made).is_new
@@ -175,7 +175,7 @@ def test_what_does_not_pass_leaves_nothing_behind(space, bundle, fault, code, pl
     space.cluster.proxy.fail(method="PATCH", path=REQUESTS[place], times=10**6, skip=skip, **fault)
     problems = refused(space.connection(patience_s=0.5), bundle())
     assert [problem.code for problem in problems] == [code]
-    assert "what this launch had made was removed" in problems[0].message
+    assert "everything this launch created was removed" in problems[0].message
     assert nothing_is_left(space)
 
 

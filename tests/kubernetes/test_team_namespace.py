@@ -4,7 +4,7 @@ import definitions
 import kube_api
 import pytest
 
-from launcher.backends.kubernetes.client import ApiError
+from launcher.backends.kubernetes.connection import ApiError
 from launcher.backends.kubernetes.submit import validate
 from launcher.cli import main as cli
 from launcher.common import yaml_io

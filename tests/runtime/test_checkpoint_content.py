@@ -110,6 +110,7 @@ def saved_names(folder: Path) -> set[str]:
     return set(FileSystemReader(latest_progress(folder)[0]).read_metadata().state_dict_metadata)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", WRAPS)
 @pytest.mark.parametrize("adapted", [True, False], ids=["lora", "full"])
 def test_what_trains_is_saved_once_and_training_continues_exactly(tmp_path, wrap, adapted):
@@ -234,6 +235,7 @@ def tiered_checkpoints(folder: Path) -> TieredCheckpoints:
     return TieredCheckpoints(settings, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [plain_checkpoints, tiered_checkpoints], ids=["plain", "tiers"])
 def test_user_content_is_saved_and_restored_at_another_number_of_ranks(tmp_path, kind):
     def content(model: nn.Module, average: Average, counters: Counters, scaler: Any) -> Content:

@@ -194,6 +194,7 @@ print(state["model"]["weight"].mean().item())
 """
 
 
+@pytest.mark.slow
 def test_plain_torch_reads_the_files_without_this_package(tmp_path):
     save_steps(tmp_path, 7)
     command = [sys.executable, "-W", "ignore", "-c", PLAIN_LOAD, str(tmp_path / "step-00000007")]

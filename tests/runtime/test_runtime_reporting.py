@@ -68,6 +68,7 @@ def test_a_torn_last_line_is_dropped(tmp_path, whole, torn):
     assert steps_in(tmp_path) == list(range(1, whole + 2))
 
 
+@pytest.mark.slow
 def test_every_step_reaches_a_real_store_once(tmp_path, mlflow_run):
     client, uri, run_id = mlflow_run
     write_steps(tmp_path, 1, 2, 3)

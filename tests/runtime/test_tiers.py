@@ -192,6 +192,7 @@ def linear(strategy: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters(), lr=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "loaders"), [("ddp", 1), ("fsdp2", 3), ("fsdp2", 2)])
 def test_a_model_comes_back_at_any_number_of_ranks(tmp_path, strategy, loaders):
     def whole(model) -> list[torch.Tensor]:
@@ -218,6 +219,7 @@ def test_a_model_comes_back_at_any_number_of_ranks(tmp_path, strategy, loaders):
         assert all(torch.equal(value, other) for value, other in zip(values, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_from_memory_as_if_nothing_had_been(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     config = tiny_config(2) | {"checkpointing": SECTION | {"persistent": None}}
@@ -266,6 +268,7 @@ def test_the_log_of_a_pod_is_where_the_document_has_it(tmp_path, monkeypatch):
     assert told[0] == told[1] and "[Rank 0] Step 1: memory saved: 64 bytes in " in told[0] and " GB/s)" in told[0]
 
 
+@pytest.mark.slow
 def test_s3_keeps_whole_checkpoints_only_and_is_done_without_when_it_is_gone(bucket, monkeypatch):
     monkeypatch.setattr("launcher.runtime.tiers.s3_store.PART_BYTES", 5 << 20)
     store = Bucket(bucket.name, "run/ns/", bucket.endpoint)
@@ -304,6 +307,7 @@ def on_service(service, rank: int, world_size: int, store=None, patience_s: floa
     return CheckpointManager(None, stores, CheckpointLog("ns", rank), patience_s=patience_s)
 
 
+@pytest.mark.slow
 def test_the_vendors_newest_step_is_not_stale_at_another_number_of_ranks(tmp_path, service):
     """Saved by 2 ranks at step 80, then by 1 at step 90: 2 ranks go on from 90."""
 

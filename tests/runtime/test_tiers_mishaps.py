@@ -211,6 +211,7 @@ def test_a_job_that_is_done_already_does_not_write_its_checkpoint_again():
     assert again.has(2) and store.store.saves() == saves
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_is_made_again_where_it_broke(bucket, monkeypatch):
     from botocore.response import StreamingBody
 
@@ -260,6 +261,7 @@ def test_a_tier_without_its_client_is_told_before_training_begins(monkeypatch):
         manager_of(settings(memory=None, persistent=SECTION["persistent"] | {"path": "s3://bucket/a"}), None)
 
 
+@pytest.mark.slow
 def test_objects_that_a_bucket_does_not_give_up_are_told(bucket, monkeypatch):
     store = Bucket(bucket.name, "ns/", bucket.endpoint)
     save_steps(CheckpointManager(None, [StoreTier(store, 1, 2)], CheckpointLog("ns", 0)), 1)
@@ -325,6 +327,7 @@ def run_example(num_steps: int, folder: Path) -> list[tuple[str, str]]:
     return re.findall(r"^step (\d+)/\d+  loss ([\d.]+)", (folder / "out").read_text(), re.M)
 
 
+@pytest.mark.slow
 def test_the_example_goes_on_where_it_ended(tmp_path):
     whole = run_example(12, tmp_path / "whole")
     first, rest = (run_example(steps, tmp_path / "parts") for steps in (7, 12))

@@ -8,6 +8,7 @@ import errno
 import os
 import random
 import signal
+import socket
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import numpy
 import torch
-from runtime_ranks import fork_ranks, run_ranks, unused_port
+from runtime_ranks import fork_ranks, run_ranks
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.runtime.process_group import Place
@@ -122,14 +123,21 @@ def manager(root: Path, place: Place, case: Case, store: object | None = None) -
     memory = NodeMemory(root / f"node{place.rank}" / "ns", place.rank, case.retention, num_sources=1)
     tier = MemoryTier(memory, case.memory_every, ranks_per_node=1, replicas=1)
     kept = [StoreTier(store or Folder(root / "store"), case.store_every, 2)]
-    return CheckpointManager(tier, kept, CheckpointLog("ns", place.rank, root), str(memory.folder), patience_s=PATIENCE_S)
+    return CheckpointManager(
+        tier, kept, CheckpointLog("ns", place.rank, root), str(memory.folder), patience_s=PATIENCE_S
+    )
+
+
+CLOSED = socket.socket()
+"""Has a port on which nothing listens, and which no other process is given meanwhile."""
+CLOSED.bind(("127.0.0.1", 0))
 
 
 def unreachable() -> Bucket:
-    """Return a bucket of a server that is not there."""
+    """Return a bucket of a server that does not run."""
     os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="word", AWS_EC2_METADATA_DISABLED="true")
     os.environ.update(AWS_DEFAULT_REGION="us-east-1", AWS_MAX_ATTEMPTS="1")
-    return Bucket("bucket", "ns/", f"http://127.0.0.1:{unused_port()}", patience_s=PATIENCE_S)
+    return Bucket("bucket", "ns/", f"http://127.0.0.1:{CLOSED.getsockname()[1]}", patience_s=PATIENCE_S)
 
 
 def wrap(owner: object, name: str, hook) -> None:

@@ -27,7 +27,7 @@ from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.cli import launch
 from launcher.cli import main as cli
-from launcher.cli.commands.followed import log_json
+from launcher.cli.commands.lifecycle import log_json
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, JobStatus, LogSelection
 
@@ -217,7 +217,7 @@ def test_a_missing_job_is_known_by_its_errors_code_in_any_words(aws, one, code):
     backend = SageMakerBackend()
     handle = backend.submit(one)
     aws.errors["DescribeTrainingJob"] = [AwsError(code, "La ressource demandée n'existe pas.")]
-    assert backend.status(handle).state is JobState.GONE
+    assert backend.status(handle).state is JobState.DELETED
 
 
 def test_words_of_an_error_do_not_make_a_job_gone(aws, one):
@@ -246,6 +246,7 @@ def test_a_submitted_job_that_cannot_be_followed_was_submitted(aws, one, impatie
     assert f"the job was submitted as {one.job_name}" in told and "nothing was" not in told
 
 
+@pytest.mark.slow
 def test_throttling_is_waited_out(aws, one):
     throttled = AwsError("ThrottlingException", "Rate exceeded")
     aws.errors = {"DescribeTrainingJob": [throttled], "CreateTrainingJob": [throttled]}
@@ -316,11 +317,13 @@ def test_no_region_is_a_problem(aws, monkeypatch):
         client.connect(None)
 
 
-def test_no_answer_is_a_problem(aws, one, impatient, monkeypatch, unused_port):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused_port}")
+@pytest.mark.slow
+def test_no_answer_is_a_problem(aws, one, impatient, monkeypatch, closed_port):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     assert refusal(one).code == "E396"
 
 
+@pytest.mark.slow
 def test_states_follow_the_life_of_a_job(aws, one):
     backend = SageMakerBackend(poll_s=0.01)
     handle = backend.submit(one)
@@ -354,7 +357,7 @@ def test_states_follow_the_life_of_a_job(aws, one):
     kinds = [(event.kind, event.is_warning) for event in backend.events(handle, follow=False)]
     assert ("Interrupted", True) in kinds and ("Training", False) in kinds
     del aws.jobs[one.job_name]
-    assert backend.status(handle).state is JobState.GONE
+    assert backend.status(handle).state is JobState.DELETED
 
 
 def test_a_serverless_job_has_no_recipe_to_upload_and_no_instances(aws, tmp_path):

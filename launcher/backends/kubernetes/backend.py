@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher.backends.kubernetes import manifest, objects, stopping
-from launcher.backends.kubernetes.client import Connection, connect
-from launcher.backends.kubernetes.errors import told
+from launcher.backends.kubernetes import api_objects, manifest, stopping
+from launcher.backends.kubernetes.api_errors import api_errors_as_problems
+from launcher.backends.kubernetes.connection import Connection, connect
 from launcher.bundle import container
 from launcher.bundle import store as bundles
 from launcher.common import console, yaml_io
@@ -98,7 +98,7 @@ class KubernetesBackend:
         if known:
             from launcher.backends.kubernetes import server
 
-            with told():
+            with api_errors_as_problems():
                 server.require(connection, known.server)
         return _handle(bundle, connection)
 
@@ -123,35 +123,35 @@ class KubernetesBackend:
 
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job as the cluster has it now."""
-        from launcher.backends.kubernetes import follow as following
+        from launcher.backends.kubernetes import job_watch as following
 
-        with told():
+        with api_errors_as_problems():
             connection, target = _opened(handle)
             seen = following.read_status(connection, target)
             return seen if target.uid else _unfinished(connection, handle, seen)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, the last time as it ended."""
-        from launcher.backends.kubernetes import follow as following
+        from launcher.backends.kubernetes import job_watch as following
 
-        with told():
+        with api_errors_as_problems():
             yield from following.wait(*_opened(handle), timeout_s)
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield what the selected ranks' containers wrote; with `follow`, and the news of the job, until it ended."""
-        from launcher.backends.kubernetes import logs
+        from launcher.backends.kubernetes import pod_logs
 
         job = _planned(handle)
-        with told():
-            lines = logs.read_logs(*_opened(handle), job, selection, follow=follow)
+        with api_errors_as_problems():
+            lines = pod_logs.read_logs(*_opened(handle), job, selection, follow=follow)
         return _telling(lines)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield the events of the job and its pods, oldest first; with `follow`, until it has ended."""
-        from launcher.backends.kubernetes import events
+        from launcher.backends.kubernetes import job_events
 
-        with told():
-            yield from events.events(*_opened(handle), follow=follow)
+        with api_errors_as_problems():
+            yield from job_events.events(*_opened(handle), follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
         """Let the operator give the job from `min_nodes` to `num_nodes` nodes.
@@ -159,66 +159,66 @@ class KubernetesBackend:
         Raises:
             ProblemsFound: The job does not run (E412), or its plan has no such size (E413).
         """
-        from launcher.backends.kubernetes import control
+        from launcher.backends.kubernetes import job_control
 
-        control.scale(*_opened(handle), _planned(handle), (min_nodes, num_nodes))
+        job_control.scale(*_opened(handle), _planned(handle), (min_nodes, num_nodes))
 
     def cancel(self, handle: JobHandle) -> None:
         """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""
-        from launcher.backends.kubernetes import control
+        from launcher.backends.kubernetes import job_control
 
         is_adopted = adopted.is_adopted(handle.bundle_dir)
-        others = () if is_adopted else objects.manifests(_bundle(handle))[:-1]
-        control.cancel(*_opened(handle), others)
+        others = () if is_adopted else api_objects.manifests(_bundle(handle))[:-1]
+        job_control.cancel(*_opened(handle), others)
 
     def clear(self, handle: JobHandle) -> None:
         """Remove a job that has ended and its other objects; return when none of them exists."""
-        from launcher.backends.kubernetes import control
+        from launcher.backends.kubernetes import job_control
 
-        control.clear(*_opened(handle), objects.manifests(_bundle(handle)))
+        job_control.clear(*_opened(handle), api_objects.manifests(_bundle(handle)))
 
     def pods(self, handle: JobHandle) -> tuple[JobPod, ...]:
         """Return the job's pods as they are now, in the order of their ranks."""
-        from launcher.backends.kubernetes import pods
-        from launcher.backends.kubernetes.ranks import Places
+        from launcher.backends.kubernetes import pod_report
+        from launcher.backends.kubernetes.pod_ranks import Places
 
-        with told():
+        with api_errors_as_problems():
             found = _own_pods(*_opened(handle))
-        return pods.described(found, Places.of(_planned(handle)))
+        return pod_report.described(found, Places.of(_planned(handle)))
 
     def run_in_pod(self, handle: JobHandle, rank: int, command: Sequence[str]) -> int:
         """Run a command, or a shell, in the pod of a rank; return its exit code."""
         from launcher.backends.kubernetes import interact
 
-        with told():
+        with api_errors_as_problems():
             return interact.run(_pod_of_rank(handle, rank), command)
 
     def forward_ports(self, handle: JobHandle, rank: int, ports: Sequence[tuple[int, int]]) -> None:
         """Forward ports of this machine to the pod of a rank, until interrupted."""
         from launcher.backends.kubernetes import interact
 
-        with told():
+        with api_errors_as_problems():
             interact.forward(_pod_of_rank(handle, rank), ports)
 
     def operator_log(self, handle: JobHandle) -> Iterator[str]:
         """Yield the lines of the training operator's log that mention the job."""
         from launcher.backends.kubernetes import operator_log
-        from launcher.backends.kubernetes.ranks import Places
+        from launcher.backends.kubernetes.pod_ranks import Places
 
-        with told():
+        with api_errors_as_problems():
             yield from operator_log.lines(*_opened(handle), Places.of(_planned(handle)))
 
 
 def _own_pods(connection: Connection, target: "Target") -> Sequence[Mapping[str, Any]]:
     """Return the job's pods as they are now."""
-    from launcher.backends.kubernetes import follow as following
+    from launcher.backends.kubernetes import job_watch as following
 
     return following.read_objects(connection, target)[1]
 
 
 def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
     from launcher.backends.kubernetes.interact import PodOfRank
-    from launcher.backends.kubernetes.ranks import Places
+    from launcher.backends.kubernetes.pod_ranks import Places
 
     connection, target = _opened(handle)
     places = Places.of(_planned(handle))
@@ -227,11 +227,11 @@ def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
 
 def _planned(handle: JobHandle) -> Mapping[str, Any]:
     """Return the custom resource as it was rendered, or the outline of one that was adopted."""
-    return adopted.outline(handle.bundle_dir) or objects.job_manifest(_bundle(handle)).body
+    return adopted.outline(handle.bundle_dir) or api_objects.job_manifest(_bundle(handle)).body
 
 
 def _telling(lines: Iterator[str]) -> Iterator[str]:
-    with told():
+    with api_errors_as_problems():
         yield from lines
 
 
@@ -244,7 +244,7 @@ def _handle(bundle: Bundle, connection: Connection) -> JobHandle:
     """Return how the job of a bundle is found, as far as that is known before it is submitted."""
     from launcher.backends.kubernetes import server
 
-    job = objects.job_manifest(bundle)
+    job = api_objects.job_manifest(bundle)
     place = (job.name, job.kind, job.namespace, connection.context)
     return JobHandle(
         KubernetesBackend.name,
@@ -271,7 +271,7 @@ def _opened(handle: JobHandle) -> tuple[Connection, "Target"]:
     server.require(connection, handle.server)
     if target.uid:
         return connection, target
-    found, digest = connection.find(target.path), objects.job_manifest(_bundle(handle)).digest
+    found, digest = connection.find(target.path), api_objects.job_manifest(_bundle(handle)).digest
     if found and preflight.digest_of(found) == digest:
         return connection, replace(target, uid=found["metadata"]["uid"])
     return connection, target
@@ -299,8 +299,8 @@ def _target(handle: JobHandle) -> "Target":
     """
     from launcher.backends.kubernetes.target import Target
 
-    job = objects.Manifest("", _planned(handle))
-    selector, parts = objects.selector(job.body), objects.part_names(job.body)
+    job = api_objects.Manifest("", _planned(handle))
+    selector, parts = api_objects.selector(job.body), api_objects.part_names(job.body)
     return Target(job.kind, job.namespace, job.name, handle.uid or "", selector, parts, handle.server)
 
 

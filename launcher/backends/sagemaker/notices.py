@@ -5,33 +5,45 @@ from collections.abc import Iterable, Iterator
 
 from launcher.backends.sagemaker import default_values, request
 from launcher.common.problems import Notice
-from launcher.model.job_spec import JobSpec
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
+
+_TRAINING_JOBS = "docs/decisions.md, Training jobs of SageMaker"
 
 
-def notices(job: JobSpec) -> tuple[Notice, ...]:
-    """Return the notices of a planned job."""
-    plan = request.of_job(job)
-    found = []
-    if plan.jobs.spot and not plan.jobs.checkpoints.s3_uri:
-        message = "spot=true without checkpoints.s3_uri: an interrupted job starts again from its first step"
-        found.append(Notice("N170", message))
-    if default_values.is_serverless(plan.jobs):
-        found.append(
-            Notice("N172", "AWS chooses the instances of a serverless job: those of the plan have no effect")
-        )
+@notice_rule("N170", source=_TRAINING_JOBS)
+def spot_job_saves_nothing(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Spot capacity is taken back at any time, and without checkpoints all work is lost."""
+    jobs = request.of_job(planned.job).jobs
+    if jobs.spot and not jobs.checkpoints.s3_uri:
+        yield notice("spot=true without checkpoints.s3_uri: an interrupted job starts again from its first step")
+
+
+@notice_rule("N172", source=_TRAINING_JOBS)
+def instances_are_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A serverless job runs on instances of AWS's choice, which no plan knows."""
+    if default_values.is_serverless(request.of_job(planned.job).jobs):
+        yield notice("AWS chooses the instances of a serverless job: those of the plan have no effect")
+
+
+@notice_rule("N171", source=_TRAINING_JOBS)
+def names_become_one(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """The toolkit names channels and hyperparameters in capitals, where some become one."""
+    plan = request.of_job(planned.job)
     channels = [channel.name for channel in default_values.channels(plan.jobs)]
-    found += _alike("channels", "SM_CHANNEL_", [*channels, default_values.RECIPE_CHANNEL])
+    found = [*_alike("channels", "SM_CHANNEL_", [*channels, default_values.RECIPE_CHANNEL])]
     if default_values.has_toolkit(plan):
         found += _alike("hyperparameters", "SM_HP_", default_values.hyperparameters(plan))
-    return tuple(found)
+    yield from map(notice, found)
 
 
-def _alike(kind: str, prefix: str, names: Iterable[str]) -> Iterator[Notice]:
-    """Yield a notice of names that differ by case only. Source: sagemaker-training toolkit 5.1.4, SM_CHANNEL_…"""
+def _alike(kind: str, prefix: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence about names that differ by case only.
+
+    Source: sagemaker-training toolkit 5.1.4, SM_CHANNEL_…
+    """
     groups = defaultdict(list)
     for name in names:
         groups[name.upper()].append(name)
     for upper, same in groups.items():
         if len(same) > 1:
-            message = f"{kind} {' and '.join(same)} differ by case only: {prefix}{upper} names one of them"
-            yield Notice("N171", message)
+            yield f"{kind} {' and '.join(same)} differ by case only: {prefix}{upper} names one of them"

@@ -1,4 +1,4 @@
-"""cluster=local cluster.contract=sagemaker: a training job on this machine, under SageMaker's container contract."""
+"""cluster=sm_local: a training job on this machine, under SageMaker's container contract."""
 
 import importlib.util
 import json
@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from launcher.common.job_lock import is_alive
 from launcher.backends.local.worker_logs import tail
 from launcher.backends.sagemaker import default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
@@ -27,6 +26,7 @@ from launcher.backends.sagemaker_local.service import PID_FILE, LocalServices
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
 from launcher.backends.sagemaker_local.variables import launcher_path
 from launcher.bundle.render import config_files
+from launcher.common.job_lock import is_alive
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail
 from launcher.model.config_tree import get

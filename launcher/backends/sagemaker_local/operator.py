@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from launcher.common.job_lock import JobAlreadyRunning, lock
 from launcher.backends.sagemaker_local import isolation, record
 from launcher.backends.sagemaker_local.interrupts import Interrupts
 from launcher.backends.sagemaker_local.job import EXIT_STOPPED, Job, Orders
 from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.sync import INTERVAL_S
 from launcher.common import prctl, redaction
+from launcher.common.job_lock import JobAlreadyRunning, lock
 from launcher.common.names import CONFIG_DIR, RUN_DIR
 
 MACHINE_FILE = "machine.json"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.common.job_lock import is_alive
 from launcher.backends.sagemaker.client import Refused
 from launcher.backends.sagemaker_local import record
+from launcher.common.job_lock import is_alive
 from launcher.common.problems import fail
 
 _MOST_BYTES = 1 << 20

@@ -3,20 +3,20 @@
 from collections.abc import Iterator
 
 from launcher.backends.sagemaker import default_values, request, sections
-from launcher.backends.sagemaker import notices as training_job
 from launcher.backends.sagemaker.training_options import SmJobs, effective
 from launcher.common.problems import Notice
 from launcher.model.config_tree import get
 from launcher.model.instances import canonical, table
 from launcher.model.job_spec import JobSpec
+from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 
-def notices(job: JobSpec) -> tuple[Notice, ...]:
-    """Return the notices of a training job, and in one more what of its settings has no effect here."""
-    jobs = effective(job.settings.sm_jobs_config)
-    words = "; ".join((*_accelerators(job, jobs), *_image(job, jobs), *_settings(jobs)))
-    own = (Notice("N136", f"not played on this machine: {words}"),) if words else ()
-    return (*training_job.notices(job), *own)
+@notice_rule("N136", source="docs/sagemaker.md")
+def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """What AWS does around a job is played here as far as programs see it, and no further."""
+    job, jobs = planned.job, effective(planned.job.settings.sm_jobs_config)
+    if words := "; ".join((*_accelerators(job, jobs), *_image(job, jobs), *_settings(jobs))):
+        yield notice(f"not played on this machine: {words}")
 
 
 def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:

@@ -88,7 +88,7 @@ def folders(overrides: Sequence[str]) -> list[Path]:
     """
     if not any("hydra.searchpath" in word for word in overrides):
         return [COLLECTION]  # without Hydra, which takes longer to import than a listing
-    from launcher.config.compose import search_path
+    from launcher.config.parsed_overrides import search_path
 
     return [COLLECTION, *search_path(overrides)]
 
@@ -144,9 +144,9 @@ def composed(name: str, overrides: Sequence[str] | None) -> "Composition":
 def say_unknown_instance(composition: "Composition") -> None:
     """Print a notice if a configuration has an instance type that the table lacks."""
     from launcher.common import console
-    from launcher.rules import instance_notices
+    from launcher.rules import hardware
 
-    for notice in instance_notices.unknown(composition):
+    for notice in hardware.unknown(composition):
         console.show_notice(notice, stderr=True)
 
 

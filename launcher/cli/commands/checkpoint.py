@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.model.checked_recipe import CheckedRecipe
     from launcher.model.checkpointing import Estimate
 
+_ABOUT_THE_FORECAST = ("N130", "N131", "N132", "N135", "N138")
 _RATES = ("copy", "memory", "persistent", "storage")
 
 
@@ -66,10 +67,12 @@ def checkpoint(
     as_json: AsJson = False,
 ) -> None:
     """Tell how large checkpoints are and how often to save. Bytes of each rank, the best interval, the goodput."""
+    from launcher import rules
     from launcher.checkpointing import report
     from launcher.common import console
+    from launcher.model.context import LaunchContext
     from launcher.planning.check import check
-    from launcher.rules import checkpoint_notices
+    from launcher.planning.job_planner import plan
 
     target = Target.read(recipe)
     checked = check(composed(target.name, overrides))
@@ -83,7 +86,8 @@ def checkpoint(
         from launcher.checkpointing import picture as pictures
 
         pictures.draw(expected, nodes, target.name.rpartition("/")[2], picture)
-    found = list(checkpoint_notices.of_forecast(checked, expected))
+    job = plan(checked, LaunchContext.read())
+    found = [notice for notice in rules.notices(checked, job, expected) if notice.code in _ABOUT_THE_FORECAST]
     if as_json:
         said = [{"code": notice.code, "message": notice.message} for notice in found]
         print(json.dumps(report.as_json(expected, nodes) | {"notices": said}, indent=2))

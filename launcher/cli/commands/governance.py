@@ -94,14 +94,17 @@ def _of_cluster(found: "Sequence[Team]", context: str | None) -> "Sequence[Team]
     Raises:
         ProblemsFound: The cluster cannot be asked, lacks what they need, or has other objects of these names.
     """
-    from launcher.backends.kubernetes import client, governed
+    from launcher.backends.kubernetes import governance_preflight
+    from launcher.backends.kubernetes.connection import connect
     from launcher.governance import cluster_wide, team_manifests
 
-    connection = client.connect(context)
+    connection = connect(context)
     written = [
         team.model_copy(
             update={
-                "kueue_version": governed.kueue_version(connection, team_manifests.KUEUE_VERSIONS, team.kueue_version)
+                "kueue_version": governance_preflight.kueue_version(
+                    connection, team_manifests.KUEUE_VERSIONS, team.kueue_version
+                )
             }
         )
         if team.kueue
@@ -111,8 +114,8 @@ def _of_cluster(found: "Sequence[Team]", context: str | None) -> "Sequence[Team]
     problems = []
     for team in written:
         objects = _objects(team_manifests.files(team))
-        problems += governed.problems(connection, objects)
-        there = governed.existing(connection, objects)
+        problems += governance_preflight.problems(connection, objects)
+        there = governance_preflight.existing(connection, objects)
         problems += cluster_wide.differences(cluster_wide.Origin(f"team {team.team}", objects), [there])
     if problems:
         raise ProblemsFound(tuple(dict.fromkeys(problems)))

@@ -248,7 +248,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Tell where a value comes from. At every size: the file and line, or your override, and what it wins over."""
-    from launcher.cli.commands import explained
+    from launcher.cli.commands import explain_text
     from launcher.common import console
     from launcher.planning import explain as explanations
 
@@ -266,11 +266,11 @@ def explain(
         return
     is_name = len(found) == 1 or all(path.endswith(f".{key}") for path in found)
     for path, values in found.items() if is_name else ():
-        console.say_all(explained.one(path, values, console.width()))
+        console.say_all(explain_text.one(path, values, console.width()))
         if not sizes.is_elastic and any(explanations.differing(values)):
             console.say("the job is static and takes the base value", "yellow")
     if not is_name:
-        console.say_all(explained.several(found, console.width()))
+        console.say_all(explain_text.several(found, console.width()))
 
 
 def diff(

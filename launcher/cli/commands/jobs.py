@@ -53,7 +53,7 @@ def logs(
     as_json: AsLines = False,
 ) -> None:
     """Show what the workers wrote, attempt by attempt."""
-    from launcher.cli.commands import followed
+    from launcher.cli.commands import lifecycle
     from launcher.common import console
     from launcher.model.job_spec import LogSelection
 
@@ -65,9 +65,9 @@ def logs(
 
     ranks = None if all_ranks else tuple(sorted(set(rank or (0,))))
     selection = LogSelection(ranks, attempt, stderr, has_headings=True)
-    backend, record = followed.opened(job)
+    backend, record = lifecycle.opened(job)
     for line in backend.logs(record.handle, selection, follow=follow):
-        console.say(json.dumps(followed.log_json(line, selection)) if as_json else line)
+        console.say(json.dumps(lifecycle.log_json(line, selection)) if as_json else line)
 
 
 def _operator_log(job: str, *, as_json: bool) -> None:
@@ -92,10 +92,10 @@ def scale(
     as_json: AsJson = False,
 ) -> None:
     """Ask a running job for another size. Where a scenario plays, it is the most it may have."""
-    from launcher.cli.commands import followed
+    from launcher.cli.commands import lifecycle
     from launcher.common import console
 
-    backend, record = followed.opened(job)
+    backend, record = lifecycle.opened(job)
     backend.scale(record.handle, nodes, min_nodes)
     if as_json:
         print(json.dumps({"job": record.handle.job_name, "nodes": nodes}, indent=2))

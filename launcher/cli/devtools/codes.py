@@ -6,7 +6,7 @@ or a server is found in the middle of other work.
 
 from dataclasses import dataclass
 
-from launcher.rules import all_rules
+from launcher.rules import all_notice_rules, all_rules
 
 _HYDRA = "Hydra, Override grammar"
 _DEFAULTS = "Hydra, The Defaults List"
@@ -74,7 +74,8 @@ SUBJECTS = {
 def all_codes() -> tuple[Code, ...]:
     """Return every code, in order; a code that is raised by a rule and elsewhere too is the rule's."""
     found = {code.code: code for code in ELSEWHERE}
-    found |= {rule.code: Code(rule.code, rule.reason, rule.source, rule.backend) for rule in all_rules()}
+    for rule in (*all_rules(), *all_notice_rules()):
+        found[rule.code] = Code(rule.code, rule.reason, rule.source, " or cluster=".join(rule.clusters))
     return tuple(found[code] for code in sorted(found))
 
 
@@ -317,66 +318,11 @@ ELSEWHERE = (
     ),
     Code("E818", "Jobs are filtered by conditions that some job can meet.", _JOBS),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
-    Code("N101", "Sizes outside the bounds you set are left out, not refused.", _PRECEDENCE),
-    Code(
-        "N102",
-        "A job starts on its smallest size if num_nodes is not one, and on what its scenario gives it.",
-        _PRECEDENCE,
-    ),
-    Code(
-        "N103",
-        "The instance has fewer accelerators than the recipe's devices; the batch follows the real number.",
-        "docs/decisions.md, Checks",
-    ),
-    Code("N104", "An override of a base key wins over every size that sets it too.", _PRECEDENCE),
-    Code(
-        "N105",
-        "Making a job elastic replaces its static batch and learning rate, which changes the training.",
-        "docs/decisions.md, Checks",
-    ),
-    Code(
-        "N106",
-        "Samples per step differ between sizes, so a scale event changes the training.",
-        "docs/decisions.md, Checks",
-    ),
-    Code(
-        "N107",
-        "A path is empty, so what the job reads or writes is up to its container.",
-        "docs/decisions.md, Checks",
-    ),
-    Code("N108", "max_nodes alone adds no size where a table lists them.", _PRECEDENCE),
-    Code("N109", "scale_config: auto derived the sizes, and says from which numbers and whose they are.", _PLANNER),
-    Code("N110", "At these sizes some rank would get no sample of a step, so they are no sizes.", _PLANNER),
-    Code("N111", "Ranks that share a sample come in whole groups, which these sizes do not have.", _PLANNER),
-    Code("N112", "The largest local batch is as large as at a smaller size, so more nodes save no time.", _PLANNER),
-    Code(
-        "N113",
-        "Uneven shares beyond the memory bound take several passes, which training code has to know.",
-        _PLANNER,
-    ),
     Code(
         "N114", "Sizes written for more devices a node do not add up on this instance, and auto plans them.", _PLANNER
     ),
-    Code("N115", "recipes.planner was given, and nothing is planned without scale_config: auto.", _PLANNER),
-    Code("N116", "What a script takes in a step is its own affair until its recipe states it.", _SCRIPT),
-    Code("N117", "Something of the pods is beyond the restricted Pod Security profile.", _SECURITY, "k8s"),
-    Code(
-        "N166",
-        "The published image's log file needs a mounted folder; otherwise it is lost with its pod.",
-        _LOG,
-        "k8s",
-    ),
-    Code("N118", "A section of distribution that is not enabled does nothing, whatever else it says.", _DISTRIBUTION),
-    Code("N127", "An entry of extra_keys that is no key of the recipe may be a typo, or a leftover.", _TYPES),
-    Code("N128", "Accelerators that no process uses are paid for all the same.", _INSTANCES),
-    Code("N126", "A recipe that leaves the model to you cannot say which weights it starts from.", _TYPES),
     Code("N150", "A part of a cluster that you may not read is left out.", "Kubernetes, RBAC", "k8s"),
     Code("N151", "Clusters before Kubernetes 1.30 pass on a command's input, and not its end.", _COMMANDS, "k8s"),
-    Code("N160", "An instance type that the table lacks may be a typo, also where nothing uses it.", _INSTANCES),
-    Code("N161", "A type is taken as the recipe describes it, and not as the table has it.", _INSTANCES),
-    Code("N162", "Images are mostly built for x86_64, and do not start on arm64.", _INSTANCES),
-    Code("N163", "Training jobs have instance types that HyperPod clusters do not.", _INSTANCES, "k8s"),
-    Code("N164", "Without EFA the exchange between nodes is many times slower than within one.", _INSTANCES),
     Code("N120", "A quota counts less memory a node than it has, as AWS's own example does.", _GOVERNANCE),
     Code("N121", "Pods of a team without an IAM role have no access to AWS of their own.", _GOVERNANCE),
     Code("N122", "A namespace that enforces no Pod Security profile only warns and audits.", _GOVERNANCE),
@@ -385,30 +331,4 @@ ELSEWHERE = (
     ),
     Code("N123", "An elastic job asks for more nodes than its quota will ever hold.", _GOVERNANCE, "k8s"),
     Code("N129", "Without a queue and a quota, an elastic job takes every node it may have.", _GOVERNANCE, "k8s"),
-    Code(
-        "N130",
-        "A scale event waits for a checkpoint as long as graceful_shutdown_timeout, then its work is lost.",
-        _CHECKPOINTING,
-    ),
-    Code("N131", "A node's memory has to hold every checkpoint that the memory tier keeps on it.", _CHECKPOINTING),
-    Code("N132", "Losing all nodes loses what persistent storage does not have yet.", _CHECKPOINTING),
-    Code("N133", "What an image's own program does with the section is up to it.", _CHECKPOINTING),
-    Code("N134", "Pods without a service account of their own have their node's rights.", _CHECKPOINTING, "k8s"),
-    Code("N135", "A save that is under way when the next one is due holds training up.", _CHECKPOINTING),
-    Code("N136", "What AWS does around a job is played here as far as programs see it, and no further.", _CONTRACT),
-    Code(
-        "N170", "Spot capacity is taken back at any time, and without checkpoints all work is lost.", _TRAINING_JOBS
-    ),
-    Code(
-        "N171", "The toolkit names channels and hyperparameters in capitals, where some become one.", _TRAINING_JOBS
-    ),
-    Code(
-        "N172", "A serverless job runs on instances of AWS's choice, which no plan knows.", _TRAINING_JOBS, "sm_jobs"
-    ),
-    Code("N138", "A job that fails before it can save and restart never ends.", _CHECKPOINTING),
-    Code("N124", "auto plans the sizes that a job may take; a static job has one.", _PLANNER),
-    Code("N125", "A recipe without an elastic_policy has no bounds of its own; the default ones hold.", _PRECEDENCE),
-    Code("N165", "An override that a later one undoes, or that adds nothing, is probably a slip.", _PRECEDENCE),
-    Code("N167", "scale_config wins over the base value of a file that inherits it.", _PRECEDENCE),
-    Code("N168", "Defaults after _self_ win over the file that names them.", _DEFAULTS),
 )

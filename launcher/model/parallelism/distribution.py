@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from launcher.common.problems import Notice
 from launcher.model.base_model import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt
 from launcher.model.parallelism.smp import PARAMETERS
 
@@ -212,15 +211,15 @@ class Distribution(Model):
         return pipeline * tensor if self.parameters and self.parameters.prescaled_batch else pipeline
 
     @property
-    def notices(self) -> tuple[Notice, ...]:
-        """What does nothing because it is not enabled."""
+    def idle_sections(self) -> tuple[str, ...]:
+        """The sections that set something and are not enabled."""
         sections = (
             ("smdistributed.modelparallel", self.smdistributed and self.smdistributed.modelparallel),
             ("smdistributed.dataparallel", self.smdistributed and self.smdistributed.dataparallel),
             ("mpi", self.mpi),
         )
         return tuple(
-            Notice("N118", f"distribution.{name}.enabled=false: the rest of that section has no effect")
+            name
             for name, section in sections
             if section and not section.enabled and section.model_dump(exclude={"enabled"}, exclude_none=True)
         )

@@ -1,0 +1,394 @@
+"""Logs of a job's containers, each line once, across restarts and broken connections.
+
+A log has no position to resume from, only times, which the API takes in whole seconds. A reader that reconnects
+therefore requests everything since shortly before its last line, and skips the lines it has already yielded.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from typing import Any
+
+from launcher.backends.kubernetes import api_objects
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, is_transient
+from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
+from launcher.backends.kubernetes.job_watch import Observer, follower, lines, read_objects
+from launcher.backends.kubernetes.pod_ranks import Filter, Places
+from launcher.backends.kubernetes.target import Target
+from launcher.common.problems import fail
+from launcher.model.job_spec import JobStatus, LogSelection
+
+_READ_TIMEOUT_S = 60.0
+"""A followed log that is silent for this long is reopened, in case its connection is dead."""
+
+_OVERLAP_S = 2
+"""How far back a reader starts: times are cut to seconds, and a container's two streams may be out of order."""
+
+_DRAIN_S = 10.0
+"""How long the logs of a finished job may be silent before they count as complete."""
+
+_NO_LOG = (400, 404)
+"""Statuses of a log that does not exist. Source: Kubernetes, kubelet's getContainerLogs."""
+
+_POLL_S = 15.0
+_DRAIN_POLL_S = 0.5
+
+_LONGEST_LINE = 1 << 20
+"""Bytes of a line; the rest of a longer one is dropped, which bounds memory."""
+
+
+@dataclass(slots=True)
+class Window:
+    """The lines of the last seconds, by which repeated ones are recognized.
+
+    Args:
+        latest: Time of the newest line.
+        yielded: Time and hash of each recent line.
+        expected: How often each of them will be repeated after reconnecting.
+    """
+
+    latest: datetime | None = None
+    yielded: deque[tuple[datetime, int]] = field(default_factory=deque)
+    expected: Counter[int] = field(default_factory=Counter)
+
+    def since(self) -> str | None:
+        """Return the time to read from, and expect the lines since then again; None for the beginning."""
+        if self.latest is None:
+            return None
+        start = self._start()
+        self.expected = Counter(key for time, key in self.yielded if time >= start)
+        return start.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def is_new(self, line: bytes) -> bool:
+        """Return whether a line, with its time, is not a repetition; remember it."""
+        key = hash(line)
+        if self.expected[key] > 0:
+            self.expected[key] -= 1
+            return False
+        time = _time(line)
+        if time is not None:
+            self.latest = max(time, self.latest or time)
+            self.yielded.append((time, key))
+            start = self._start()
+            while self.yielded and self.yielded[0][0] < start:
+                self.yielded.popleft()
+        return True
+
+    def _start(self) -> datetime:
+        return (self.latest or datetime.now(UTC)).replace(microsecond=0) - timedelta(seconds=_OVERLAP_S)
+
+
+def _time(line: bytes) -> datetime | None:
+    """Return when a line was written, to the microsecond."""
+    try:
+        return datetime.fromisoformat(line.partition(b" ")[0].decode())
+    except ValueError:
+        return None
+
+
+class _Outcome(Enum):
+    """How a request for a log ended."""
+
+    COMPLETE = auto()
+    BROKEN = auto()
+    MISSING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a pod's container: its number among the pod's restarts, and whether it has ended."""
+
+    number: int
+    is_over: bool
+
+
+def run_of(pod: Mapping[str, Any]) -> Run | None:
+    """Return the newest run of a pod's container; None if it never ran."""
+    status = _container(pod)
+    state, number = status.get("state") or {}, status.get("restartCount") or 0
+    if "running" in state:
+        return Run(number, is_over=False)
+    if "terminated" in state or "terminated" in (status.get("lastState") or {}):
+        return Run(number, is_over=True)  # ended, or waiting for a restart
+    return None
+
+
+def _container(pod: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the status of the pod's own container: the first of its spec, before any injected ones."""
+    statuses = ((pod or {}).get("status") or {}).get("containerStatuses") or ()
+    return next((each for each in statuses if each["name"] == _container_name(pod or {})), {})
+
+
+def _container_name(pod: Mapping[str, Any]) -> str:
+    return str(pod["spec"]["containers"][0]["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads the runs of one pod's container.
+
+    Args:
+        connection: Its `stop` ends the reading.
+        namespace: The pod's namespace.
+        pod: The pod's name.
+        uid: The pod's uid.
+        is_followed: Whether to wait for further lines.
+    """
+
+    connection: Connection
+    namespace: str
+    pod: str
+    uid: str
+    is_followed: bool
+
+    @property
+    def path(self) -> str:
+        return api_objects.path("Pod", self.namespace, self.pod)
+
+    def runs(self, changed: Callable[[], bool]) -> Iterator[tuple[int, str]]:
+        """Yield the number of a run and each of its lines, run after run, until the pod ends or is deleted.
+
+        Args:
+            changed: Waits for a change of the pod; returns False if none will come.
+        """
+        read = -1
+        while not self.connection.stop.is_set():
+            pod = self._pod()
+            run = run_of(pod) if pod else None
+            if pod is None or (run is None and not self.is_followed):
+                return
+            if run is not None and run.number > read:
+                yield from self._runs_up_to(read + 1, run.number)
+                read = run.number
+            elif _is_finished(pod) or not self.is_followed or not changed():
+                return
+
+    def _runs_up_to(self, first: int, newest: int) -> Iterator[tuple[int, str]]:
+        kept = max(first, newest - 1)  # a node keeps the logs of the last two runs
+        for lost in range(first, kept):
+            yield lost, _lost(self.pod, lost)
+        for number in range(kept, newest + 1):
+            yield from ((number, text) for text in self._run(number))
+
+    def _pod(self) -> Mapping[str, Any] | None:
+        pod = self.connection.find(self.path)
+        return pod if pod and pod["metadata"]["uid"] == self.uid else None
+
+    def _run(self, number: int) -> Iterator[str]:
+        """Yield every line of one run, however often the connection breaks."""
+        window, failures, num_missing = Window(), 0, 0
+        while not self.connection.stop.is_set():
+            pod = self._pod()
+            now = run_of(pod) if pod else None
+            if pod is None or now is None:
+                return
+            if now.number > number + 1:
+                yield _lost(self.pod, number, "the rest of " if window.latest else "")
+                return
+            before, is_previous = window.latest, now.number > number
+            is_over = is_previous or now.is_over
+            query = {
+                "container": _container_name(pod),
+                "previous": is_previous or None,
+                "follow": (self.is_followed and not is_over) or None,
+            }
+            outcome = yield from self._attempt(window, number, query)
+            num_missing += outcome is _Outcome.MISSING
+            if num_missing > 1:  # the log was deleted with its container
+                if window.latest is None:
+                    yield _lost(self.pod, number)
+                return
+            is_silent = window.latest == before
+            # A complete answer may be cut short between server and node: a finished run is read until nothing is new.
+            if outcome is _Outcome.COMPLETE and (is_silent if is_over else not self.is_followed):
+                return
+            failures = failures + 1 if is_silent else 0
+            self.connection.stop.wait(pause_s(failures))
+
+    def _attempt(self, window: Window, number: int, query: Mapping[str, object]) -> Generator[str, None, _Outcome]:
+        """Yield the new lines of one request; return how it ended."""
+        try:
+            yield from self._pass(window, number, query)
+        except ApiError as error:
+            if error.status in _NO_LOG:
+                return _Outcome.MISSING
+            if not is_transient(error):
+                raise
+            return _Outcome.BROKEN
+        except Unreachable:
+            return _Outcome.BROKEN
+        return _Outcome.COMPLETE
+
+    def _pass(self, window: Window, number: int, query: Mapping[str, object]) -> Iterator[str]:
+        """Yield the new lines of one request.
+
+        Raises:
+            Unreachable: The connection broke.
+        """
+        query = {"timestamps": True, "sinceTime": window.since(), **query}
+        path = f"{self.path}/log"
+        with self.connection.stream(path, read_timeout_s=_READ_TIMEOUT_S, final=_NO_LOG, query=query) as answer:
+            if not query["previous"] and not self._is_current(number):
+                raise Unreachable("the container has restarted meanwhile")
+            for line in lines(chunks(answer), _LONGEST_LINE):
+                if window.is_new(line):
+                    yield _without_time(line)
+
+    def _is_current(self, number: int) -> bool:
+        """Return whether the log that was just opened belongs to a run, not to the next one."""
+        pod = self._pod()
+        return pod is not None and not _is_previous(pod, number)
+
+
+def _is_previous(pod: Mapping[str, Any] | None, number: int) -> bool:
+    """Return whether a run is the API's previous one: another one was started after it."""
+    return int(_container(pod).get("restartCount") or 0) > number
+
+
+def _is_finished(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _lost(pod: str, number: int, part: str = "") -> str:
+    return f"event  {part}the log of {pod}, run {number}, is no longer on its node"
+
+
+def _without_time(line: bytes) -> str:
+    """Return a line without its time."""
+    return line.partition(b" ")[2].decode(errors="replace").rstrip("\r")
+
+
+def read_logs(
+    connection: Connection, target: Target, job: Mapping[str, Any], selection: LogSelection, *, follow: bool
+) -> Iterator[str]:
+    """Return the selected lines; with `follow`, and with the job's news, until it has ended.
+
+    Raises:
+        ProblemsFound: There is no such rank, attempt or stream.
+        ApiError: The API refuses.
+        Unreachable: It does not answer.
+    """
+    wanted = Filter(selection, Places.of(job))
+    for rank in selection.ranks or ():
+        wanted.places.require(rank)
+    if selection.is_stderr:
+        message = "Kubernetes keeps both streams of a container in one log"
+        raise fail("E356", "stderr", message, remedy="omit --stderr")
+    pods = _wanted_pods(connection, target, wanted)
+    runs = [run.number for pod in pods if (run := run_of(pod)) is not None]
+    if selection.attempt is not None and selection.attempt > max(runs, default=-1):
+        allowed = f"0 to {max(runs)}" if runs else "none yet"
+        raise fail("E706", "attempt", "there was no such start", value=selection.attempt, allowed=allowed)
+    return _followed(connection, target, wanted) if follow else _so_far(connection, target, wanted, pods)
+
+
+def _wanted_pods(connection: Connection, target: Target, wanted: Filter) -> list[Mapping[str, Any]]:
+    """Return the existing pods of the selected ranks, in the order of their ranks."""
+    _, own = read_objects(connection, target)
+    pods = [pod for pod in own if wanted.wants(_name(pod))]
+    return sorted(pods, key=lambda pod: (wanted.places.place(_name(pod)) or 0, _name(pod)))
+
+
+def _so_far(
+    connection: Connection, target: Target, wanted: Filter, pods: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield the lines that pods have written so far, pod after pod."""
+    for pod in pods:
+        reader = Reader(connection, target.namespace, _name(pod), pod["metadata"]["uid"], is_followed=False)
+        yield from _selected(reader, wanted, lambda: False)
+
+
+def _selected(reader: Reader, wanted: Filter, changed: Callable[[], bool]) -> Iterator[str]:
+    """Yield the selected lines of one pod, with a heading at the start of each run."""
+    attempt, began = wanted.selection.attempt, -1
+    for number, text in reader.runs(changed):
+        if attempt not in (None, number):
+            continue
+        if wanted.selection.has_headings and number != began:
+            began = number
+            yield f"== attempt {number}   {reader.pod}"
+        shown = wanted.shown(reader.pod, text)
+        if shown is not None:
+            yield shown
+
+
+def _followed(connection: Connection, target: Target, wanted: Filter) -> Iterator[str]:
+    """Yield lines and news as they arrive, and after the job's end the rest of its logs."""
+    with Observer(follower(connection), target) as observer:
+        readers: dict[str, threading.Thread] = {}
+        before: JobStatus | None = None
+        seen: JobStatus | None = None
+        while seen is None or not seen.state.is_final:
+            item = observer.next(_POLL_S)
+            if isinstance(item, str):
+                yield item
+            elif observer.is_informed:
+                _spawn_readers(observer, wanted, readers, observer.pods)
+                before, seen = seen, observer.status()
+                if not seen.state.is_final:
+                    yield from _selected_news(wanted, before, seen)
+        # The watch of the pods may lag behind that of the job.
+        _spawn_readers(observer, wanted, readers, _wanted_pods(observer.connection, target, wanted))
+        yield from _remaining(observer, readers)
+        yield from _selected_news(wanted, before, seen)
+
+
+def _remaining(observer: Observer, readers: Mapping[str, threading.Thread]) -> Iterator[str]:
+    """Yield the lines of the readers until all have ended, or none has yielded a line for a while."""
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < _DRAIN_S:
+        is_last = not any(reader.is_alive() for reader in readers.values())
+        item = observer.next(0 if is_last else _DRAIN_POLL_S)
+        if isinstance(item, str):
+            quiet_since = time.monotonic()
+            yield item
+        elif is_last and observer.inbox.empty():
+            return
+
+
+def _selected_news(wanted: Filter, before: JobStatus | None, seen: JobStatus) -> Iterator[str]:
+    """Yield the news, unless a single attempt is selected."""
+    if wanted.selection.attempt is None:
+        yield from _news(before, seen)
+
+
+def _spawn_readers(
+    observer: Observer, wanted: Filter, readers: dict[str, threading.Thread], pods: Sequence[Mapping[str, Any]]
+) -> None:
+    """Start a reader for each selected pod that has none."""
+    for pod in pods:
+        uid, name = pod["metadata"]["uid"], _name(pod)
+        if uid not in readers and wanted.wants(name) and run_of(pod) is not None:
+            reader = Reader(observer.connection, observer.target.namespace, name, uid, is_followed=True)
+            readers[uid] = observer.spawn(_put_all, observer, reader, wanted)
+
+
+def _put_all(observer: Observer, reader: Reader, wanted: Filter) -> None:
+    for line in _selected(reader, wanted, lambda: _changed(observer, reader.uid)):
+        observer.put(line)
+    observer.put(None)
+
+
+def _changed(observer: Observer, uid: str) -> bool:
+    """Wait a moment; return whether the pod still exists."""
+    observer.connection.stop.wait(1.0)
+    exists = any(pod["metadata"]["uid"] == uid for pod in observer.pods)
+    return exists and (observer.job is not None or not observer.is_informed)
+
+
+def _news(before: JobStatus | None, seen: JobStatus) -> Iterator[str]:
+    """Yield what has changed, as lines of news for a follower."""
+    if before is not None and seen.faulty_nodes != before.faulty_nodes and seen.faulty_nodes:
+        yield f"fault  {', '.join(seen.faulty_nodes)}"
+    if before is not None and before.nodes and seen.nodes and seen.nodes != before.nodes:
+        yield f"scale  {before.nodes} → {seen.nodes} nodes"
+    if before is None or (seen.state, seen.message) != (before.state, before.message):
+        yield f"event  {seen.state}" + (f": {seen.message}" if seen.message else "")
+
+
+def _name(pod: Mapping[str, Any]) -> str:
+    return str(pod["metadata"]["name"])

@@ -1,0 +1,25 @@
+"""Which tests may skip where every program is installed, as in CI: those of allowed_skips.txt."""
+
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+LIST = Path(__file__).with_name("allowed_skips.txt")
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+def allowed() -> dict[str, str]:
+    """Return the beginnings of node IDs whose tests may skip, each with its reason."""
+    lines = [line for line in LIST.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    return {beginning: reason.strip() for beginning, _, reason in (line.partition("  ") for line in lines)}
+
+
+def refused(report: Report) -> Report:
+    """Return a report as a failure if it is a skip that is not allowed; any other as it is."""
+    is_skip = report.skipped and not hasattr(report, "wasxfail")
+    if is_skip and not report.nodeid.startswith(tuple(allowed())):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid} is not in {LIST.name}: {reason}"
+    return report
