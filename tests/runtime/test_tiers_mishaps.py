@@ -267,7 +267,7 @@ def test_objects_that_a_bucket_does_not_give_up_are_told(bucket, monkeypatch):
     save_steps(CheckpointManager(None, [StoreTier(store, 1, 2)], CheckpointLog("ns", 0)), 1)
     answer = {"Errors": [{"Key": "ns/x", "Code": "AccessDenied"}]}
     monkeypatch.setattr(store._client, "delete_objects", lambda **_: answer)
-    with pytest.raises(TierFailure, match="1 objects stay: ns/x: AccessDenied"):
+    with pytest.raises(TierFailure, match="1 objects were not removed: ns/x: AccessDenied"):
         store.remove(store.saves())
 
 

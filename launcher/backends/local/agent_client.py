@@ -51,7 +51,7 @@ class CommandIgnored(Exception):
     """The agent answered an order but did not carry it out."""
 
 
-class Agent:
+class AgentClient:
     """The agent that listens on one loopback port.
 
     Args:

@@ -10,7 +10,7 @@ from launcher.common import redaction
 from launcher.common.names import EVENTS_FILE
 
 
-class Events:
+class EventWriter:
     """Appends to the events of a run.
 
     A torn last line, left by an operator that was killed, is ended first.

@@ -14,7 +14,7 @@ from typing import IO
 
 import psutil
 
-from launcher.backends.local.agent_client import Agent, AgentUnreachable, CommandIgnored, StartCall
+from launcher.backends.local.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
 from launcher.backends.local.job_request import SCRIPT_FILE
 from launcher.backends.local.node_folders import remove_node_folder
 from launcher.backends.local.operator_types import (
@@ -56,7 +56,7 @@ class Node:
 
     index: int
     process: subprocess.Popen[bytes] | AdoptedProcess
-    agent: Agent
+    agent: AgentClient
     reservation: socket.socket | None
 
     @property
@@ -143,7 +143,7 @@ class Fleet:
         """Take over nodes and the warm process, children of this process already."""
         self._warm = AdoptedProcess(warm_pid) if warm_pid else None
         for address in addresses:
-            node = Node(address.index, AdoptedProcess(address.pid), Agent(address.port), None)
+            node = Node(address.index, AdoptedProcess(address.pid), AgentClient(address.port), None)
             self._nodes[node.index] = node
             self._heard[node.index] = time.monotonic()
 
@@ -159,10 +159,10 @@ class Fleet:
         logs = node_logs(self._run_dir, index)
         logs.mkdir(parents=True, exist_ok=True)
         process = self._run_script(str(index), str(port), logs / AGENT_LOG)
-        self._nodes[index] = Node(index, process, Agent(port), reservation)
+        self._nodes[index] = Node(index, process, AgentClient(port), reservation)
         self._heard[index] = time.monotonic()
 
-    def look(self) -> Mapping[int, Report]:
+    def poll(self) -> Mapping[int, Report]:
         """Return every node as it is now; kill what a dead node has left behind."""
         answers = self._ask_all(self._nodes.values())
         self._reap()
@@ -172,7 +172,7 @@ class Fleet:
     def drop(self, indices: Iterable[int]) -> None:
         """Tell the agents of these nodes to end; `look` ends those that do not."""
         dropped = [index for index in indices if index in self._nodes]
-        self._tell(dict.fromkeys(dropped, Agent.shutdown))
+        self._tell(dict.fromkeys(dropped, AgentClient.shutdown))
         self._leave(dropped)
 
     def kill_nodes(self, indices: Iterable[int]) -> None:
@@ -207,7 +207,7 @@ class Fleet:
         port = port_of(self._master)
         size = len(command.nodes)
 
-        def call(rank: int) -> Callable[[Agent], None]:
+        def call(rank: int) -> Callable[[AgentClient], None]:
             return lambda agent: agent.start(StartCall(rank, size, command.attempt, port, command.progress))
 
         return self._tell({node: call(rank) for rank, node in enumerate(command.nodes)})
@@ -221,7 +221,7 @@ class Fleet:
 
     def shut_down(self) -> None:
         """Tell every agent to end, and wait for it."""
-        self._tell(dict.fromkeys(self._nodes, Agent.shutdown))
+        self._tell(dict.fromkeys(self._nodes, AgentClient.shutdown))
         self._wait(SHUTDOWN_TIMEOUT_S)
 
     def kill(self) -> None:
@@ -290,8 +290,8 @@ class Fleet:
             status = None
         return Report(node.alive, status, time.monotonic() - self._heard[node.index])
 
-    def _tell(self, calls: Mapping[int, Callable[[Agent], None]]) -> tuple[Fault, ...]:
-        def tell(item: tuple[int, Callable[[Agent], None]]) -> Fault | None:
+    def _tell(self, calls: Mapping[int, Callable[[AgentClient], None]]) -> tuple[Fault, ...]:
+        def tell(item: tuple[int, Callable[[AgentClient], None]]) -> Fault | None:
             index, call = item
             if index not in self._nodes or not self._nodes[index].alive:
                 return Fault(index, Cause.LOST)

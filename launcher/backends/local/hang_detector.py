@@ -86,7 +86,7 @@ class HangDetector:
         self._attempt = -1
         self._is_over = False
 
-    def look(self, now_s: float, attempt: Attempt, done: DoneStep) -> str:
+    def poll(self, now_s: float, attempt: Attempt, done: DoneStep) -> str:
         """Return in words how long there was no new step, "" while that is not too long."""
         if attempt.number != self._attempt:
             self._attempt, self._log, self._is_over = attempt.number, None, False
@@ -106,6 +106,6 @@ class HangDetector:
         path = worker_log(self._run_dir, attempt, attempt.leader, 0, STDOUT)
         if self._log is None and path:
             self._log = LineReader(path)
-        lines = self._log.new_lines(whole_only=True) if self._log else ()
+        lines = self._log.new_lines(complete_only=True) if self._log else ()
         self._is_over = any(list(map(self._stop.match, lines)))
         return self._is_over

@@ -39,7 +39,7 @@ class StepReader:
 
     def last(self) -> DoneStep:
         """Return the last step that is written down whole."""
-        for line in self._lines.new_lines(whole_only=True):
+        for line in self._lines.new_lines(complete_only=True):
             self._take(line)
         return self._last
 
