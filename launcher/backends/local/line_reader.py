@@ -8,7 +8,7 @@ class LineReader:
     """Reads a growing file line by line.
 
     Args:
-        path: The file; it may not be there yet.
+        path: Of the file, which need not exist yet.
     """
 
     def __init__(self, path: Path):
@@ -16,7 +16,7 @@ class LineReader:
         self._offset = 0
 
     def new_lines(self, *, complete_only: bool) -> Iterator[str]:
-        """Yield the lines written since the last call; with `complete_only`, not an unfinished one."""
+        """Yield the lines written since the last call; with `complete_only`, without an unfinished one."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
