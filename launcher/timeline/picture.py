@@ -119,20 +119,24 @@ def _draw_nodes(axes: Axes, timeline: Timeline) -> None:
 
 
 def _draw_loss(axes: Axes, steps: list[Step]) -> None:
-    dot = "." if len(steps) <= _MOST_DOTS else ""
     for number in sorted({step.attempt for step in steps}):
-        own = [step for step in steps if step.attempt == number]
-        again = [step for step in own if step.samples_redone]
-        kept = [step for step in own if step.kept]
-        lost = [step for step in own if not step.kept]
-        lost = kept[-1:] + lost if lost else []  # connected to the curve
-        axes.plot(*_points(again), color=_AGAIN, linewidth=6, solid_capstyle="round", zorder=3)
-        axes.plot(*_points(lost), color=_LOST, linewidth=1.3, marker=dot, markersize=4, zorder=4)
-        axes.plot(*_points(kept), color=_LOSS, linewidth=1.3, marker=dot, markersize=2.5, zorder=5)
+        _draw_attempt(
+            axes, [step for step in steps if step.attempt == number], "." if len(steps) <= _MOST_DOTS else ""
+        )
     axes.grid(axis="y", color="#e6e8eb", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.margins(y=0.08)
     axes.set_ylabel("loss")
+
+
+def _draw_attempt(axes: Axes, steps: list[Step], dot: str) -> None:
+    again = [step for step in steps if step.samples_redone]
+    kept = [step for step in steps if step.kept]
+    lost = [step for step in steps if not step.kept]
+    lost = kept[-1:] + lost if lost else []  # connected to the curve
+    axes.plot(*_points(again), color=_AGAIN, linewidth=6, solid_capstyle="round", zorder=3)
+    axes.plot(*_points(lost), color=_LOST, linewidth=1.3, marker=dot, markersize=4, zorder=4)
+    axes.plot(*_points(kept), color=_LOSS, linewidth=1.3, marker=dot, markersize=2.5, zorder=5)
 
 
 def _points(steps: list[Step]) -> tuple[list[float], list[float]]:

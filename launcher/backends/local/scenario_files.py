@@ -208,17 +208,22 @@ def _arrivals_and_departures(_job: JobSpec, _scenario: Scenario, listing: _Listi
     """Check that each job arrives before it leaves, and leaves before it arrives again."""
     names = dict.fromkeys(name for _, event in listing.events if (name := _other_job(event)))
     for name in names:
-        own = [(path, event) for path, event in listing.events if _other_job(event) == name]
-        if len({event.at.unit for _, event in own}) == 1:  # otherwise the order is known only when it runs
-            own.sort(key=lambda item: item[1].at.value)
         is_present = False
-        for path, event in own:
+        for path, event in _in_order(name, listing):
             if event.job_arrives and is_present:
                 message = f"job {name} arrives a second time before it leaves"
                 yield listing.problem("E408", f"{path}.job_arrives.name", message, value=name)
             elif event.job_leaves and not is_present:
                 yield _leaves_too_early(path, event, name, listing)
             is_present = bool(event.job_arrives)
+
+
+def _in_order(name: str, listing: _Listing) -> list[tuple[str, Event]]:
+    """Return the events of another job by time or, if their units differ, as listed: only the run has their order."""
+    own = [(path, event) for path, event in listing.events if _other_job(event) == name]
+    if len({event.at.unit for _, event in own}) == 1:
+        own.sort(key=lambda item: item[1].at.value)
+    return own
 
 
 def _leaves_too_early(path: str, event: Event, name: str, listing: _Listing) -> Problem:

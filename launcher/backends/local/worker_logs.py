@@ -96,6 +96,7 @@ def follow_attempts(
     from launcher.backends.local.event_log import EventLogReader  # start-up time: compiling imports this module
 
     events_until = EventLogReader(run_dir).until if selection.attempt is None else _no_events
+    wait = pause or _no_pause
     current: _Reader | None = None
     index = 0
     while True:
@@ -114,8 +115,11 @@ def follow_attempts(
             yield from events_until(None)
         if over:
             return
-        if pause:
-            pause()
+        wait()
+
+
+def _no_pause() -> None:
+    """Do nothing: without a pause there is no second poll."""
 
 
 def _no_events(_time_s: float | None) -> Iterator[str]:
