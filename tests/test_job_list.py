@@ -24,6 +24,7 @@ from launcher.common.names import JOB_FILE, NAME_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs import registry, removal
 from launcher.jobs.listing import STATES, ListedJob
+from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 
 UNTRACKED = "recipes.training_config.mlflow.enabled=false"
@@ -81,7 +82,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch):
     found = Cluster()
-    monkeypatch.setattr(pipeline, "load_backend", lambda name: found)
+    monkeypatch.setattr(backend_registry, "load_backend", lambda name: found)
     return found
 
 

@@ -19,6 +19,7 @@ from launcher.backends.local.event_log import tell
 from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.cli import launch, terminal
 from launcher.jobs import registry, tracking
+from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 from launcher.timeline.records import OperatorEvent
 
@@ -341,7 +342,7 @@ def test_a_job_that_scaled_is_followed_by_its_timeline(prepare, context, monkeyp
     pytest.importorskip("matplotlib")
     bundle = pipeline.render(prepare("recipes.training_config.mlflow.enabled=false"), context)
     pipeline.write(bundle)
-    monkeypatch.setattr(pipeline, "load_backend", lambda name: Rehearsal(play))
+    monkeypatch.setattr(backend_registry, "load_backend", lambda name: Rehearsal(play))
     assert launch.launch(bundle, "local") == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[-2] == "succeeded" and shown[-1].startswith("logs ")
@@ -483,7 +484,7 @@ def test_ctrl_c_ends_the_run_and_says_so_however_often_it_is_pressed(prepare, co
     bundle = pipeline.render(prepare("recipes.training_config.mlflow.enabled=false"), context)
     pipeline.write(bundle)
     backend, finished = Interrupted(presses), []
-    monkeypatch.setattr(pipeline, "load_backend", lambda name: backend)
+    monkeypatch.setattr(backend_registry, "load_backend", lambda name: backend)
     monkeypatch.setattr(tracking, "finish", lambda bundle, state, course: finished.append(state))
     assert launch.launch(bundle, "local") == 130
     said = capsys.readouterr().err
@@ -501,7 +502,7 @@ def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkey
     pipeline.write(bundle)
     backend = Rehearsal(play)
     backend.status = lambda handle: JobStatus(JobState.FAILED, 0, "the job's operator died")
-    monkeypatch.setattr(pipeline, "load_backend", lambda name: backend)
+    monkeypatch.setattr(backend_registry, "load_backend", lambda name: backend)
     assert launch.launch(bundle, "local") == 3
     said = capsys.readouterr().err
     assert "failed  the job's operator died" in said

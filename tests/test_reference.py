@@ -61,7 +61,7 @@ def test_every_rule_is_listed_with_its_own_docstring():
     for rule in (*all_rules(), *all_notice_rules()):
         assert listed[rule.code].reason == rule.reason
         assert listed[rule.code].source == rule.source
-        assert listed[rule.code].cluster == rule.backend
+        assert listed[rule.code].cluster == " or cluster=".join(rule.clusters)
 
 
 def test_sources_in_this_repository_exist():

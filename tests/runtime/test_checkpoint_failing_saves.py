@@ -105,7 +105,7 @@ def test_a_folder_in_the_way_fails_the_last_save_only(tmp_path, capsys):
     (tmp_path / "step-00000002").mkdir()
     (tmp_path / "step-00000002" / "model.pt").write_text("mine")
     Checkpoints(tmp_path).save(Content(*new_model(2.0)), Progress(2, 20, 1), is_last=False)
-    assert "step-00000002 is in the way" in capsys.readouterr().out
+    assert "step-00000002 already exists" in capsys.readouterr().out
     with pytest.raises(FolderInUse):
         Checkpoints(tmp_path).save(Content(*new_model(2.0)), Progress(2, 20, 1))
 

@@ -220,7 +220,7 @@ def test_what_is_no_checkpoint_is_not_overwritten_by_one(tmp_path):
         return str(caught.value)
 
     said = run_ranks(2, refused, tmp_path)
-    assert said[0] == said[1] and "step-00000001 is in the way" in said[0]
+    assert said[0] == said[1] and "step-00000001 already exists" in said[0]
     assert contents(tmp_path / "step-00000001") == {"model.pt": b"mine"}
 
 

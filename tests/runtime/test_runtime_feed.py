@@ -244,7 +244,7 @@ def test_the_sample_log_holds_what_was_drawn(tmp_path):
     job = new_job(tmp_path, micro=2)
     log = SampleLog(tmp_path)
     for _ in job.steps(workers(job.sampler, prefetch_factor=20)):
-        log.note(job.step + 1, job.draw)
+        log.append(job.step + 1, job.draw)
         if job.step == 3:
             break
     lines = [json.loads(line) for line in (tmp_path / "samples/rank-0.jsonl").read_text().splitlines()]

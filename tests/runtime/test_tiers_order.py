@@ -10,7 +10,7 @@ import torch
 from test_tiers import alone, load, save_steps, steps_in
 
 from launcher.common import names
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, StoreTier
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.restore import CheckpointUnavailable
@@ -30,7 +30,9 @@ def own_folders(tmp_path, monkeypatch):
 
 
 def on(store, patience_s: float = 60, retention: int = 2, namespace: str = "ns") -> CheckpointManager:
-    return CheckpointManager(None, [StoreTier(store, 1, retention)], Journal(namespace, 0), patience_s=patience_s)
+    return CheckpointManager(
+        None, [StoreTier(store, 1, retention)], CheckpointLog(namespace, 0), patience_s=patience_s
+    )
 
 
 def flip(path: Path) -> None:

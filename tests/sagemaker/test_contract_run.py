@@ -27,6 +27,7 @@ from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common.names import RUN_DIR
 from launcher.jobs import registry
+from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("s3_server",)
@@ -463,7 +464,7 @@ def test_later_commands_find_the_job_from_its_record(recipes, tmp_path):
     bundle = write_bundle(tmp_path, LEAVES.format(folder=str(tmp_path)), nodes=2)
     record = pipeline.submit(bundle, ContractBackend(patience_s=0.2))
     folder = str(bundle.directory)
-    again = pipeline.load_backend(registry.submitted(bundle.directory).handle.backend)
+    again = backend_registry.load_backend(registry.submitted(bundle.directory).handle.backend)
     wait_for(lambda: "ready" in "".join(again.logs(record.handle, LogSelection((1,)), follow=False)))
     assert recipes("status", folder)[1].startswith("running")
     code, out, _ = recipes("jobs", str(bundle.directory.parent))
