@@ -263,6 +263,7 @@ def test_gradients_reduced_in_float32_are_equal_to_its_precision(folder):
     check(folder, 2, "fsdp2_reduced_in_float32", "tokens", tolerance=1e-6, micro_batch_size=4)
 
 
+@pytest.mark.slow
 def test_the_mean_of_each_micro_batch_depends_on_the_grouping(tmp_path):
     """What a model's own `.loss` is: passed to `weigh` it is neither of the two means."""
 
@@ -280,6 +281,7 @@ def test_the_mean_of_each_micro_batch_depends_on_the_grouping(tmp_path):
     assert all((one - other).abs().max() > 1e-4 for one, other in zip(found, found[1:], strict=False))
 
 
+@pytest.mark.slow
 def test_modules_that_divide_by_different_factors_are_refused(tmp_path):
     def train_mixed(place: Place) -> str:
         found = layout("fsdp2")
