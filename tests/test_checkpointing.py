@@ -142,6 +142,7 @@ def test_a_folder_below_a_mount_is_taken(prepare):
     assert section(prepare(*LLAMA_K8S, CLAIM, f"{SET}.persistent.path=/fsx/a"))["persistent"]["path"] == "/fsx/a"
 
 
+@pytest.mark.slow
 def test_a_save_longer_than_the_graceful_timeout_is_told_at_each_size(prepare):
     words = (*LARGE, ELASTIC, "++recipes.scale_config=auto", f"{SET}.estimate.persistent_gb_per_s=0.5")
     (message,) = notices(prepare(*words), "N130")

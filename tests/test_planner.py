@@ -382,6 +382,7 @@ def test_an_unknown_instance_type_does_not_hide_behind_the_plan(problems):
     assert "E230" in {p.code for p in problems(*LLAMA_K8S, ELASTIC, AUTO, "instance_type=ml.p9.48xlarge")}
 
 
+@pytest.mark.slow
 def test_planning_many_sizes_costs_no_more_for_each(context):
     job = pipeline.prepare(
         [*LLAMA_K8S, ELASTIC, AUTO, f"{POLICY}.max_nodes=1000", f"{ARGS}.train_batch_size=8000"], context

@@ -6,6 +6,7 @@ import re
 import shlex
 
 import numpy
+import pytest
 from conftest import ROOT
 from matplotlib import font_manager, image
 from matplotlib.ft2font import FT2Font
@@ -14,6 +15,7 @@ from terminals import on_a_terminal
 from launcher.cli.devtools import reference, terminal_picture
 from launcher.common import pictures
 
+pytestmark = pytest.mark.slow
 PNG = reference.PICTURE
 PICTURE = PNG.with_suffix(".svg")
 CELL, LINE = 12.2, 24.4

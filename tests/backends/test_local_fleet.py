@@ -57,12 +57,14 @@ def fleet(tmp_path):
 START = "fleet.start(StartWorkers((), 0))"
 
 
+@pytest.mark.slow
 def test_a_fleet_keeps_its_warm_process_and_ends_it_with_itself(fleet):
     first = fleet()
     assert fleet("fleet.poll()") == fleet(START) == fleet("fleet.adopt((), fleet.warm_pid)") == first
     assert fleet("fleet.poll()") == first and psutil.pid_exists(first)
 
 
+@pytest.mark.slow
 def test_a_dead_warm_process_is_replaced_before_workers_are_started(fleet):
     first = fleet()
     os.kill(first, signal.SIGKILL)
@@ -72,6 +74,7 @@ def test_a_dead_warm_process_is_replaced_before_workers_are_started(fleet):
     assert fleet("fleet.poll()") == second and psutil.pid_exists(second)
 
 
+@pytest.mark.slow
 def test_a_job_whose_script_starts_nothing_warm_has_no_warm_process(tmp_path):
     (tmp_path / "run.sh").write_text("exec sleep 600")
     done = subprocess.run(

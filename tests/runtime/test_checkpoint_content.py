@@ -311,6 +311,7 @@ def test_user_content_that_a_checkpoint_lacks_keeps_its_initial_values(tmp_path,
     assert "has no user_content 'counters': it keeps its initial values" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_objects_of_the_first_rank_are_saved(tmp_path):
     folder = tmp_path / "kept"
 

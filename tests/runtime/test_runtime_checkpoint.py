@@ -136,6 +136,7 @@ def latest_step(folder: Path) -> int:
     return found[1].step if found else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_every_file_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, world_size):
     """Whole: a sync of a file that grows afterwards is none."""
@@ -315,6 +316,7 @@ def test_random_numbers_go_on_where_they_stopped(tmp_path):
     assert drawn() == following
 
 
+@pytest.mark.slow
 def test_at_another_size_every_rank_draws_numbers_of_its_own(tmp_path):
     save(tmp_path, 1)
 

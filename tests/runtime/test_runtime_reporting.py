@@ -82,6 +82,7 @@ def test_every_step_reaches_a_real_store_once(tmp_path, mlflow_run):
     assert client.get_metric_history(run_id, "loss")[0].timestamp == 1_700_000_000_250
 
 
+@pytest.mark.slow
 def test_of_a_step_redone_before_it_was_sent_the_last_time_counts(tmp_path, mlflow_run):
     """Two faults: steps out of order within the file, some done three times."""
     client, uri, run_id = mlflow_run
@@ -279,6 +280,7 @@ def test_further_metrics_reach_a_real_store_once(tmp_path, mlflow_run):
         assert len(logged(client, run_id, name)) == len(found[name])
 
 
+@pytest.mark.slow
 def test_many_further_metrics_are_sent_in_several_calls(tmp_path, mlflow_run):
     """The server takes 1000 metrics in a call."""
     client, uri, run_id = mlflow_run

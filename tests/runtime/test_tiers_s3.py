@@ -31,6 +31,7 @@ def headers_of(client, operation: str) -> list[dict]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_checksums", [True, False])
 def test_uploads_have_the_sdks_checksums_unless_the_store_refuses_them(bucket, has_checksums):
     store = Bucket(bucket.name, "ns/", bucket.endpoint, has_checksums=has_checksums)
@@ -77,6 +78,7 @@ def test_unfinished_uploads_are_aborted_after_a_failure_and_at_the_start(bucket,
     assert steps_in(store) == [1] and uploads(bucket) == ["other/object"]
 
 
+@pytest.mark.slow
 def test_objects_are_encrypted_with_the_key_that_is_named(bucket):
     key = "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
     store = Bucket(bucket.name, "ns/", bucket.endpoint, kms_key=key)
