@@ -99,3 +99,9 @@ class ProblemsFound(Exception):
 def fail(code: str, path: str, message: str, **details: Any) -> "ProblemsFound":
     """Return the exception that carries one Problem; `details` are Problem's other fields."""
     return ProblemsFound((Problem(code, path, message, **details),))
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an exception's message that is not empty, or the exception's name."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
