@@ -13,7 +13,7 @@ SCRIPT = ("recipes=training/custom/script", "container=me/image:1", "training_cf
 INSTANCE = "instance_type=ml.p3.16xlarge"
 CLUSTERS = {
     "sm_jobs": ("cluster=sm_jobs", INSTANCE, f"{J}.role=arn:aws:iam::123456789012:role/train", OUT),
-    "contract": ("cluster=local", "cluster.contract=sagemaker", INSTANCE, OUT),
+    "sm_local": ("cluster=sm_local", INSTANCE, OUT),
     "k8s": ("cluster=k8s",),
 }
 TRAIN = "training_cfg.entry_script=train.py"
@@ -31,7 +31,7 @@ def faults(problems):
     return found
 
 
-@pytest.mark.parametrize(("cluster", "remedy"), [("sm_jobs", ITS_OWN), ("contract", ITS_OWN), ("k8s", TRAIN)])
+@pytest.mark.parametrize(("cluster", "remedy"), [("sm_jobs", ITS_OWN), ("sm_local", ITS_OWN), ("k8s", TRAIN)])
 def test_a_job_without_a_script_is_told_what_starts_one(faults, cluster, remedy):
     assert faults(cluster) == [("E106", f"{CFG}.entry_script", None, remedy)]
 
@@ -42,7 +42,7 @@ def test_a_script_and_a_module_are_one_too_many(faults, cluster):
     assert [fault for fault in faults(cluster, ENTRY, MODULE) if fault[0] == "E106"] == [both]
 
 
-@pytest.mark.parametrize("cluster", ["sm_jobs", "contract"])
+@pytest.mark.parametrize("cluster", ["sm_jobs", "sm_local"])
 def test_an_image_with_a_program_of_its_own_needs_no_script(prepare, cluster):
     assert prepare(*SCRIPT, *CLUSTERS[cluster], f"{J}.container_entrypoint=[python3,-V]").name
 
@@ -109,7 +109,7 @@ def test_a_library_alone_is_no_second_launcher(faults):
     ("cluster", "instance", "path", "value"),
     [
         ("sm_jobs", "instance_type=p5.48xlarge", "instance_type", "ml.p5.48xlarge"),
-        ("contract", INSTANCE, DATA, True),
+        ("sm_local", INSTANCE, DATA, True),
         ("k8s", "instance_type=p4d.24xlarge", DATA, True),
     ],
     ids=["another instance", "this machine", "pods"],
@@ -119,7 +119,7 @@ def test_the_data_parallel_library_runs_in_training_jobs_on_few_instances(faults
     assert fault[1:] == (path, value, f"++{D}.torch_distributed.enabled=true in place of it")
 
 
-@pytest.mark.parametrize("cluster", ["sm_jobs", "contract"])
+@pytest.mark.parametrize("cluster", ["sm_jobs", "sm_local"])
 @pytest.mark.parametrize("size", [("8", "1"), ("1", "2")], ids=["one host", "two hosts"])
 def test_several_processes_need_a_launcher(faults, cluster, size):
     size = (f"training_cfg.run.ntasks_per_node={size[0]}", f"recipes.trainer.num_nodes={size[1]}")
