@@ -101,8 +101,8 @@ def measure(group: dict[str, list[str]], only: str, every: int) -> Iterator[Row]
         mutated = [f"--mutate={module}={','.join(tests)}" for module, tests in group.items()]
         own = [*mutated, "--mutants-out", folder, "--mutants-only", only, "--mutants-every", str(every)]
         # Other runs of pytest clean up beside theirs: a folder of its own is left alone.
-        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": folder}
-        subprocess.run([*command, *options, *own], cwd=ROOT, env=environment, check=True)
+        own += ["--basetemp", f"{folder}/tests"]
+        subprocess.run([*command, *options, *own], cwd=ROOT, env={**os.environ, "TMPDIR": folder}, check=True)
         for number, module in enumerate(group):
             yield _row(module, json.loads(Path(folder, f"{number}.json").read_text()))
 

@@ -15,6 +15,7 @@ import re
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import types
@@ -359,7 +360,8 @@ def _imported_again(path: Path, code: types.CodeType, names: list[str]) -> int:
         return code if loader.path == str(path) else read(loader, fullname)
 
     SourceFileLoader.get_code = get_code
-    return int(pytest.main(["-x", "-p", "no:cacheprovider", "-o", "timeout=0", *names], plugins=[_Profile()]))
+    options = ["-x", "-p", "no:cacheprovider", "-o", "timeout=0", "--basetemp", tempfile.mkdtemp()]
+    return int(pytest.main([*options, *names], plugins=[_Profile()]))
 
 
 class _Profile:
