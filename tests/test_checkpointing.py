@@ -89,6 +89,12 @@ FAULTS = [
     ((ELASTIC, MEMORY), "E208", f"{KEY}.memory", "Using elastic training"),
     ((MEMORY, S3, f"{SET}.persistent.frequency=25"), "E260", f"{KEY}.persistent.frequency", "frequency=20"),
     ((f"{SET}.memory.frequency=30", S3), "E260", f"{KEY}.persistent.frequency", "frequency=90"),
+    (
+        (f"{SET}.memory.frequency=30", S3, f"{SET}.persistent.frequency=10"),
+        "E260",
+        f"{KEY}.persistent.frequency",
+        "persistent.frequency=30",
+    ),
     ((f"{SET}.persistent.path=s3://Bucket/x",), "E261", f"{KEY}.persistent.path", "no bucket"),
     ((f"{SET}.persistent.path=s3:///x",), "E261", f"{KEY}.persistent.path", "no bucket"),
     ((f"{SET}.persistent.path='s3://bucket/*'",), "E261", f"{KEY}.persistent.path", "policy"),

@@ -83,7 +83,7 @@ def scale_keys_are_sizes(checked: CheckedRecipe, problem: Callable[..., Problem]
 def scales_change_training_only(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What a size may change is how it trains; the job's name, devices and bounds are the same at every size."""
     for key, own in checked.entries.items():
-        for path, value in leaves(own if isinstance(own, Mapping) else {}):
+        for path, value in leaves(own):
             if path and path != "trainer.num_nodes" and not path.startswith("training_config."):
                 yield problem(
                     f"recipes.scale_config.{key}.{path}",

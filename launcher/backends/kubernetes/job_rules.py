@@ -49,6 +49,7 @@ def namespace_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Proble
     "cluster.queue_name",
     "cluster.workload_priority_class",
     "cluster.tolerations",
+    "cluster.instance_type_label",
     "instance_type",
     source=_LABELS,
 )
