@@ -38,38 +38,52 @@ def pages() -> dict[Path, str]:
         DOCS / "reference/keys.md": _keys(),
         DOCS / "reference/rules.md": _rules(),
         DOCS / "reference/commands.md": _commands(),
-        **{Path("recipes_collection/cluster", name): text for name, text in cluster_files.files().items()},
         PICTURE.with_suffix(".svg"): plan_picture(),
     }
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
 
 
 def stale(root: Path = _ROOT) -> list[Path]:
-    """Return the pages and pictures under `root`, a checkout, that differ from what the code generates."""
-    return [*_stale(root)]
+    """Return the files under `root`, a checkout, that differ from what the code generates."""
+    return [*_stale_clusters(root)] or [*_stale(root)]
 
 
 def write(root: Path = _ROOT) -> list[Path]:
-    """Write the pages and pictures that are stale under `root`, a checkout; return their paths.
+    """Write the files that are stale under `root`, a checkout; return their paths.
+
+    Those of the clusters come first: recipes that the other files show are compiled with them.
 
     Raises:
         ProblemsFound: A picture cannot be drawn, for instance without matplotlib.
     """
-    changed = _stale(root)
+    return [*_written(root, _stale_clusters(root)), *_written(root, _stale(root))]
+
+
+def _written(root: Path, changed: Mapping[Path, Callable[[Path], Any]]) -> list[Path]:
     for path, write_to in changed.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         write_to(root / path)
     return [*changed]
 
 
-def _stale(root: Path) -> dict[Path, Callable[[Path], Any]]:
-    """Return what writes each stale file."""
-    made = pages()
-    texts = {
+def _stale_clusters(root: Path) -> dict[Path, Callable[[Path], Any]]:
+    """Return what writes each stale file of `recipes_collection/cluster`."""
+    made = {Path("recipes_collection/cluster", name): text for name, text in cluster_files.files().items()}
+    return _stale_texts(root, made)
+
+
+def _stale_texts(root: Path, made: Mapping[Path, str]) -> dict[Path, Callable[[Path], Any]]:
+    return {
         path: functools.partial(Path.write_text, data=text, encoding="utf-8")
         for path, text in made.items()
         if not (root / path).is_file() or (root / path).read_text("utf-8") != text
     }
+
+
+def _stale(root: Path) -> dict[Path, Callable[[Path], Any]]:
+    """Return what writes each other stale file."""
+    made = pages()
+    texts = _stale_texts(root, made)
     drawings = _drawings(made[PICTURE.with_suffix(".svg")])
     return texts | {
         path: draw for path, (source, draw) in drawings.items() if not pictures.shows(root / path, source)
