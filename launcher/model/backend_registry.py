@@ -1,4 +1,4 @@
-"""The backends, one line each. A description is loaded by name; it loads the rest of its package when that is needed."""
+"""The backends, one line each. A description is loaded by name, and loads the rest of its package on demand."""
 
 import importlib
 from collections.abc import Callable

@@ -1,15 +1,17 @@
 """What cluster=sm_jobs is: SageMaker training jobs. The keys of their section are in `training_options`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from launcher.model.backend import Backend, BackendDescription, InstanceGroup, OptionsT, RuntimeLimit
+from launcher.model.backend import Backend, BackendDescription, InstanceGroup, RuntimeLimit
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import Settings
     from launcher.model.checked_recipe import CheckedRecipe
 
+TrainingOptionsT = TypeVar("TrainingOptionsT", bound="Settings")
+"""The typed section of a backend whose jobs are training jobs."""
 JOBS = "cluster.sm_jobs_config"
 _SECONDS_PER_HOUR = 3600
 _WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
@@ -24,7 +26,7 @@ RULE_MODULES = (
 """Modules of the rules for training jobs, wherever they run."""
 
 
-class TrainingJobDescription(BackendDescription[OptionsT]):
+class TrainingJobDescription(BackendDescription[TrainingOptionsT]):
     """Describes jobs by a request of SageMaker, wherever they run."""
 
     title: ClassVar[str] = "SageMaker training jobs"
@@ -33,11 +35,11 @@ class TrainingJobDescription(BackendDescription[OptionsT]):
     toolkit_key: ClassVar[str | None] = f"{JOBS}.toolkit"
     url_keys: ClassVar[tuple[str, ...]] = (JOBS,)
 
-    def waits(self, options: Any) -> bool:
+    def waits(self, options: TrainingOptionsT) -> bool:
         """Return the section's own `wait`."""
         return options.sm_jobs_config.wait is True
 
-    def spot_keys(self, options: Any) -> Iterator[tuple[str, object]]:
+    def spot_keys(self, options: TrainingOptionsT) -> Iterator[tuple[str, object]]:
         """Yield the key that takes spot capacity, by our name and by the estimator's."""
         jobs = options.sm_jobs_config
         if getattr(jobs, "spot", None) is True:
@@ -51,7 +53,7 @@ class TrainingJobDescription(BackendDescription[OptionsT]):
 
         return default_values.has_toolkit(default_values.of_draft(checked))
 
-    def instance_groups(self, options: Any) -> tuple[InstanceGroup, ...]:
+    def instance_groups(self, options: TrainingOptionsT) -> tuple[InstanceGroup, ...]:
         """Return the job's instance groups."""
         groups = options.sm_jobs_config.instance_groups or ()
         return tuple(InstanceGroup(each.instance_type, each.instance_count) for each in groups)
