@@ -300,7 +300,7 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
         (("--name=-x",), "has no value"),
         (("--name",), "has no value"),
         (("--name", "x", "--name=y"), "is given twice"),
-        (("--name", "taken"), "is the name of"),
+        (("--name", "taken"), "is already the name of"),
         (("--name", "x" * 64), "is not a valid job name"),
         (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
         (("--name", "x", "--multi", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
