@@ -1,6 +1,8 @@
 """Detects a job that hangs: its workers run, but no step is done within a limit derived from earlier steps.
 
-HyperPod's operator watches log lines, this one watches steps.
+HyperPod's operator watches log lines, this one watches steps: scripts report them, while their log lines differ. The
+limit follows the longest recent step, so that no model needs a setting. Rank 0 announces saves and other work; the
+latter has no limit by default, since a falsely detected hang would repeat it forever.
 """
 
 import json
