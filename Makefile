@@ -18,7 +18,7 @@ test: $(VENV)/ready
 	$(PYTEST)
 
 check: lint types imports $(VENV)/ready
-	$(PYTEST) -m 'not whole_job and not slow'
+	$(PYTEST) --numprocesses=2 -m 'not whole_job and not slow'
 
 test-kubernetes: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh

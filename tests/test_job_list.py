@@ -254,6 +254,7 @@ def test_remove_asks_on_a_terminal(results, answer, is_removed):
     assert "remove 1 bundle, " in written.decode() and (results / "dry").exists() is not is_removed
 
 
+@pytest.mark.slow
 def test_without_a_terminal_nothing_is_removed_unasked(results):
     command = [sys.executable, "-m", "launcher", "jobs", "remove", "dry"]
     done = commands.run(
@@ -267,6 +268,7 @@ def main(*words, cwd):
     return commands.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
 
 
+@pytest.mark.slow
 def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatch, capsys):
     done = main("--name", "baseline", "dry_run=true", UNTRACKED, cwd=tmp_path)
     assert done.returncode == 0 and "(baseline)" in done.stdout
@@ -295,13 +297,13 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--name", "base line"), "is not a name for a job"),
-        (("--name", "../x"), "is not a name for a job"),
+        (("--name", "base line"), "is not a valid job name"),
+        (("--name", "../x"), "is not a valid job name"),
         (("--name=-x",), "has no value"),
         (("--name",), "has no value"),
         (("--name", "x", "--name=y"), "is given twice"),
         (("--name", "taken"), "is the name of"),
-        (("--name", "x" * 64), "is not a name for a job"),
+        (("--name", "x" * 64), "is not a valid job name"),
         (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
         (("--name", "x", "--multi", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
     ],
@@ -322,6 +324,7 @@ def test_faults_of_the_name_and_of_the_recipe_are_reported_together(tmp_path, mo
     assert "E717 --name" in err and "E101 recipes.nonsense" in err and not Path("results").exists()
 
 
+@pytest.mark.slow
 def test_a_bundle_is_named_when_it_is_rendered_or_launched(recipes, monkeypatch):
     assert recipes("render", "tiny_lm_cpu", UNTRACKED, "--name", "first")[0] == 0
     assert recipes("render", "tiny_lm_cpu", UNTRACKED, "--name", "first")[0] == 2
@@ -365,6 +368,7 @@ def test_of_two_jobs_that_are_named_alike_at_once_one_is_refused(results):
     assert sorted(outcomes) == ["E717", "E717", "given"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--version"], ["--vers"], ["--version", "recipes=nonsense"]], ids=" ".join)
 def test_version_is_this_program_s(tmp_path, words):
     project = (ROOT / "pyproject.toml").read_text().partition('name = "')[2].partition('"')[0]

@@ -66,10 +66,10 @@ def files(base: str) -> dict[str, str]:
     """Return the build context of an image on top of `base`, relative path to text.
 
     Raises:
-        ProblemsFound: `base` is no image reference, or one that moves.
+        ProblemsFound: `base` is not an image reference, or its tag may move.
     """
     if not _FIXED_IMAGE.fullmatch(base):
-        message = "is no image reference that stays what it is"
+        message = "is not a fixed image reference"
         raise fail("E366", "--base", message, value=base, allowed="[registry/]name:tag or name@sha256:…; not :latest")
     place = {"home": HOME, "work": _WORK, "config_dir": _AGENT_CONFIG, "port": _PORT, "uid": UID}
     return {
@@ -97,7 +97,7 @@ def _library() -> dict[str, str]:
 def command(job: JobSpec) -> tuple[str, ...]:
     """Return the start command of a job in such an image."""
     family = interface(job.model_type)
-    words = tuple(CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.program(job))
+    words = tuple(CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.workers.program(job))
     config = (f"--config-path={CONFIG_MOUNT}",) if family.takes_config_path else ()
     return (f"{HOME}/bin/entrypoint", *words, *config)
 
@@ -116,8 +116,8 @@ def env(job: JobSpec) -> dict[str, str]:
 
 
 def is_own(job: JobSpec) -> bool:
-    """Tell whether a job runs in such an image."""
-    return job.settings.runtime == "launcher"
+    """Return whether a job runs in such an image."""
+    return getattr(job.settings, "runtime", None) == "launcher"
 
 
 def problems(job: JobSpec) -> tuple[Problem, ...]:

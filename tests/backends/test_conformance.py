@@ -76,6 +76,7 @@ def planned(recipe, backend, folder):
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):
+    """Nothing in a recipe is a Problem, such as a value that looks like a secret."""
     job = planned(recipe, cluster, tmp_path)
     first, second = (pipeline.render(job, frozen_context(tmp_path)) for _ in range(2))
     assert first == second

@@ -205,6 +205,7 @@ def test_every_member_of_the_api_has_a_key_or_a_reason(requested):
     assert not missing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOLDENS)
 def test_botocore_would_send_the_goldens(name, requested):
     validate = pytest.importorskip("botocore.validate", reason="pip install '.[sagemaker]'")
@@ -522,6 +523,7 @@ def test_rendering_twice_gives_the_same_bytes(tmp_path):
     assert frozen(tmp_path) == frozen(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_start_script_tells_each_host_its_place(tmp_path, render, shellcheck):
     recipe, config, bin_dir = tmp_path / "ml/input/data/recipe", tmp_path / "ml/input/config", tmp_path / "bin"
     for folder in (recipe, config, bin_dir):

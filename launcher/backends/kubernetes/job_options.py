@@ -1,10 +1,12 @@
 """The `cluster` section of cluster=k8s. Spellings are the ones users' scripts already set."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from launcher.model.base_model import INT32, INT64, Listed, Model, NonNegative32, Positive32, default
+from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of
 
 Values = Annotated[Listed[str], Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1)]
@@ -18,6 +20,17 @@ Topology = Literal[
 UserId = Annotated[int, Field(ge=1, le=INT32)]
 AnyUserId = Annotated[int, Field(ge=0, le=INT32)]
 """User and group ids. Source: Kubernetes, IsValidUserID of the API's validation."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodField:
+    """Marks a key whose value, unless null, is a field of the pods' spec as it is: no other code need read it.
+
+    Args:
+        name: The field. Source: Kubernetes API, PodSpec.
+    """
+
+    name: str
 
 
 class Toleration(Model):
@@ -216,13 +229,13 @@ class SecurityContext(Model):
     """Profile of allowed system calls."""
 
 
-class Settings(Model):
+class Settings(ClusterOptions):
     """Every key of cluster=k8s."""
 
     pullPolicy: Literal["Always", "IfNotPresent", "Never"] = default("Always")
     """When a node pulls the image: Always notices a tag that moved, IfNotPresent starts faster, Never needs it there.
     """
-    restartPolicy: Literal["Always", "OnFailure", "Never"] = default("Never")
+    restartPolicy: Annotated[Literal["Always", "OnFailure", "Never"], PodField("restartPolicy")] = default("Never")
     """What the kubelet does with a container that ended. Leave Never: the training operator restarts jobs."""
     namespace: str = default("default")
     """Namespace of the job, its ConfigMap, Secrets and claims. A team's is hyperpod-ns-<team>."""
@@ -295,3 +308,8 @@ class Settings(Model):
     """Group id that mounted claims are made writable for."""
     container_mounts: Listed[str] | None = default(None)
     """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""
+
+
+def k8s_options(job: HasOptions) -> Settings:
+    """Return the options of a checked recipe or a planned job on Kubernetes."""
+    return options_of(job, Settings)

@@ -16,9 +16,10 @@ from launcher.backends.sagemaker import default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.client import Services
 from launcher.backends.sagemaker.documented import FILE
-from launcher.backends.sagemaker.keys import JOBS, SCRIPT
+from launcher.backends.sagemaker.keys import JOBS, SCRIPT, given_jobs
 from launcher.backends.sagemaker.training_options import effective
 from launcher.backends.sagemaker_local import isolation, program, record
+from launcher.backends.sagemaker_local.contract_options import Settings
 from launcher.backends.sagemaker_local.job import HOSTS_DIR
 from launcher.backends.sagemaker_local.operator import MACHINE_FILE, PATIENCE_S
 from launcher.backends.sagemaker_local.optml import OPT_ML
@@ -29,7 +30,10 @@ from launcher.bundle.render import config_files
 from launcher.common.job_lock import is_alive
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail
+from launcher.families import interface
+from launcher.model.cluster_options import options_of
 from launcher.model.config_tree import get
+from launcher.model.interface import Entry
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec
 
 _POLL_S = 0.1
@@ -37,7 +41,7 @@ _ROLE = f"arn:aws:iam::{record.ACCOUNT}:role/you"
 """Stands for the role that no job of this machine acts as: its programs have your own credentials."""
 
 _END_PATIENCE_S = 30.0
-"""What an operator may take to end once its job has."""
+"""Seconds that an operator may take to exit after its job."""
 
 
 class ContractBackend(SageMakerBackend):
@@ -72,8 +76,8 @@ class ContractBackend(SageMakerBackend):
         return (*submit.request_problems(_in_s3(made)), *_unstartable(job, made), *_unread(made), *_unkept(made))
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
-        """Return the request as a training job of AWS has it, and what of this machine stands for AWS."""
-        settings = job.settings
+        """Return the request as a training job of AWS has it, and the parts of this machine that stand for AWS."""
+        settings = options_of(job, Settings)
         machine = {
             "region": settings.sm_jobs_config.region,
             "s3_endpoint": settings.s3_endpoint,
@@ -82,7 +86,7 @@ class ContractBackend(SageMakerBackend):
         return {**request.render(_with_role(job), configs), MACHINE_FILE: json.dumps(machine, indent=2) + "\n"}
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
-        """Refuse: there is nobody to ask."""
+        """Refuse: no server exists that could validate the bundle."""
         message = "a job on this machine has no server that could be asked; its checks are those of every launch"
         return (Problem("E416", "server_dry_run", message, value=True, remedy="dry_run=true"),)
 
@@ -121,7 +125,7 @@ class ContractBackend(SageMakerBackend):
         run_dir, deadline = handle.bundle_dir / RUN_DIR, time.monotonic() + _END_PATIENCE_S
         while is_alive(run_dir):
             if time.monotonic() > deadline:
-                raise fail("E415", "job", "does not end: a process of it is still there", value=handle.job_name)
+                raise fail("E415", "job", "does not end: a process of it still runs", value=handle.job_name)
             time.sleep(_POLL_S)
         if operator := self._operators.get(handle.bundle_dir):
             operator.wait()
@@ -144,7 +148,7 @@ class ContractBackend(SageMakerBackend):
             raise fail("E432", "cluster", message, remedy="pip install '.[local]'")
         words = (sys.executable, "-m", "launcher.backends.sagemaker_local.operator", "--isolation", chosen.name)
         with (run_dir / record.OPERATOR_LOG).open("wb") as log:
-            # Its standard input ends with this process, however that ends.
+            # Its standard input is closed when this process exits, for whatever reason.
             operator = subprocess.Popen(
                 isolation.guarded(chosen, run_dir / HOSTS_DIR, (*words, *self._options, str(folder))),
                 env=launcher_path(),
@@ -159,11 +163,11 @@ class ContractBackend(SageMakerBackend):
 
 def _with_role(job: JobSpec) -> JobSpec:
     """Return a job that acts as a role, which no request can do without."""
-    jobs = job.settings.sm_jobs_config
+    jobs = given_jobs(job)
     if effective(jobs).role:
         return job
-    settings = job.settings.model_copy(update={"sm_jobs_config": jobs.model_copy(update={"role": _ROLE})})
-    return replace(job, settings=settings)
+    own = jobs.model_copy(update={"role": _ROLE})
+    return replace(job, settings=options_of(job, Settings).model_copy(update={"sm_jobs_config": own}))
 
 
 def _in_s3(value: Any) -> Any:
@@ -177,13 +181,13 @@ def _in_s3(value: Any) -> Any:
 
 def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield why a job's program cannot be started here."""
-    jobs, entry = effective(job.settings.sm_jobs_config), f"{JOBS}.container_entrypoint"
+    jobs, entry = effective(given_jobs(job)), f"{JOBS}.container_entrypoint"
     if jobs.container_entrypoint:
         return
     if program.is_mpi(made):
         if shutil.which("mpirun") is None:
             remedy = "apt-get install --no-install-recommends openmpi-bin"
-            yield Problem("E430", "recipes.distribution.mpi", "there is no mpirun here", remedy=remedy)
+            yield Problem("E430", "recipes.distribution.mpi", "mpirun is not installed", remedy=remedy)
         if not jobs.source_dir or not Path(jobs.source_dir).is_dir():
             message = "mpirun starts a script of a folder of this machine, and this is none"
             yield Problem("E430", f"{JOBS}.source_dir", message, value=jobs.source_dir)
@@ -193,7 +197,7 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
         if importlib.util.find_spec("torch") is None:
             message = "the program needs torch, which this Python does not have"
             yield Problem("E430", "cluster", message, remedy="pip install '.[local]'")
-    elif job.model_type == default_values.SCRIPT:
+    elif interface(job.model_type).entry is Entry.SCRIPT:
         if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
             yield _without_train(job, entry)
         if jobs.source_dir and not jobs.source_dir.startswith((f"{OPT_ML}/", "s3://")):
@@ -222,7 +226,7 @@ def _absent_script(job: JobSpec, source_dir: str) -> Iterator[Problem]:
 
 
 def _unread(made: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield which channels nobody here can read."""
+    """Yield the channels that cannot be read on this machine."""
     for channel in made["InputDataConfig"]:
         if channel["DataSource"].get("S3DataSource", {}).get("S3DataType") == "Converse":
             path = f"{JOBS}.inputs.channels.{channel['ChannelName']}.s3_data_type"
@@ -239,7 +243,7 @@ def _unkept(made: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
-    """Wait until the operator has said that the job starts.
+    """Wait until the operator reports that the job starts.
 
     Raises:
         ProblemsFound: It ended before.

@@ -100,6 +100,7 @@ ELSEWHERE = (
     Code("E103", "A key without a default has to be given.", _TYPES),
     Code("E104", "run.model_type chooses the keys a recipe has and the program that trains it.", "launcher/families"),
     Code("E218", "Every size is a configuration of its own, typed, checked and written.", _PLANNER),
+    Code("E227", "A family without a batch has nothing to plan sizes from.", _PLANNER),
     Code(
         "E311",
         "A pod needs a start command, and not every family's image has one of its own.",
