@@ -331,4 +331,4 @@ def test_a_wrong_name_is_answered_by_a_right_one(recipes, words, says):
 
 def test_a_folder_is_no_recipe_s_file(recipes, tmp_path):
     (tmp_path / "folder.yaml").mkdir()
-    assert "is no regular file" in recipes("show", str(tmp_path / "folder.yaml"))[2]
+    assert "is not a regular file" in recipes("show", str(tmp_path / "folder.yaml"))[2]

@@ -37,13 +37,13 @@ def compose(
     Args:
         overrides: Hydra overrides, as on the command line; `recipes=` may stand anywhere.
         cwd: Folder that relative recipe files are looked up in.
-        suffix: End of the job's name. If given, what refers to run.name gets the name of the job, so that paths made
+        suffix: End of the job's name. If given, references to run.name get the name of the job, so that paths made
             of it are different for each job. run.name itself stays as it is stated.
         cache: What earlier compositions have read; None where there are none.
 
     Raises:
         ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value
-            that refers to nothing. Every fault that can be told apart is reported.
+            that refers to nothing. Every independent fault is reported.
     """
     cache = cache or CompositionCache()
     overrides = recipe_files.spelled(overrides, cwd)

@@ -37,7 +37,7 @@ class FileText:
 
     Args:
         mtime_ns: Its modification time in nanoseconds.
-        text: What it holds.
+        text: Its content.
         tree: The same, parsed.
     """
 
@@ -98,7 +98,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         raise fail("E004", str(path), f"holds {count} references", allowed=f"at most {MAX_REFERENCES} times ${{…}}")
     if deep := _TOO_DEEP.search(text):
         place = f"{path}:{text.count(chr(10), 0, deep.start()) + 1}"
-        raise fail("E004", place, "references stand within references more than 8 deep")
+        raise fail("E004", place, "references are nested more than 8 deep")
     try:
         tree = yaml_io.load(text, yaml_io.MAX_VALUES) or {}
     except yaml.MarkedYAMLError as error:
@@ -108,7 +108,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
     if not path.is_relative_to(COLLECTION):
         redaction.learn(tree)
     if not isinstance(tree, dict):
-        raise fail("E004", str(path), "a recipe is a mapping of keys", allowed="key: value")
+        raise fail("E004", str(path), "must be a mapping of keys", allowed="key: value")
     return text, tree
 
 

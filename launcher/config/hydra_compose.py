@@ -32,7 +32,7 @@ _MOST_COMPOSED = 16
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What Hydra made of the chosen files, before any value is overridden."""
+    """The chosen files as Hydra composed them, before any value is overridden."""
 
     config: DictConfig
     recipe: str
@@ -120,7 +120,7 @@ def _bound(repository: Any) -> None:
 
     def load_bounded(config_path: str) -> Any:
         if next(loads) > _MOST_FILES:
-            raise fail("E005", "defaults", f"they name more than {_MOST_FILES} files", value=config_path)
+            raise fail("E005", "defaults", f"name more than {_MOST_FILES} files", value=config_path)
         return load(config_path)
 
     repository.load_config = load_bounded

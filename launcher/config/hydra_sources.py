@@ -135,7 +135,9 @@ def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:
             except (OmegaConfBaseException, RecursionError):
                 mark, value = node.start_mark, node.value if len(node.value) < _SHOWN else f"{node.value[:_SHOWN]}…"
                 place = f"{path}:{mark.line + 1}:{mark.column + 1}"
-                yield Problem("E004", place, "is no reference", value=value, allowed="${key.of.the.configuration}")
+                yield Problem(
+                    "E004", place, "is not a valid reference", value=value, allowed="${key.of.the.configuration}"
+                )
 
 
 def find(config_path: str, search: Sequence[str]) -> Path | None:

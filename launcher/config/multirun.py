@@ -36,7 +36,7 @@ def jobs(overrides: Sequence[str]) -> list[list[str]]:
         except ProblemsFound as error:
             problems += error.problems
     if not problems and (count := math.prod(map(len, choices))) > _MOST_JOBS:
-        problems.append(Problem("E002", "--multirun", f"stands for {count} jobs", allowed=f"at most {_MOST_JOBS}"))
+        problems.append(Problem("E002", "--multirun", f"is {count} jobs", allowed=f"at most {_MOST_JOBS}"))
     if problems:
         raise ProblemsFound(tuple(problems))
     return [list(words) for words in itertools.product(*choices)]
@@ -90,7 +90,7 @@ def _fault(override: Override, text: str) -> Problem | None:
     if isinstance(value, RangeSweep):
         count = _length(value)
         if not 0 < count <= _MOST_JOBS:
-            what = f"stands for {count:g} values" if math.isfinite(count) else "does not end"
+            what = f"is {count:g} values" if math.isfinite(count) else "does not end"
             return Problem("E002", shown(text), what, allowed=f"1 to {_MOST_JOBS}")
     return None
 

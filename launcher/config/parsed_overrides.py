@@ -40,7 +40,7 @@ def search_path(overrides: Sequence[str]) -> list[Path]:
     """Return the folders that `hydra.searchpath` adds among overrides.
 
     Raises:
-        ProblemsFound: It is no list of folders, or one is not there.
+        ProblemsFound: It is not a list of folders, or one does not exist.
     """
     parsed = parse([text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")])
     return [Path(folder) for override in parsed for folder in override_text.folders(override)]
@@ -68,7 +68,7 @@ def _read(parser: OverridesParser, text: str) -> Override:
 
 
 def _faults(override: Override) -> Iterator[Problem]:
-    """Yield what is wrong with an override by itself, and make the keys in its value texts."""
+    """Yield the faults of a single override, and convert the keys in its value to text."""
     text = text_of(override)
     if problem := override_text.respelled(override):
         yield problem
@@ -84,7 +84,7 @@ def _placed(key: str) -> str:
 
 
 def _key_problem(override: Override) -> Problem | None:
-    """Return what is wrong with the key of an override, or with the choice it makes, before any file is read."""
+    """Return the fault of the key of an override, or with the choice it makes, before any file is read."""
     key, where = override.key_or_group, text_of(override)
     if not key:
         return Problem("E001", where, "names no key", remedy=REMEDY_SYNTAX)
@@ -94,5 +94,5 @@ def _key_problem(override: Override) -> Problem | None:
         remedy = ALL_RECIPES if key == "recipes" else f"{key}=NAME, NAME one of {', '.join(clusters())}"
         return Problem("E005", key, "must name one", remedy=remedy, where=where)
     if key in GROUPS and override.package is not None:
-        return Problem("E005", key, "is chosen without a package: leave out the @", where=where)
+        return Problem("E005", key, "must be chosen without a package: leave out the @", where=where)
     return None

@@ -1,4 +1,4 @@
-"""What the collection's parts set before a recipe says anything: the defaults that a reference shows.
+"""Values that the collection's parts set below every recipe: the defaults that the reference shows.
 
 Reads the files themselves, without Hydra: a hundred recipes in a fraction of a second.
 """
@@ -24,7 +24,7 @@ class Given:
     """The values that parts give one key.
 
     Args:
-        default: What every recipe has that no other part or the recipe itself says otherwise; empty or one value.
+        default: The value in every recipe that no other part and not the recipe itself overrides; empty or one value.
         others: Values of parts that some recipes choose, in the order of the parts' names.
     """
 
@@ -35,7 +35,7 @@ class Given:
 def defaults(model_type: str) -> dict[str, Given]:
     """Return dotted path to the values that the parts of a family give it.
 
-    What a part of every recipe says is the default, and so is what all parts agree on that recipes choose from.
+    A value in a part of every recipe is the default, and so is a value on which all alternative parts agree.
     """
     made_of = [_made_of(entry.path) for entry in catalogue.entries() if entry.model_type == model_type]
     everywhere = set.intersection(*map(set, made_of)) if made_of else set()

@@ -1,4 +1,4 @@
-"""Command lines that are nearly overrides, and what was probably meant: `recipes = llama`, `--dry-run`."""
+"""Command lines that are nearly overrides, with the probable intention: `recipes = llama`, `--dry-run`."""
 
 import re
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def _problem(words: Sequence[str]) -> Problem:
 
 
 def remedy(word: str) -> str | None:
-    """Return what a word that is not an override was probably meant to be, None if that is not known."""
+    """Return the probable intention of a word that is not an override; None if unknown."""
     key, colon, _ = word.partition(":")
     if colon and _is_key(key):
         return f"{key}=…, with = in place of the colon"
@@ -97,7 +97,7 @@ def _flag(word: str, after: str) -> Problem | None:
 
 
 def _key_of(name: str) -> str | None:
-    """Return the key that a flag's name spells; None for Hydra's own flags and what resembles no key."""
+    """Return the key that a flag's name spells; None for Hydra's own flags and for words that resemble no key."""
     from hydra._internal.utils import get_args_parser
 
     key = name.replace("-", "_")

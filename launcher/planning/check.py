@@ -36,9 +36,9 @@ from launcher.planning import size_planner
 from launcher.rules import SIZES, related, rules_for
 
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
-"""Remedies of keys that were to choose a file."""
+"""Remedies of misspelt keys that choose a file."""
 _NO_TEXT = re.compile(r"true|false|null|[-+.\de]{1,8}", re.I)
-"""A value that is no secret, whatever its name."""
+"""A value that cannot be a secret, whatever its name."""
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
@@ -55,13 +55,13 @@ def check(composition: Composition) -> CheckedRecipe:
 
 
 def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
-    """Type a composition and put it through every rule; return what it is, as far as it can be told, and its faults.
+    """Type a composition and put it through every rule; return it, as far as it can be typed, with its faults.
 
     The faults are without their origins, which cost more than all rules together.
     """
     checked, problems = _type(composition)
     if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
-        return None, misspelt  # whatever else is wrong is wrong with a job that was not meant
+        return None, misspelt  # other faults belong to a job that was not intended
     faulty = frozenset(problem.path for problem in problems)
     for rule in rules_for(composition.backend):
         if checked and rule.applies(composition.backend, faulty):
@@ -98,7 +98,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
 def _plan_sizes(
     family: type[RecipeBase], checked: CheckedRecipe, found: list[Problem]
 ) -> tuple[CheckedRecipe, list[Problem]]:
-    """Plan the sizes and type the recipe at each; none while what they are derived from is faulty."""
+    """Plan the sizes and type the recipe at each; none while a value that they are derived from is faulty."""
     if any(related(need, problem.path) for need in NEEDS for problem in found):
         return checked, found
     recipe, composition = checked.recipe, checked.composition
@@ -126,7 +126,9 @@ def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Pr
     known = families.names()
     if "run" not in recipe:
         remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
-        return None, [Problem("E103", "recipes.run", "is missing: a recipe says what trains it", remedy=remedy)]
+        return None, [
+            Problem("E103", "recipes.run", "is missing: a recipe names the program that trains it", remedy=remedy)
+        ]
     if not isinstance(get(recipe, "run"), Mapping):
         return None, [Problem("E102", "recipes.run", "should be a mapping", value=get(recipe, "run"))]
     name = get(recipe, "run.model_type")
@@ -153,8 +155,8 @@ def _scales(
         family: The recipe's model.
         recipe: The typed base recipe.
         tree: The same, as composed.
-        explicit: What set each leaf that the user's overrides set.
-        faulty: Whether a key that says which sizes there are has a fault.
+        explicit: Each leaf that the user's overrides set, to that override.
+        faulty: Whether a key that decides the sizes is faulty.
     """
     trees, overridden = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
@@ -168,7 +170,7 @@ def _scales(
 
 
 def _at_size(recipe: Any, entry: ScaleTree) -> Any:
-    """Return the typed base recipe with what a planned size sets; nothing of it can be faulty, nor need be typed."""
+    """Return the typed base recipe with the values of a planned size, which are valid by construction."""
     args = dict(get(entry.own, ARGS) or {})
     if "uneven_batch" in args:
         args["uneven_batch"] = UnevenBatch.model_construct(**args["uneven_batch"])
@@ -221,7 +223,7 @@ def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Any
 def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
     """Return faults with where each faulty value came from, and where a key that is not here belongs.
 
-    A value that only refers to a faulty one is left out: the fault is there.
+    A value that only refers to a faulty one is left out: the fault is reported there.
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
     own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
@@ -232,7 +234,7 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
 
 
 def _origin(composition: Composition, problem: Problem) -> str | None:
-    """Return what set a faulty value; without an unknown key's text, since its name may be a secret's, misspelt."""
+    """Return what set a faulty value; without the text of an unknown key, which may be a misspelt secret."""
     origin = composition.origin(problem.path)
     if problem.code != "E101" or origin not in composition.explicit.values():
         return origin
@@ -248,7 +250,7 @@ def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) 
 
 
 def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
-    """Say of each unknown key where its name is known, else how all those of the recipe are declared."""
+    """Add to each unknown key where its name is known, else how to declare all unknown keys of the recipe."""
     known: dict[str, dict[str, None]] = {}
     for path, _ in leaves(composition.tree):
         if "scale_config" not in path:
@@ -268,12 +270,12 @@ def _clusters_with(path: str) -> list[str]:
     section, _, key = path.partition(".")
     clusters = backends() if section == "cluster" else ()
     found = [SPELLINGS.get(name, name) for name in clusters if is_field(settings_model(name), key)]
-    # A setting beside a cluster's name is not needed where the name alone has the key too.
+    # The cluster's plain name suffices if it has the key too.
     return [each for each in found if each in clusters or each.partition(" ")[0] not in found]
 
 
 def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
-    """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
+    """Add where the name of an unknown key is known: `learning_rate=…` without its long path."""
     name, unknown = problem.path.rpartition(".")[2], problem.path
     if others := _clusters_with(unknown):
         return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")

@@ -133,7 +133,7 @@ def samples_per_rank(point: ScalePoint) -> str:
 
 
 def kind(job: JobSpec) -> str:
-    """Return what the job is and how far it scales, in a few words."""
+    """Return the kind of job and how far it scales, in a few words."""
     what = {
         "local": "local processes",
         "contract": "SageMaker training job on this machine",

@@ -21,13 +21,13 @@ _OWN_SIZES, _BASE = "the recipe's own sizes", "the base recipe"
 
 
 def given(composition: "Composition") -> BatchInputs:
-    """Return what a recipe's files say of its batch, below what the user chose."""
-    says = composition.sources.layers("recipes.scale_config")
-    first_own = max((layer for layer, value in says if value == AUTO), default=math.inf)
-    below = max((layer for layer, value in says if value != AUTO), default=-1)
+    """Return the batch values in a recipe's files, below those that the user chose."""
+    written = composition.sources.layers("recipes.scale_config")
+    first_own = max((layer for layer, value in written if value == AUTO), default=math.inf)
+    below = max((layer for layer, value in written if value != AUTO), default=-1)
     chosen = {layer for layer in composition.sources.own_layers if layer > below}
     table: Mapping[str, Any] = {}
-    for _, value in says:
+    for _, value in written:
         table = merged(table, value) if isinstance(value, Mapping) else table if value == AUTO else {}
     base, own = {}, set()
     for name in (_BATCH, _MICRO, _RATE):
@@ -49,7 +49,7 @@ def basis(recipe: Any, given: BatchInputs, *, is_elastic: bool) -> SizingBasis:
 
     Args:
         recipe: The typed base recipe.
-        given: What the files say.
+        given: The batch values in its files.
         is_elastic: Whether the job may change its size.
     """
     args = recipe.training_config.training_args
@@ -57,18 +57,18 @@ def basis(recipe: Any, given: BatchInputs, *, is_elastic: bool) -> SizingBasis:
     pairs = {(_size_arg(e, _BATCH) or known[0], _size_arg(e, _RATE) or known[1]) for e in given.table.values()}
     is_agreed = is_elastic and len(pairs) == 1
     (samples, rate), source = (pairs.pop(), _OWN_SIZES) if is_agreed else (known, _BASE)
-    said = [f"{samples} samples a step and learning rate {rate:g} ({source})"]
+    texts = [f"{samples} samples a step and learning rate {rate:g} ({source})"]
     if given.own & {_BATCH, _RATE}:
-        rate, rate_said = _learning_rate(recipe, given, samples, rate, source)
+        rate, rate_source = _learning_rate(recipe, given, samples, rate, source)
         is_own = _BATCH in given.own
         samples = args.train_batch_size if is_own else samples
         whose = "yours" if is_own else source
-        said = [f"{samples} samples a step ({whose})", f"learning rate {rate:g} ({rate_said})"]
+        texts = [f"{samples} samples a step ({whose})", f"learning rate {rate:g} ({rate_source})"]
     if not given.has_rate:
-        rate, said = None, [f"{samples} samples a step ({'yours' if _BATCH in given.own else source})"]
-    max_micro, micro_said = _memory_bound(recipe, given)
-    said.append(f"at most {max_micro} in a pass ({micro_said})")
-    return SizingBasis(samples, rate, max_micro, ", ".join(said))
+        rate, texts = None, [f"{samples} samples a step ({'yours' if _BATCH in given.own else source})"]
+    max_micro, micro_source = _memory_bound(recipe, given)
+    texts.append(f"at most {max_micro} in a pass ({micro_source})")
+    return SizingBasis(samples, rate, max_micro, ", ".join(texts))
 
 
 def _learning_rate(recipe: Any, given: BatchInputs, samples: int, rate: float, source: str) -> tuple[float, str]:
@@ -97,7 +97,7 @@ def _memory_bound(recipe: Any, given: BatchInputs) -> tuple[int, str]:
     micro = recipe.training_config.training_args.micro_train_batch_size
     if _MICRO in given.own:
         return micro, "yours"
-    base = _whole(given.base[_MICRO]) or micro
+    base = _positive_int(given.base[_MICRO]) or micro
     largest = max((_pass_of(entry, base) for entry in given.table.values()), default=0)
     return (largest, f"the largest in {_OWN_SIZES}") if largest > base else (base, _BASE)
 
@@ -109,8 +109,8 @@ def _pass_of(entry: Any, base_micro: int) -> int:
     """
     uneven = get(entry, f"{ARGS}.uneven_batch")
     if get(uneven, "use_uneven_batch") is True:
-        return _whole(get(uneven, "large_local_batch_size")) or base_micro
-    return _whole(_size_arg(entry, _MICRO)) or base_micro
+        return _positive_int(get(uneven, "large_local_batch_size")) or base_micro
+    return _positive_int(_size_arg(entry, _MICRO)) or base_micro
 
 
 def _size_arg(entry: Any, name: str) -> float | None:
@@ -122,7 +122,7 @@ def _number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
 
 
-def _whole(value: Any) -> int | None:
+def _positive_int(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
@@ -132,7 +132,7 @@ def plan(recipe: Any, devices: int, given: BatchInputs, *, is_elastic: bool) -> 
     Args:
         recipe: The typed base recipe; `NEEDS` must be without fault.
         devices: Worker processes a node.
-        given: What the files say of its batch.
+        given: The batch values in its files.
         is_elastic: Whether the job may change its size.
     """
     found = basis(recipe, given, is_elastic=is_elastic)

@@ -33,12 +33,12 @@ _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batc
 def planned(checked: CheckedRecipe) -> tuple[SizedRecipe, ...]:
     """Return the sizes that the job may take, but for those with a fault in themselves."""
     if checked.instance and checked.instance.processes and checked.devices > checked.instance.processes:
-        return ()  # a Problem of its own; the arithmetic would follow from it
+        return ()  # a Problem of its own; the arithmetic would only repeat it
     return tuple(scale for scale in checked.sizes if not scale.is_faulty)
 
 
 def divided(checked: CheckedRecipe) -> tuple[SizedRecipe, ...]:
-    """Return the sizes whose batches can be judged: none while some ranks do not divide into whole groups."""
+    """Return the sizes whose batches can be checked: none while some ranks do not divide into complete groups."""
     return () if _undivided(checked) else planned(checked)
 
 
@@ -47,13 +47,13 @@ def _undivided(checked: CheckedRecipe) -> list[SizedRecipe]:
 
 
 def is_uneven(scale: SizedRecipe) -> bool:
-    """Tell whether a size deals its samples unevenly."""
+    """Return whether a size deals its samples unevenly."""
     return bool(scale.args.uneven_batch and scale.args.uneven_batch.use_uneven_batch)
 
 
 @rule("E220", *_NEEDS, source=_SOURCE)
 def ranks_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Ranks that share a sample's sequence come in whole groups."""
+    """Ranks that share a sample's sequence form complete groups."""
     for scale in _undivided(checked)[:1]:
         ranks, group = scale.nodes * checked.devices, scale.ranks_per_sample
         if ranks % scale.recipe.model_parallel_size:
@@ -81,8 +81,8 @@ def even_batches_divide(checked: CheckedRecipe, problem: Callable[..., Problem])
         its = "" if path.endswith(_BATCH_KEYS[0]) else f"size {scale.nodes} has no batch of its own: "
         yield problem(
             path,
-            f"{its}{total} samples a step are no multiple of {checked.data_parallel_size(scale)} data-parallel ranks"
-            f" × micro batch {scale.args.micro_train_batch_size} at {_where(checked, scale)}{_nor_at(more)}",
+            f"{its}{total} samples a step are not a multiple of {checked.data_parallel_size(scale)} data-parallel"
+            f" ranks × micro batch {scale.args.micro_train_batch_size} at {_where(checked, scale)}{_nor_at(more)}",
             value=total,
             remedy=_even_remedy(checked, scales),
         )

@@ -52,7 +52,7 @@ def frequencies_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
         near = max(1, round(seldom / often)) * often
         yield problem(
             f"{_KEY}.persistent.frequency",
-            f"{seldom} steps are no multiple of the memory tier's {often}",
+            f"{seldom} steps are not a multiple of the memory tier's {often}",
             value=seldom,
             allowed=f"{often}, {2 * often}, {3 * often}, …",
             remedy=f"{_KEY}.persistent.frequency={near}",
@@ -74,11 +74,9 @@ def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
             message = "has a prefix with signs that mean something else in a policy or an address"
             yield problem(f"{_KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")
     elif _SCHEME.match(path):
-        yield problem(
-            f"{_KEY}.persistent.path", "is no kind of storage this program knows", value=path, allowed=allowed
-        )
+        yield problem(f"{_KEY}.persistent.path", "is not a supported kind of storage", value=path, allowed=allowed)
     elif checked.backend != "local" and not path.startswith("/"):
-        yield problem(f"{_KEY}.persistent.path", "is no absolute path", value=path, allowed=allowed)
+        yield problem(f"{_KEY}.persistent.path", "must be an absolute path", value=path, allowed=allowed)
 
 
 @rule("E262", f"{_KEY}.persistent", "cluster", source="Kubernetes, Volumes", backend="k8s")
@@ -93,7 +91,7 @@ def path_outlives_the_pod(checked: CheckedRecipe, problem: Callable[..., Problem
     if not any(real.is_relative_to(place) for place in places):
         yield problem(
             f"{_KEY}.persistent.path",
-            "lies on no volume that the pods may write to: it would be lost with them",
+            "is not on a volume that the pods can write to: it would be lost with them",
             value=path,
             allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
             remedy='"+cluster.persistent_volume_claims=[{claimName: fsx-claim, mountPath: /fsx}]"',
@@ -107,7 +105,7 @@ def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Probl
     if section and section.memory and checked.backend not in ("k8s", "local"):
         yield problem(
             f"{_KEY}.memory",
-            f"there is no memory tier on cluster={checked.backend}",
+            f"cluster={checked.backend} has no memory tier",
             allowed="cluster=k8s, cluster=local",
             remedy=f"{_KEY}.memory=null",
         )
@@ -115,7 +113,7 @@ def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Probl
 
 @rule("E264", _KEY, source="docs/checkpointing.md, The section")
 def settings_have_a_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A setting of a tier that is not there would silently do nothing."""
+    """A setting of a missing tier would silently have no effect."""
     section = checked.recipe.checkpointing
     if not section:
         return
@@ -132,7 +130,7 @@ def settings_have_a_tier(checked: CheckedRecipe, problem: Callable[..., Problem]
     for key, (has, what) in needs.items():
         value = getattr(section, key)
         if value is not None and not has:
-            yield problem(f"{_KEY}.{key}", f"does nothing without {_KEY}.{what}", value=value)
+            yield problem(f"{_KEY}.{key}", f"has no effect without {_KEY}.{what}", value=value)
 
 
 def _persistent_path(checked: CheckedRecipe) -> str | None:
@@ -142,7 +140,7 @@ def _persistent_path(checked: CheckedRecipe) -> str | None:
 
 @notice_rule("N133", source=_CHECKPOINTING)
 def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """What an image's own program does with the section is up to it."""
+    """The program of an image interprets the section itself."""
     recipe = planned.checked.recipe
     is_read = recipe.run.model_type == _READS_IT_ITSELF and planned.checked.backend != "local"
     if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
@@ -151,7 +149,7 @@ def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Itera
 
 @notice_rule("N134", source=_CHECKPOINTING, backend="k8s")
 def pods_have_their_nodes_role(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Pods without a service account of their own have their node's rights."""
+    """Pods without a service account of their own have the permissions of their node."""
     path = _persistent_path(planned.checked)
     if path and path.startswith(S3) and planned.checked.settings.service_account_name is None:
         yield notice("the pods reach the bucket with their node's role: no cluster.service_account_name is given")
@@ -159,7 +157,7 @@ def pods_have_their_nodes_role(planned: PlannedRecipe, notice: MakeNotice) -> It
 
 @notice_rule("N130", source=_CHECKPOINTING)
 def saving_takes_longer_than_stopping(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A scale event waits for a checkpoint as long as graceful_shutdown_timeout, then its work is lost."""
+    """A scale event waits graceful_shutdown_timeout for a checkpoint; work that is not saved by then is lost."""
     checked, expected = planned.checked, planned.forecast
     policy = checked.recipe.elastic_policy
     if expected is None or not checked.is_elastic or not policy.use_graceful_shutdown:
@@ -172,7 +170,7 @@ def saving_takes_longer_than_stopping(planned: PlannedRecipe, notice: MakeNotice
         yield notice(
             f"a checkpoint of {_gib(expected.content.total_bytes)} takes up to {worst:.0f} s at {_nodes(late)},"
             f" longer than graceful_shutdown_timeout={limit}{own}: a scale event would lose it"
-            f" (at {expected.persistent_rate:g} GB/s a node; recipes checkpoint says more)",
+            f" (at {expected.persistent_rate:g} GB/s a node; see: recipes checkpoint)",
         )
 
 
@@ -203,7 +201,7 @@ def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
 
 @notice_rule("N138", source=_CHECKPOINTING)
 def failures_outrun_saving(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A job that fails before it can save and restart never ends."""
+    """A job that fails before it can save and restart never completes."""
     expected = planned.forecast
     lost = [
         (nodes, way)
@@ -214,21 +212,21 @@ def failures_outrun_saving(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
     for nodes in dict.fromkeys(nodes for nodes, _ in lost):
         ways = "; ".join(way for each, way in lost if each == nodes)
         yield notice(
-            f"at {nodes} nodes failures come faster than saving and restarting: 0 % of all time makes progress that"
-            f" lasts ({ways})",
+            f"at {nodes} nodes failures come faster than saving and restarting: 0 % of the time is"
+            f" lasting progress ({ways})",
         )
 
 
 @notice_rule("N132", source=_CHECKPOINTING)
 def too_much_work_is_at_risk(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Losing all nodes loses what persistent storage does not have yet."""
+    """Losing all nodes loses the work since the last save to persistent storage."""
     expected = planned.forecast
     if expected is None or expected.section.max_lost_work_minutes is None:
         return
     section, most = expected.section, expected.section.max_lost_work_minutes
     if section.persistent is None or expected.step_s is None:
         missing = "persistent" if section.persistent is None else "estimate.step_s"
-        yield notice(f"max_lost_work_minutes={most:g} says nothing without recipes.checkpointing.{missing}")
+        yield notice(f"max_lost_work_minutes={most:g} has no effect without recipes.checkpointing.{missing}")
         return
     steps = section.persistent.frequency or PERSISTENT_STEPS
     save_s = max(expected.persistent_s(nodes) for nodes in expected.sizes)
@@ -237,7 +235,7 @@ def too_much_work_is_at_risk(planned: PlannedRecipe, notice: MakeNotice) -> Iter
         return
     unit = (section.memory.frequency or MEMORY_STEPS) if section.memory else 1
     fits = int((most * _MINUTE_S - save_s) // expected.step_s) // unit * unit
-    how = f"persistent.frequency={fits} keeps to it" if fits > 0 else f"saving every {unit} steps does not keep to it"
+    how = f"persistent.frequency={fits} suffices" if fits > 0 else f"saving every {unit} steps does not suffice"
     yield notice(
         f"saving to persistent storage every {steps} steps risks {lost:.1f} minutes of work with all nodes,"
         f" more than max_lost_work_minutes={most:g}; {how}",
@@ -246,7 +244,7 @@ def too_much_work_is_at_risk(planned: PlannedRecipe, notice: MakeNotice) -> Iter
 
 @notice_rule("N135", source=_CHECKPOINTING)
 def saves_overlap(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A save that is under way when the next one is due holds training up."""
+    """A save that is still running when the next one is due delays training."""
     expected = planned.forecast
     if expected is None or expected.step_s is None:
         return
@@ -261,7 +259,7 @@ def saves_overlap(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice
             enough = math.ceil(longest / expected.step_s)
             yield notice(
                 f"a save to the {name} tier takes about {longest:.0f} s, and the next is due after"
-                f" {steps * expected.step_s:.0f} s: {name}.frequency={enough} gives it time",
+                f" {steps * expected.step_s:.0f} s: {name}.frequency={enough} leaves enough time",
             )
 
 
