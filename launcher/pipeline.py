@@ -17,8 +17,8 @@ from launcher.config.compose import compose
 from launcher.config.hydra_compose import CompositionCache
 from launcher.jobs import registry, tracking
 from launcher.jobs.registry import JobRecord
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.backend_registry import backend_module
 from launcher.model.context import LaunchContext, current_user
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
 from launcher.planning.check import check
@@ -40,14 +40,14 @@ def prepare(overrides: Sequence[str], context: LaunchContext, cache: Composition
     checked = check(composition)
     job = plan(checked, context)
     job = dataclasses.replace(job, notices=rules.notices(checked, job))
-    if problems := load_backend(job.backend).check(job):
+    if problems := backend_registry.load_backend(job.backend).check(job):
         raise ProblemsFound(problems)
     return job
 
 
 def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
-    bundle = render_bundle(job, context, load_backend(job.backend))
+    bundle = render_bundle(job, context, backend_registry.load_backend(job.backend))
     _refuse_secrets(bundle)
     return bundle
 
@@ -74,7 +74,7 @@ def validate(job: JobSpec, context: LaunchContext) -> None:
     Raises:
         ProblemsFound: Every reason for which they would not.
     """
-    if problems := load_backend(job.backend).validate(render(job, context)):
+    if problems := backend_registry.load_backend(job.backend).validate(render(job, context)):
         raise ProblemsFound(problems)
 
 
@@ -131,8 +131,3 @@ def _end_refused(bundle: Bundle, backend: Backend, handle: JobHandle | None, *, 
             backend.cancel(handle)
         if (state := registry.refused(bundle.directory, backend)).is_final:
             tracking.finish(bundle, JobState.CANCELLED if is_interrupted and state is JobState.FAILED else state)
-
-
-def load_backend(cluster: str) -> Backend:
-    """Return the backend of a choice of `cluster`."""
-    return backend_module(cluster, "backend").BACKEND

@@ -25,8 +25,8 @@ from launcher.common.process import INTERRUPTED, USER_ERROR
 from launcher.config.hydra_compose import CompositionCache
 from launcher.jobs import adopted, job_names, registry, relaunch, tracking
 from launcher.jobs.registry import JobRecord
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.config_tree import get
 from launcher.model.context import LaunchContext
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
@@ -85,7 +85,9 @@ def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | 
             return 0
         terminal.show_bundle(bundle)
         return launch(
-            bundle, job.backend, wait=job.config["wait"] or get(job.config, "cluster.sm_jobs_config.wait") is True
+            bundle,
+            job.backend,
+            wait=job.config["wait"] or backend_registry.described(job.backend).waits(job.settings),
         )
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)
@@ -134,7 +136,7 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
     Raises:
         ProblemsFound: The backend refuses, or the job has succeeded already (E715).
     """
-    backend = pipeline.load_backend(backend_name)
+    backend = backend_registry.load_backend(backend_name)
     with signals_as_interrupts():
         if backend.ends_with_launcher:
             return _run_here(bundle, backend, is_again=is_again)

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import pipeline
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Notice, Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
 from launcher.config.hydra_compose import CompositionCache
+from launcher.model import backend_registry
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
@@ -147,7 +147,8 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
     checked, problems = examine(composition)
     if not problems:
         job = plan(checked, context)
-        return result(len(job.scales), pipeline.load_backend(job.backend).check(job), notices(checked, job))
+        found = backend_registry.load_backend(job.backend).check(job)
+        return result(len(job.scales), found, notices(checked, job))
     others = [problem for problem in problems if problem.code not in _DEALING]
     notice = _is_for_more_devices(checked, others)
     if notice is None:

@@ -1,9 +1,10 @@
 """The files that overrides choose: recipe, cluster, and parts of them."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.types import Override
 
@@ -20,7 +21,8 @@ from launcher.model.composition import UnusedOverride, ValueSources
 
 _SCRIPT_RECIPE = "training/custom/script"
 """Recipe of a launch that names a script and no recipe."""
-_CONTRACT, _CONTRACT_FILES = "cluster.contract", "cluster/contract"
+_CONTRACT, _CONTRACT_CLUSTER = ("cluster.contract", "sagemaker"), "sm_local"
+"""Key and value that chose a cluster before it had a name of its own, beside cluster=local; and that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,15 @@ class Choices:
 
 
 def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
-    """Return what the overrides choose; `cluster_type` chooses where `cluster` does not, and a contract its keys."""
+    """Return what the overrides choose; `cluster_type` chooses where `cluster` does not."""
     chosen = {override.key_or_group: override.value() for override in parsed}
     words: list[str] = []
     search = [f for o in parsed if o.key_or_group == SEARCH_PATH for f in override_text.folders(o)]
     folders = [str(COLLECTION), *search]
-    files = chosen_files(parsed)
+    files, cluster = chosen_files(parsed), _cluster(chosen)
     for override in files.values():
+        if cluster and override.key_or_group == "cluster":
+            continue
         if override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd, folders)):
             search.append(f"{UserRecipe.scheme()}://{user_recipe}")
             words.append(f"recipes={USER_RECIPE}")
@@ -46,18 +50,20 @@ def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
             words.append(override.input_line or "")
     if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
         raise ProblemsFound(problems)
-    if isinstance(chosen.get("cluster_type"), str) and "cluster" not in chosen:
-        words.append(f"cluster={chosen['cluster_type']}")
-    is_local = chosen.get("cluster", chosen.get("cluster_type")) in (None, "local")
-    if _CONTRACT_FILES in chosen and not is_local:
-        raise fail(
-            "E005", _CONTRACT_FILES, "is a part of cluster=local", remedy=f"cluster=local {_CONTRACT}=sagemaker"
-        )
-    if chosen.get(_CONTRACT) == "sagemaker" and is_local:
-        words.append("+cluster/contract=sagemaker")
+    if cluster:
+        words.append(f"cluster={cluster}")
     if "recipes" not in chosen and any(key.startswith("recipes.training_cfg") for key in chosen):
         words.append(f"recipes={_SCRIPT_RECIPE}")
     return Choices(tuple(words), tuple(search))
+
+
+def _cluster(chosen: Mapping[str, Any]) -> str | None:
+    """Return the cluster that other keys than `cluster` choose; None if there is none."""
+    key, value = _CONTRACT
+    if chosen.get("cluster", chosen.get("cluster_type")) in (None, "local") and chosen.get(key) == value:
+        return _CONTRACT_CLUSTER
+    named = chosen.get("cluster_type")
+    return named if isinstance(named, str) and "cluster" not in chosen else None
 
 
 def chosen_files(parsed: Sequence[Override]) -> dict[str, Override]:

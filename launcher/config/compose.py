@@ -19,6 +19,7 @@ from launcher.config.override_text import text_of
 from launcher.config.parsed_overrides import is_choice, parse
 from launcher.config.resolving import refuse_faulty_references, resolve
 from launcher.config.value_sources import FileLayers
+from launcher.model.backend_registry import name_of
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, replaced
 
@@ -89,7 +90,7 @@ def _begun(
     return Composition(
         tree={},
         recipe=str(chosen["recipes"].value()) if "recipes" in chosen else files.recipe,
-        backend="contract" if files.has_contract else files.cluster,
+        backend=name_of(files.cluster),
         overrides=tuple(overrides),
         explicit=effects.explicit,
         removed=effects.removed,

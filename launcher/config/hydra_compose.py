@@ -37,7 +37,6 @@ class Files:
     config: DictConfig
     recipe: str
     cluster: str
-    has_contract: bool
     layers: tuple[tuple[str, str], ...]
     read: Mapping[Path, FileText]
 
@@ -105,13 +104,12 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
         raise refused(error, choices) from error
     del config["hydra"]
     chosen = {group: name or "" for group, name in made_of.overrides.known_choices.items()}
-    if chosen["cluster"] not in clusters():  # a folder of the user's, or of a part of a cluster, may have others
+    if chosen["cluster"] not in clusters():  # a folder of the user's may have others
         raise unknown_choice("cluster", chosen["cluster"], choices)
     layers = tuple((d.config_path, d.package or "") for d in made_of.defaults if d.config_path)
     if problems := tuple(p for config, _ in layers for p in defaults_list.unplaced(config, choices.search)):
         raise ProblemsFound(problems)
-    has_contract = "cluster/contract" in chosen
-    return Files(config, chosen["recipes"], chosen["cluster"], has_contract, layers, used)
+    return Files(config, chosen["recipes"], chosen["cluster"], layers, used)
 
 
 def _bound(repository: Any) -> None:

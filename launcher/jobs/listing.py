@@ -13,8 +13,8 @@ from launcher.common.names import ADOPTED_FILE
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.suggestions import did_you_mean
 from launcher.jobs.registry import JobRecord, read, status
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.backend_registry import backends
 from launcher.model.job_spec import JobState, JobStatus
 
 RENDERED, UNKNOWN = "rendered", "unknown"
@@ -116,7 +116,7 @@ class Filter:
             if state not in STATES:
                 remedy = did_you_mean(state, STATES)
                 found.append(Problem("E818", "--state", "is not a state of a job", state, ", ".join(STATES), remedy))
-        known = sorted(backends())
+        known = sorted(backend_registry.names())
         if self.backend is not None and self.backend not in known:
             remedy = did_you_mean(self.backend, known)
             found.append(Problem("E818", "--backend", "is not a backend", self.backend, ", ".join(known), remedy))

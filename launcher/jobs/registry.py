@@ -16,8 +16,8 @@ from launcher.common import os_errors, redaction
 from launcher.common.interrupts import Interrupted
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import ProblemsFound, fail
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.backend_registry import backends
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 from launcher.runtime.durable import write_text
 
@@ -170,7 +170,7 @@ def _stored(folder: Path) -> JobRecord | None:
         fields = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
         native = {"server": None, **fields["native"]}  # earlier versions did not record it
         native = {name: native[name] for name in _NATIVE}
-        if fields["backend"] not in backends():
+        if fields["backend"] not in backend_registry.names():
             raise ValueError(f"there is no cluster={fields['backend']}")
         handle = JobHandle(fields["backend"], fields["job_name"], folder.resolve(), **native)
         ended = fields["ended"] and _status(fields["ended"])

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import pipeline
 from launcher.bundle import store as bundles
 from launcher.bundle.render import MANIFEST
 from launcher.common.job_lock import is_alive
 from launcher.common.names import ADOPTED_FILE, RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs.listing import Filter, ListedJob, filtered, listed, listing, with_statuses
+from launcher.model import backend_registry
 
 _REMOVED = ".removed-by-recipes"
 """End of the name of a folder that is being removed; it begins with a dot, so that no command takes it for a job."""
@@ -60,7 +60,7 @@ def named(results: Path, names: Sequence[str]) -> Chosen:
             folders.append(_located(results, name))
         except ProblemsFound as error:
             problems += error.problems
-    for each in with_statuses(map(listed, dict.fromkeys(folders)), pipeline.load_backend):
+    for each in with_statuses(map(listed, dict.fromkeys(folders)), backend_registry.load_backend):
         if reason := _reason_to_keep(each):
             problems.append(Problem("E718", each.name, reason, remedy=f"recipes cancel {each.folder}"))
     if problems:
@@ -76,7 +76,7 @@ def selected(results: Path, wanted: Filter) -> Chosen:
     """
     _refuse_link(results)
     removable, kept = [], []
-    for each in filtered(listing(results), wanted, pipeline.load_backend)[0]:
+    for each in filtered(listing(results), wanted, backend_registry.load_backend)[0]:
         if reason := _reason_to_keep(each) or _reason_of_place(results, each.folder):
             kept.append((each, reason))
         else:
@@ -93,7 +93,7 @@ def remove(each: Removable) -> bool:
     folder = each.job.folder
     try:
         with _held(folder) as is_held:
-            (now,) = with_statuses([listed(folder)], pipeline.load_backend)
+            (now,) = with_statuses([listed(folder)], backend_registry.load_backend)
             if not is_held or _reason_to_keep(now) or _reason_of_place(folder.parent, folder):
                 return False
             doomed = folder.with_name(f".{folder.name}{_REMOVED}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.bundle.render import MANIFEST
 from launcher.common import names, os_errors, yaml_io
 from launcher.common.problems import ProblemsFound, fail
+from launcher.model.backend_registry import described
 from launcher.model.config_tree import get, leaves
 from launcher.model.context import LaunchContext
 from launcher.model.job_spec import Bundle, JobSpec, JobState
@@ -54,7 +55,7 @@ _STATUS = {JobState.SUCCEEDED: "FINISHED", JobState.FAILED: "FAILED", JobState.C
 def is_tracked(job: JobSpec) -> bool:
     """Tell whether `job` gets an MLflow run: on this machine always, on a cluster where a store is named."""
     settings = tracking(job)
-    return settings.enabled is not False and bool(settings.tracking_uri or job.backend == "local")
+    return settings.enabled is not False and bool(settings.tracking_uri or not described(job.backend).has_containers)
 
 
 def reserve_run(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> JobSpec:
@@ -116,7 +117,7 @@ def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
     if scheme not in (None, "file", "sqlite"):
         allowed = "http, https, an ARN, sqlite, or a path"
         raise fail("E507", f"{_PATH}.tracking_uri", "is no kind of store for a job", value=scheme, allowed=allowed)
-    if job.backend != "local":
+    if described(job.backend).has_containers:
         raise fail(
             "E504",
             f"{_PATH}.tracking_uri",

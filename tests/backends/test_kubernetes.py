@@ -60,6 +60,7 @@ def test_elastic_policy_fields(manifests):
     assert (replica_spec["replicas"], replica_spec["maxReplicas"]) == (1, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bounds", "start", "replicas", "most"),
     [((2, 8), 2, (2, 0), 6), ((1, 16), 4, (1, 3), 15)],
@@ -297,6 +298,7 @@ def test_config_map_holds_every_size_as_it_is_in_the_bundle(render):
     assert [yaml_io.load(data[f"config-n{n}.yaml"])["trainer"]["num_nodes"] for n in sizes] == list(sizes)
 
 
+@pytest.mark.slow
 def test_a_config_map_over_its_limit_is_refused(render):
     keys = ("display_name", "version", "training_config.model_config.model_save_name")
     with pytest.raises(ProblemsFound, match="E312"):

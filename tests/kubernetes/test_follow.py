@@ -12,17 +12,17 @@ import kubelet
 import pytest
 from background import Collected, await_true
 
-from launcher import pipeline
 from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.job_watch import lines as read_lines
 from launcher.bundle.render import MANIFEST, bundle_digest
 from launcher.common.problems import ProblemsFound
+from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 SECOND_NS = 10**9
 
 
@@ -65,7 +65,7 @@ def test_a_job_goes_from_pending_to_succeeded(space, launched):
 def test_waiting_ends_at_its_time_limit(launched):
     handle, _ = launched()
     (only,) = BACKEND.wait(handle, timeout_s=0.5)
-    assert (only.state, only.message) == (JobState.PENDING, "waits for the operator to make its pods")
+    assert (only.state, only.message) == (JobState.PENDING, "waits for the operator to create its pods")
 
 
 def test_waiting_ends_at_its_time_limit_also_where_no_answer_comes(space, launched, monkeypatch):
@@ -96,7 +96,7 @@ def test_a_job_that_waits_for_quota_says_so(space, launched):
     handle, job = launched()
     labels = {"kueue.x-k8s.io/queue-name": "q"}
     space.admin.merge(path(JOB, space.name, handle.native_id), {"metadata": {"labels": labels}}, "test")
-    assert BACKEND.status(handle).message == "waits in queue q to be admitted"
+    assert BACKEND.status(handle).message == "waits in queue q for admission"
     shortage = "insufficient unused quota for nvidia.com/gpu"
     reserved = {"type": "QuotaReserved", "status": "False", "message": f"{shortage}."}
     space.make(
@@ -115,7 +115,7 @@ def test_a_job_that_is_removed_ends_its_followers(space, launched):
     await_true(lambda: waiting.got)
     space.admin.delete(path(JOB, space.name, handle.native_id), job["metadata"]["uid"])
     assert waiting.result()[-1].state is JobState.DELETED
-    assert logs.result()[-1].startswith("event  gone")
+    assert logs.result()[-1].startswith("event  deleted")
 
 
 def test_a_follower_outlives_a_watch_that_forgot_and_one_that_breaks(space, launched):
@@ -262,7 +262,7 @@ def test_a_run_that_is_gone_before_it_was_read_is_told(space, launched):
     space.conditions(handle.native_id, "Completed")
     lines = logs.result()
     assert logged(lines) == ["first", "second", "third"]
-    assert f"event  what was left of the log of {pod}, run 0, is gone from its node" in lines
+    assert f"event  the rest of the log of {pod}, run 0, is no longer on its node" in lines
 
 
 def test_a_line_is_cut_at_one_place_however_it_comes():

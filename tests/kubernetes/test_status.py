@@ -57,11 +57,11 @@ RUNNING = ("Created", "PodsRunning", "Running")
 PENDING_POD = pod("Pending", unschedulable="0/4 nodes are available: 4 Insufficient nvidia.com/gpu.")
 CASES = {
     "deleted": (View(None), JobState.DELETED, "the cluster no longer has it"),
-    "nothing-said": (View(job()), JobState.PENDING, "waits for the operator to make its pods"),
-    "created": (View(job("Created")), JobState.PENDING, "waits for the operator to make its pods"),
+    "nothing-said": (View(job()), JobState.PENDING, "waits for the operator to create its pods"),
+    "created": (View(job("Created")), JobState.PENDING, "waits for the operator to create its pods"),
     "suspended": (View(job(spec={"runPolicy": {"suspend": True}})), JobState.PENDING, "is suspended"),
-    "queued": (View(job("Created", labels=QUEUE)), JobState.PENDING, "waits in queue q to be admitted"),
-    "being-removed": (View(job(*RUNNING, deleted=True), (pod(),)), JobState.PENDING, "is being removed"),
+    "queued": (View(job("Created", labels=QUEUE)), JobState.PENDING, "waits in queue q for admission"),
+    "being-removed": (View(job(*RUNNING, deleted=True), (pod(),)), JobState.PENDING, "is being deleted"),
     "image": (
         View(job("Created"), (pod("Pending", ("ErrImagePull", "not found")),) * 2),
         JobState.PENDING,
@@ -85,7 +85,7 @@ CASES = {
     "workers-start": (
         View(job("Created", "PodsRunning"), (pod(), pod())),
         JobState.PENDING,
-        "pods run on 2 nodes, and the workers start",
+        "pods run on 2 nodes; the workers are starting",
     ),
     "running": (View(job(*RUNNING), (pod(),)), JobState.RUNNING, ""),
     "restarted": (
@@ -102,12 +102,12 @@ CASES = {
     "may-grow": (
         View(job(*RUNNING, **scaling(2)), (pod(), PENDING_POD)),
         JobState.RUNNING,
-        "asks for 2 nodes and waits for nodes: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu (1 of 2 pods)",
+        "requests 2 nodes and waits for nodes: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu (1 of 2 pods)",
     ),
     "fails-to-scale": (
         View(job(*RUNNING, **scaling(1, consecutiveScalingFailures=3, isFaultyPodScaleDown=True)), (pod(), pod())),
         JobState.SCALING,
-        "scales from 2 to 1 nodes; 3 scalings in a row failed; leaves faulty pods behind",
+        "scales from 2 to 1 nodes; 3 scale events in a row failed; scales down without the faulty pods",
     ),
     "grows-in-two-parts": (
         View(job(*RUNNING, **scaling(1, 3)), (pod(),) * 2 + (pod("Pending"),) * 2),
@@ -135,7 +135,7 @@ CASES = {
     "status-odd": (
         View({**job(), "status": "lost"}, (pod(),)),
         JobState.PENDING,
-        'pods run on 1 nodes, and the workers start; status is "lost"',
+        'pods run on 1 nodes; the workers are starting; status is "lost"',
     ),
     "target-odd": (
         View(job(*RUNNING, elasticScalingStatus={"targetReplicas": "all"}), (pod(),)),
@@ -150,7 +150,7 @@ CASES = {
     "conditions-odd": (
         View({**job(), "status": {"conditions": [None, {"type": 3}]}}),
         JobState.PENDING,
-        'waits for the operator to make its pods; conditions is [null, {"type": 3}]',
+        'waits for the operator to create its pods; conditions is [null, {"type": 3}]',
     ),
     "removed-once-completed": (View(job(*RUNNING, "Completed", deleted=True)), JobState.SUCCEEDED, "R: why"),
     "completed": (View(job(*RUNNING, "Completed")), JobState.SUCCEEDED, "R: why"),
@@ -291,4 +291,4 @@ def test_lines_that_come_again_are_known_and_equal_ones_are_kept():
     assert window.since() is None and all(map(window.is_new, lines))
     assert window.since() == "2026-01-02T03:04:07Z"
     assert [window.is_new(line) for line in [lines[-1], lines[-1]]] == [False, True]
-    assert len(window.told) == 2  # what is older is forgotten
+    assert len(window.yielded) == 2  # what is older is forgotten

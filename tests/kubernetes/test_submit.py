@@ -115,7 +115,7 @@ def test_a_job_that_is_being_removed_is_not_taken_for_a_submitted_one(space, bun
     space.admin.merge(where, {"metadata": {"finalizers": ["example.com/hold"]}}, "operator")
     space.admin.delete(where, job["metadata"]["uid"])
     (problem,) = refused(connection, made)
-    assert problem.code == "E350" and "is being removed" in problem.message
+    assert problem.code == "E350" and "is being deleted" in problem.message
     assert validate(connection, made).problems == (problem,)
     space.admin.merge(where, {"metadata": {"finalizers": None}}, "operator")
     assert submit(connection, made).is_new
@@ -175,7 +175,7 @@ def test_what_does_not_pass_leaves_nothing_behind(space, bundle, fault, code, pl
     space.cluster.proxy.fail(method="PATCH", path=REQUESTS[place], times=10**6, skip=skip, **fault)
     problems = refused(space.connection(patience_s=0.5), bundle())
     assert [problem.code for problem in problems] == [code]
-    assert "what this launch had made was removed" in problems[0].message
+    assert "everything this launch created was removed" in problems[0].message
     assert nothing_is_left(space)
 
 

@@ -1,4 +1,4 @@
-"""What the API refuses, and why: its answers as exceptions, and exceptions as Problems."""
+"""Failed requests: the API's answers as exceptions, and exceptions as Problems."""
 
 import json
 import re
@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from launcher.backends.kubernetes import lenient
 from launcher.common.problems import Problem, ProblemsFound
 
-_PASSING = (429, 500, 502, 503, 504)
-"""Statuses after which the same request may succeed. Source: Kubernetes API conventions, HTTP status codes."""
+if TYPE_CHECKING:
+    from kubernetes.client import ApiException
+
+_TRANSIENT = (429, 500, 502, 503, 504)
+"""Transient statuses: the same request may succeed later. Source: Kubernetes API conventions, HTTP status codes."""
 
 _QUOTA = re.compile(r"exceeded quota: |failed quota: ")
 _WEBHOOK = re.compile(r"(admission webhook \S+) denied the request|(?i:validatingadmissionpolicy) .* denied request")
@@ -27,8 +30,8 @@ class ApiError(Exception):
 
     Args:
         status: HTTP status.
-        message: The cluster's own words.
-        retry_after_s: How long to wait before the next request, in seconds; None if it does not say.
+        message: The cluster's message.
+        retry_after_s: How long to wait before the next request, in seconds; None if not given.
         causes: Reasons in the answer's details.
     """
 
@@ -41,17 +44,17 @@ class Unreachable(Exception):
     """The API did not answer, or the connection broke."""
 
 
-def is_passing(error: BaseException) -> bool:
-    """Tell whether the same request may succeed later."""
-    return isinstance(error, Unreachable) or (isinstance(error, ApiError) and error.status in _PASSING)
+def is_transient(error: BaseException) -> bool:
+    """Return whether a failure is transient: the same request may succeed later."""
+    return isinstance(error, Unreachable) or (isinstance(error, ApiError) and error.status in _TRANSIENT)
 
 
-def problem(error: ApiError | Unreachable, path: str, *, value: Any = None) -> Problem:
+def problem(error: ApiError | Unreachable, path: str, *, value: object = None) -> Problem:
     """Return a failed request as a Problem.
 
     Args:
-        error: What went wrong.
-        path: Key that the user may change.
+        error: The failure.
+        path: Key that the user can change.
         value: Its value.
     """
     if isinstance(error, Unreachable):
@@ -59,19 +62,19 @@ def problem(error: ApiError | Unreachable, path: str, *, value: Any = None) -> P
     if error.status == 401:
         remedy = "log in again, or renew the kubeconfig's credentials"
         return Problem(
-            "E343", "cluster.kube_context", f"the cluster does not know you: {error.message}", remedy=remedy
+            "E343", "cluster.kube_context", f"the cluster rejects your credentials: {error.message}", remedy=remedy
         )
     if refusal := _admission(error, path, value):
         return refusal
     if error.status == 403:
         return Problem("E344", path, error.message, value=value, remedy="ask for a Role that allows it")
-    if is_passing(error):
-        return Problem("E342", path, f"the cluster's API is in trouble: {error}", value=value)
+    if is_transient(error):
+        return Problem("E342", path, f"the cluster's API fails: {error}", value=value)
     return Problem("E351", path, error.message, value=value)
 
 
-def _admission(error: ApiError, path: str, value: Any) -> Problem | None:
-    """Return what admission refused as a Problem; None if it was not admission.
+def _admission(error: ApiError, path: str, value: object) -> Problem | None:
+    """Return a refusal by admission as a Problem; None if it was not admission.
 
     Source: Kubernetes: the ResourceQuota, LimitRanger, PodSecurity, NamespaceLifecycle, webhook and
     ValidatingAdmissionPolicy plugins write these words into Status.message, and the last two also use other statuses.
@@ -80,22 +83,24 @@ def _admission(error: ApiError, path: str, value: Any) -> Problem | None:
         remedy = "wait until other jobs end, take fewer nodes, or ask for a larger quota"
         return Problem("E354", path, error.message, value=value, remedy=remedy)
     if found := _WEBHOOK.search(error.message):
-        remedy = f"change what it objects to, or ask who runs {found[1] or 'the policy'}"
+        remedy = f"change what it objects to, or ask the owner of {found[1] or 'the policy'}"
         return Problem("E355", path, error.message, value=value, remedy=remedy)
     if error.status == 403 and ("NamespaceTerminating" in error.causes or _TERMINATING.search(error.message)):
-        return Problem("E345", path, error.message, value=value, remedy="wait until it is gone, or take another one")
+        return Problem(
+            "E345", path, error.message, value=value, remedy="wait until it is deleted, or use another one"
+        )
     if error.status == 403 and (found := _PLUGIN.search(error.message)):
-        remedy = "change what it objects to, or ask for another policy of the namespace"
+        remedy = "change what it objects to, or ask for another policy in the namespace"
         return Problem("E355", path, error.message, value=value, remedy=remedy)
     return None
 
 
 @contextmanager
-def told(path: str = "cluster.namespace") -> Iterator[None]:
-    """Let a request that fails within the block be a Problem.
+def api_errors_as_problems(path: str = "cluster.namespace") -> Iterator[None]:
+    """Raise a Problem for a request that fails within the block.
 
     Raises:
-        ProblemsFound: One failed.
+        ProblemsFound: A request failed.
     """
     try:
         yield
@@ -103,8 +108,8 @@ def told(path: str = "cluster.namespace") -> Iterator[None]:
         raise ProblemsFound((problem(error, path),)) from error
 
 
-def api_error(error: Any) -> ApiError:
-    """Return the official client's exception as ours."""
+def api_error(error: "ApiException") -> ApiError:
+    """Convert the official client's exception."""
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else error.body or ""
     try:
         answer = json.loads(body)
@@ -121,11 +126,11 @@ def api_error(error: Any) -> ApiError:
 
 
 def retry_after_s(text: str | None, date: str | None = None) -> float | None:
-    """Return how long to wait before the next request, in seconds; None if a header does not say.
+    """Return how long to wait before the next request, in seconds; None if no header gives it.
 
     Args:
         text: Retry-After: seconds, or a date.
-        date: The answer's own Date, by which the server's clock is read.
+        date: The answer's own Date, which has the server's clock.
 
     Source: RFC 9110, 10.2.3, Retry-After.
     """
@@ -146,7 +151,7 @@ def _date(text: str | None) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Return the innermost reason of a broken connection, without object addresses."""
     inner = getattr(error, "reason", None)
     if isinstance(inner, Exception):

@@ -1,4 +1,4 @@
-"""Where the API keeps the objects we deal with, and what a manifest refers to."""
+"""Paths of API objects, and a bundle's manifests as objects."""
 
 import json
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from launcher.common.problems import fail
 from launcher.model.job_spec import Bundle
 
 MANAGER = "recipe-launcher"
-"""Our name as a field manager; that of an object's maker has the bundle's digest behind it."""
+"""Our name as a field manager; when creating an object, the bundle's digest follows it."""
 
 PREFIX = "recipe-launcher"
-"""Prefix of our labels and annotations; users' own are refused under it (E303, E304)."""
+"""Prefix of our labels and annotations; users may not use it (E303, E304)."""
 
 USER = f"{PREFIX}/user"
 """Annotation of a job: who launched its bundle."""
@@ -57,9 +57,9 @@ def path(kind: str, namespace: str, name: str = "", *, version: str = "v1beta1")
 
     Args:
         kind: Its kind.
-        namespace: Its namespace; not used where its kind has none.
+        namespace: Its namespace; ignored for a kind without namespaces.
         name: Its name; "" for all.
-        version: That of Kueue's API.
+        version: Version of Kueue's API.
     """
     base = _NAMESPACED.get(kind) or _CLUSTER_WIDE[kind]
     base = base.format(quote(namespace, safe=""), version=version)
@@ -67,18 +67,18 @@ def path(kind: str, namespace: str, name: str = "", *, version: str = "v1beta1")
 
 
 def list_path(kind: str, namespace: str | None, *, version: str = "v1beta1") -> str:
-    """Return the API's path of a kind's list, in one namespace or, with None, in all."""
+    """Return the API's path of a kind's list, in one namespace or (None) in all."""
     where = path(kind, namespace or "", version=version)
     return where if namespace is not None else where.replace("/namespaces//", "/")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object of a bundle, as it is to be.
+    """One object of a bundle, as it should be created.
 
     Args:
         file: Its file, relative to the bundle.
-        body: What is sent.
+        body: The object that is sent.
     """
 
     file: str
@@ -86,31 +86,31 @@ class Manifest:
 
     @property
     def kind(self) -> str:
-        return self.body["kind"]
+        return str(self.body["kind"])
 
     @property
     def name(self) -> str:
-        return self.body["metadata"]["name"]
+        return str(self.body["metadata"]["name"])
 
     @property
     def namespace(self) -> str:
-        return self.body["metadata"]["namespace"]
+        return str(self.body["metadata"]["namespace"])
 
     @property
     def path(self) -> str:
-        """Where the API keeps it."""
+        """The API's path of the object."""
         return path(self.kind, self.namespace, self.name)
 
     @property
     def digest(self) -> str:
         """Digest of the bundle it comes from."""
-        return self.body["metadata"]["annotations"][DIGEST]
+        return str(self.body["metadata"]["annotations"][DIGEST])
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
     def owned_by(self, owner: Mapping[str, Any]) -> "Manifest":
-        """Return the same object, which goes when `owner` goes."""
+        """Return the same object with an owner: it is deleted with `owner`."""
         reference = {
             "apiVersion": owner["apiVersion"],
             "kind": owner["kind"],
@@ -122,10 +122,10 @@ class Manifest:
 
 
 def manifests(bundle: Bundle) -> tuple[Manifest, ...]:
-    """Return a bundle's objects in the order they are made, the job last.
+    """Return a bundle's objects in the order of creation, the job last.
 
     Raises:
-        ProblemsFound: Something in it is no object that we submit.
+        ProblemsFound: A file is not an object that we submit.
     """
     found = []
     for file, text in bundle.files.items():
@@ -133,27 +133,27 @@ def manifests(bundle: Bundle) -> tuple[Manifest, ...]:
             continue
         body = yaml_io.load(text)
         if body.get("kind") not in ("ConfigMap", *JOB_KINDS):
-            raise fail("E703", str(bundle.directory / file), f"a {body.get('kind')} is nothing that is submitted")
+            raise fail("E703", str(bundle.directory / file), f"a {body.get('kind')} cannot be submitted")
         annotations = {**(body["metadata"].get("annotations") or {}), DIGEST: bundle.digest, **_user(bundle)}
         metadata = {**body["metadata"], "annotations": annotations}
         found.append(Manifest(file, {**body, "metadata": metadata}))
     found.sort(key=lambda manifest: manifest.kind in JOB_KINDS)
     if not found or found[-1].kind not in JOB_KINDS:
-        raise fail("E703", str(bundle.directory), "holds no job to submit")
+        raise fail("E703", str(bundle.directory), "has no job to submit")
     return tuple(found)
 
 
 def _user(bundle: Bundle) -> dict[str, str]:
-    """Return the annotation of who launched a bundle; none in a bundle that does not say."""
+    """Return the annotation with the user who launched a bundle; empty if the bundle does not name one."""
     user = json.loads(bundle.files.get(MANIFEST, "{}")).get("user")
     return {USER: user} if user else {}
 
 
 def manager(body: Mapping[str, Any]) -> str:
-    """Return the field manager of an object's maker.
+    """Return the field manager that creates an object.
 
-    Another bundle's is another one, so that the API itself refuses a second bundle of the same name (409): the two
-    want different values for DIGEST.
+    It differs between bundles, so that the API itself refuses a second bundle of the same name (409): the two set
+    DIGEST to different values.
     """
     return f"{MANAGER}-{body['metadata']['annotations'][DIGEST][:_SHORT]}"
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.backends.kubernetes import api_objects, manifest, stopping
-from launcher.backends.kubernetes.api_errors import told
+from launcher.backends.kubernetes.api_errors import api_errors_as_problems
 from launcher.backends.kubernetes.connection import Connection, connect
 from launcher.bundle import container
 from launcher.bundle import store as bundles
@@ -98,7 +98,7 @@ class KubernetesBackend:
         if known:
             from launcher.backends.kubernetes import server
 
-            with told():
+            with api_errors_as_problems():
                 server.require(connection, known.server)
         return _handle(bundle, connection)
 
@@ -125,7 +125,7 @@ class KubernetesBackend:
         """Return the job as the cluster has it now."""
         from launcher.backends.kubernetes import job_watch as following
 
-        with told():
+        with api_errors_as_problems():
             connection, target = _opened(handle)
             seen = following.read_status(connection, target)
             return seen if target.uid else _unfinished(connection, handle, seen)
@@ -134,7 +134,7 @@ class KubernetesBackend:
         """Yield the job's status now and after each change, the last time as it ended."""
         from launcher.backends.kubernetes import job_watch as following
 
-        with told():
+        with api_errors_as_problems():
             yield from following.wait(*_opened(handle), timeout_s)
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
@@ -142,7 +142,7 @@ class KubernetesBackend:
         from launcher.backends.kubernetes import pod_logs
 
         job = _planned(handle)
-        with told():
+        with api_errors_as_problems():
             lines = pod_logs.read_logs(*_opened(handle), job, selection, follow=follow)
         return _telling(lines)
 
@@ -150,7 +150,7 @@ class KubernetesBackend:
         """Yield the events of the job and its pods, oldest first; with `follow`, until it has ended."""
         from launcher.backends.kubernetes import job_events
 
-        with told():
+        with api_errors_as_problems():
             yield from job_events.events(*_opened(handle), follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
@@ -182,7 +182,7 @@ class KubernetesBackend:
         from launcher.backends.kubernetes import pod_report
         from launcher.backends.kubernetes.pod_ranks import Places
 
-        with told():
+        with api_errors_as_problems():
             found = _own_pods(*_opened(handle))
         return pod_report.described(found, Places.of(_planned(handle)))
 
@@ -190,14 +190,14 @@ class KubernetesBackend:
         """Run a command, or a shell, in the pod of a rank; return its exit code."""
         from launcher.backends.kubernetes import interact
 
-        with told():
+        with api_errors_as_problems():
             return interact.run(_pod_of_rank(handle, rank), command)
 
     def forward_ports(self, handle: JobHandle, rank: int, ports: Sequence[tuple[int, int]]) -> None:
         """Forward ports of this machine to the pod of a rank, until interrupted."""
         from launcher.backends.kubernetes import interact
 
-        with told():
+        with api_errors_as_problems():
             interact.forward(_pod_of_rank(handle, rank), ports)
 
     def operator_log(self, handle: JobHandle) -> Iterator[str]:
@@ -205,7 +205,7 @@ class KubernetesBackend:
         from launcher.backends.kubernetes import operator_log
         from launcher.backends.kubernetes.pod_ranks import Places
 
-        with told():
+        with api_errors_as_problems():
             yield from operator_log.lines(*_opened(handle), Places.of(_planned(handle)))
 
 
@@ -231,7 +231,7 @@ def _planned(handle: JobHandle) -> Mapping[str, Any]:
 
 
 def _telling(lines: Iterator[str]) -> Iterator[str]:
-    with told():
+    with api_errors_as_problems():
         yield from lines
 
 

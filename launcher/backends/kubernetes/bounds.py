@@ -1,7 +1,6 @@
-"""Which names, quantities, numbers and paths the API server, the kubelet and the container runtime accept. Pure.
+"""Names, quantities, numbers and paths that the API server, the kubelet and the container runtime accept. Pure.
 
-Only documented bounds stand here, each with its source. tests/kubernetes/test_bounds.py compares them with an API
-server.
+Documented bounds only, each with its source. tests/kubernetes/test_bounds.py compares them with an API server.
 """
 
 import re
@@ -17,13 +16,13 @@ _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 ANNOTATIONS_LIMIT = 256 << 10
 """Bytes of an object's annotations, keys and values. Source: Kubernetes, ValidateAnnotations."""
 OWN_ANNOTATIONS = 1 << 10
-"""Bytes kept for the launcher's own annotations, which a user's name is the longest of. Our own choice."""
+"""Bytes reserved for the launcher's own annotations; the longest holds a user's name. Our own choice."""
 
-WORD_LIMIT = (128 << 10) - 1
+ARG_LIMIT = (128 << 10) - 1
 """Bytes of one argument, or of one variable with its name. Source: execve(2), MAX_ARG_STRLEN less its null byte."""
-WORDS_LIMIT = 1 << 20
+ARGS_LIMIT = 1 << 20
 """Bytes of all variables and arguments. Source: execve(2): a quarter of the stack, 2 MiB with the usual limit of
-8 MiB, of which the image's own variables and the pointers get half."""
+8 MiB; half of it is left to the image's own variables and the pointers."""
 
 _HUGE_PAGE = 2 << 20
 """Bytes of a page of hugepages-2Mi."""
@@ -31,7 +30,7 @@ _HUGE_PAGE = 2 << 20
 PATH_LIMIT = 4095
 """Bytes of a path. Source: path_resolution(7), PATH_MAX less its null byte."""
 _UNMOUNTABLE = ("/proc", "/config")
-"""Folders that nothing is mounted in: the runtime refuses the first, and the second is the job's, mounted read-only.
+"""Folders that cannot hold a mount: the runtime refuses the first, and the second is the job's, mounted read-only.
 
 Source: runc, checkProcMount.
 """
@@ -44,12 +43,12 @@ def is_label_key(text: str) -> bool:
 
 
 def is_label_value(text: str) -> bool:
-    """Return whether a text is a label's value, which may be empty."""
+    """Return whether a text is a label value, which may be empty."""
     return not text or bool(_LABEL_NAME.fullmatch(text))
 
 
 def is_annotation_key(text: str) -> bool:
-    """Return whether a text is a label key, in any case: the API lowers it before it looks."""
+    """Return whether a text is a label key in any case: the API converts it to lower case first."""
     return is_label_key(text.lower())
 
 
@@ -69,7 +68,7 @@ def quantity_fault(resource: str, text: str | int) -> str | None:
     if value < 0:
         return "is negative"
     if resource == "hugepages" and value % _HUGE_PAGE:
-        return f"is not a multiple of 2 MiB, the size of a page; the next one is {_next_pages(value)}"
+        return f"is not a multiple of the page size, 2 MiB; the next one is {_next_pages(value)}"
     return None
 
 
@@ -86,24 +85,24 @@ def host_path_fault(path: str) -> str | None:
 
 
 def mount_path_fault(path: str) -> str | None:
-    """Return what is wrong with the place of a mount in the container; None if nothing is.
+    """Return what is wrong with a mount path in the container; None if nothing is.
 
     Source: Kubernetes API, VolumeMount: mountPath must not contain ':'.
     """
     if fault := _path_fault(path):
         return fault
     if ":" in path:
-        return "holds a ':', which a mount's path must not"
+        return "contains ':', which a mount path must not"
     where = place(path)
     if where == "/":
-        return "would replace the image's files, and no container starts so"
+        return "would replace the image's files, and no container could start"
     if folder := next((each for each in _UNMOUNTABLE if f"{where}/".startswith(f"{each}/")), None):
         return f"is in {folder}, where nothing can be mounted"
     return None
 
 
 def place(path: str) -> str:
-    """Return the one spelling of an absolute path: `//data/` is `/data`."""
+    """Return the canonical form of an absolute path: `//data/` becomes `/data`."""
     return "/" + normpath(path).lstrip("/")
 
 
@@ -111,7 +110,7 @@ def _path_fault(path: str) -> str | None:
     if not isabs(path):
         return "is not an absolute path"
     if ".." in path.split("/"):
-        return "holds '..'"
+        return "contains '..'"
     if "\0" in path or len(path.encode()) > PATH_LIMIT:
-        return f"is longer than {PATH_LIMIT} bytes, or holds a null character"
+        return f"is longer than {PATH_LIMIT} bytes, or contains a null character"
     return None

@@ -1,6 +1,6 @@
-"""What a cluster has and who waits for it: nodes and their accelerators, quotas, and the order of the queue.
+"""Capacity of a cluster: nodes and their accelerators, quotas, and the workloads in the queues.
 
-A person need not be allowed to see all of it: what cannot be read is left out, and a notice names the permission.
+Parts that the user may not read are left out, and a notice names the missing permission.
 """
 
 import re
@@ -28,7 +28,7 @@ _HEALTH = (
 _NODES = "/api/v1/nodes"
 _RUNNABLE = "status.phase!=Succeeded,status.phase!=Failed"
 _VISIBILITY = "/apis/visibility.kueue.x-k8s.io"
-"""Kueue's own API of the order in which workloads wait, where it is served."""
+"""Kueue's own API for the order of pending workloads, which not every cluster serves."""
 
 _SUFFIXES = {"m": Fraction(1, 1000), "": Fraction(1), "k": Fraction(10**3), "M": Fraction(10**6)}
 _SUFFIXES |= {"G": Fraction(10**9), "T": Fraction(10**12), "P": Fraction(10**15), "E": Fraction(10**18)}
@@ -44,11 +44,11 @@ class Node:
     Args:
         name: Its name.
         instance: Its instance type; None if no label has it.
-        state: Ready or NotReady, and whether new pods may be placed on it.
+        state: Ready or NotReady, and whether it is cordoned.
         resource: Extended resource of its accelerators; None if it has none.
-        accelerators: How many pods may have.
-        free: How many no pod has; None if the cluster's pods may not be listed.
-        health: HyperPod's labels of its health, without their prefix, to their values.
+        accelerators: How many are allocatable.
+        free: How many no pod uses; None if the cluster's pods may not be listed.
+        health: HyperPod's health labels, without their prefix, to their values.
     """
 
     name: str
@@ -62,15 +62,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """What of a quota is used.
+    """Usage of a quota.
 
     Args:
-        queue: The ClusterQueue, or the LocalQueue behind its namespace and a slash.
+        queue: The ClusterQueue, or the LocalQueue as namespace/name.
         flavor: The ResourceFlavor.
         resource: The resource.
         used: Amount in use, as Kueue writes it.
         nominal: The quota; None for a LocalQueue, whose quota is its ClusterQueue's.
-        borrowed: What of `used` is beyond the quota.
+        borrowed: The part of `used` that exceeds the quota.
     """
 
     queue: str
@@ -87,14 +87,14 @@ class Waiting:
 
     Args:
         queue: The ClusterQueue, or the LocalQueue where that cannot be read.
-        position: Its place in the queue's order, from 1.
+        position: Its position in the queue, from 1.
         namespace: Its namespace.
         workload: Its own name.
-        job: The job it stands for.
-        local_queue: The LocalQueue it was put into.
+        job: The job it belongs to.
+        local_queue: The LocalQueue it was submitted to.
         priority: Its priority; higher ones come first.
-        created_s: When it was made, in seconds since the epoch.
-        why: Why it was not admitted, in Kueue's words.
+        created_s: Time of creation, in seconds since the epoch.
+        why: Why it was not admitted, as Kueue reports it.
     """
 
     queue: str
@@ -110,7 +110,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a cluster has; None for a part that may not be read, or that it does not have."""
+    """Capacity of a cluster; None for a part that may not be read or does not exist."""
 
     nodes: tuple[Node, ...] | None
     quotas: tuple[QuotaUse, ...] | None
@@ -120,14 +120,14 @@ class Capacity:
 
 
 def read(connection: Connection, namespace: str) -> Capacity:
-    """Return what a cluster has, as far as it may be read.
+    """Return the capacity of a cluster, as far as it may be read.
 
     Args:
         connection: The cluster.
-        namespace: Whose queues are shown to those who may not list those of all namespaces.
+        namespace: The namespace whose queues are read if those of all namespaces may not be listed.
 
     Raises:
-        ApiError: The API refuses for another reason than a missing permission.
+        ApiError: The API refuses for a reason other than a missing permission.
         Unreachable: It does not answer.
     """
     reader = _Reader(connection)
@@ -149,7 +149,7 @@ def read(connection: Connection, namespace: str) -> Capacity:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads lists, and notes those that may not be read."""
+    """Reads lists, and collects a notice for each that may not be read."""
 
     connection: Connection
     notices: list[Notice] = field(default_factory=list)
@@ -159,9 +159,9 @@ class _Reader:
         if nodes is None:
             return None
         pods = self._allowed(
-            lambda: listed(self.connection, "/api/v1/pods", fieldSelector=_RUNNABLE),
+            lambda: listed(self.connection, "/api/v1/pods", {"fieldSelector": _RUNNABLE}),
             "pods",
-            "how many accelerators are free",
+            "the number of free accelerators",
             None,
         )
         used = None if pods is None else _used(pods)
@@ -169,12 +169,16 @@ class _Reader:
 
     def listed(self, kind: str, namespace: str | None, version: str) -> list[Mapping[str, Any]] | None:
         where = api_objects.list_path(kind, namespace, version=version)
-        what = {"ClusterQueue": "the quotas of ClusterQueues", "LocalQueue": "LocalQueues", "Workload": "who waits"}
+        what = {
+            "ClusterQueue": "the quotas of ClusterQueues",
+            "LocalQueue": "LocalQueues",
+            "Workload": "pending workloads",
+        }
         resource = where.rpartition("/")[2]
         return self._allowed(lambda: listed(self.connection, where), resource, what[kind], namespace)
 
     def first(self, kind: str, namespaces: Iterable[str | None], version: str) -> list[Mapping[str, Any]] | None:
-        """Return the list of the first namespace that may be read; None stands for all of them."""
+        """Return the list of the first readable namespace; a namespace of None means all of them."""
         before = list(self.notices)
         for namespace in namespaces:
             found = self.listed(kind, namespace, version)
@@ -186,14 +190,14 @@ class _Reader:
         return None
 
     def placed(self, waiting: tuple[Waiting, ...], queues: Iterable[str]) -> tuple[Waiting, ...]:
-        """Return waiting workloads in Kueue's own order, where it serves that; else as they are."""
+        """Return waiting workloads in Kueue's own order if it serves that, else unchanged."""
         try:
             version = self.connection.get(_VISIBILITY)["preferredVersion"]["version"]
             lists = {
                 queue: self.connection.get(f"{_VISIBILITY}/{version}/clusterqueues/{queue}/pendingworkloads")["items"]
                 for queue in queues
             }
-        except ApiError:  # not served, or not to be read: the order by priority and age stands
+        except ApiError:  # not served or not readable: the order by priority and age remains
             return waiting
         places = {
             (item["metadata"]["namespace"], item["metadata"]["name"]): (queue, item["positionInClusterQueue"] + 1)
@@ -217,7 +221,7 @@ class _Reader:
 
 
 def _used(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Fraction]]:
-    """Return what pods that run, or are about to, have of each accelerator, by node."""
+    """Return the accelerators that running and starting pods use, by node and resource."""
     used: dict[str, dict[str, Fraction]] = {}
     for pod in pods:
         if node := pod["spec"].get("nodeName"):
@@ -228,7 +232,7 @@ def _used(pods: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Fraction]]:
 
 
 def _requested(spec: Mapping[str, Any], resource: str) -> Fraction:
-    """Return what a pod requests of a resource.
+    """Return a pod's request for a resource.
 
     Source: Kubernetes, Sidecar containers, Resource sharing within containers.
     """
@@ -250,7 +254,7 @@ def _request(container: Mapping[str, Any], resource: str) -> Fraction:
 
 
 def quantity(text: str | int) -> Fraction:
-    """Return a Kubernetes quantity as a number; 0 if it is not one."""
+    """Return a Kubernetes quantity as a number; 0 if it is not valid."""
     match = _QUANTITY.fullmatch(str(text))
     return Fraction(match[1]) * _SUFFIXES[match[2]] if match and match[2] in _SUFFIXES else Fraction(0)
 
@@ -260,18 +264,28 @@ def _node(node: Mapping[str, Any], used: Mapping[str, Mapping[str, Fraction]] | 
     labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
     resource = next((name for name in ACCELERATORS if quantity(allocatable.get(name, 0)) > 0), None)
     total = int(quantity(allocatable[resource])) if resource else 0
-    free = total if used is None else total - int(used.get(metadata["name"], {}).get(resource or "", 0))
-    is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
-    state = "Ready" if is_ready else "NotReady"
     return Node(
         metadata["name"],
         next((labels[name] for name in _INSTANCE if name in labels), None),
-        f"{state}, cordoned" if (node.get("spec") or {}).get("unschedulable") else state,
+        _state(node),
         resource,
         total,
-        None if used is None and resource else free,
+        _free(total, resource, None if used is None else used.get(metadata["name"], {})),
         {name.partition("/")[2]: labels[name] for name in _HEALTH if name in labels},
     )
+
+
+def _state(node: Mapping[str, Any]) -> str:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    state = "Ready" if is_ready else "NotReady"
+    return f"{state}, cordoned" if (node.get("spec") or {}).get("unschedulable") else state
+
+
+def _free(total: int, resource: str | None, used: Mapping[str, Fraction] | None) -> int | None:
+    if resource is None:
+        return total
+    return None if used is None else total - int(used.get(resource, 0))
 
 
 def _of_cluster_queues(queues: Iterable[Mapping[str, Any]]) -> Iterator[QuotaUse]:
@@ -292,7 +306,7 @@ def _of_cluster_queues(queues: Iterable[Mapping[str, Any]]) -> Iterator[QuotaUse
 
 
 def _of_local_queues(queues: Iterable[Mapping[str, Any]]) -> Iterator[QuotaUse]:
-    """Yield what LocalQueues use; theirs is only a part of their ClusterQueue's."""
+    """Yield the usage of LocalQueues, which is a part of their ClusterQueue's."""
     for queue in sorted(queues, key=lambda queue: (queue["metadata"]["namespace"], queue["metadata"]["name"])):
         name = f"{queue['metadata']['namespace']}/{queue['metadata']['name']}"
         for (flavor, resource), now in _usage(queue).items():
@@ -300,7 +314,7 @@ def _of_local_queues(queues: Iterable[Mapping[str, Any]]) -> Iterator[QuotaUse]:
 
 
 def _usage(queue: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Return what of a queue is in use, by flavor and resource. Of a LocalQueue of v1beta1 it has another name."""
+    """Return a queue's usage by flavor and resource; in a LocalQueue of v1beta1 the field has another name."""
     status = queue.get("status") or {}
     flavors = status.get("flavorsUsage") or status.get("flavorUsage") or ()
     return {(flavor["name"], each["name"]): each for flavor in flavors for each in flavor.get("resources") or ()}
@@ -309,7 +323,7 @@ def _usage(queue: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]
 def _ordered(
     workloads: Iterable[Mapping[str, Any]], local_queues: Iterable[Mapping[str, Any]]
 ) -> tuple[Waiting, ...]:
-    """Return the workloads that wait, in each queue by priority, then by age.
+    """Return the waiting workloads, in each queue by priority, then by age.
 
     Source: Kueue, ClusterQueue, Queueing strategy: by priority, then creation time, or that of the last eviction.
     """
@@ -360,7 +374,7 @@ def _at(waiting: Waiting, queue: str, position: int) -> Waiting:
 def _by_places(
     waiting: tuple[Waiting, ...], places: Mapping[tuple[str, str], tuple[str, int]]
 ) -> tuple[Waiting, ...]:
-    """Return workloads at the places that Kueue names; one that it does not name keeps its own."""
+    """Return workloads at the positions that Kueue reports; others keep their own."""
     placed = [
         _at(each, *places.get((each.namespace, each.workload), (each.queue, each.position))) for each in waiting
     ]

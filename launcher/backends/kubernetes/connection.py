@@ -1,7 +1,6 @@
-"""One cluster through its API: requests that are safe to repeat, and are repeated where that may help.
+"""One cluster through its API: idempotent requests, retried after transient failures.
 
-Every request that changes something names what it changes, so that a second one changes nothing more: objects are
-made by server-side apply, and removed by name and uid.
+Objects are created by server-side apply and deleted by name and uid, so that a repeated request changes nothing more.
 """
 
 import json
@@ -13,24 +12,28 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, api_error, is_passing, reason
+from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, api_error, is_transient, reason
 from launcher.common.problems import ProblemsFound, fail
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState, Retrying
+    from urllib3 import BaseHTTPResponse
 
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 30.0
 PATIENCE_S = 60.0
-"""How long a request that fails for a passing reason is repeated."""
+"""How long a request that fails for a transient reason is retried."""
 LONGEST_PAUSE_S = 10.0
 _FIRST_PAUSE_S = 0.2
 _SECOND_LOOK_S = 0.5
-"""How long after a first answer that an object does not exist a second one is asked for."""
+"""How long after a first 404 an object is requested once more."""
 _POOL_SIZE = 128
 """Connections kept open; a follower has one for each pod, and two more."""
 
 APPLY, MERGE, JSON = "application/apply-patch+yaml", "application/merge-patch+json", "application/json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""Asks for an object without its content. Source: Kubernetes API concepts, Resource representation."""
+"""Requests an object's metadata only. Source: Kubernetes API concepts, Resource representation."""
 
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 
@@ -39,16 +42,16 @@ _INSTALL = "pip install '.[k8s]'"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A cluster, by one context.
+    """A cluster, reached through one context.
 
     Args:
         context: Name of the kubeconfig's context; None inside a cluster.
         host: URL of the API server.
-        api: The official client's ApiClient.
-        patience_s: How long requests are repeated, in seconds.
-        refusal_patience_s: How long also 401 and 404 are repeated, in seconds; 0 repeats 401 once, with credentials
+        api: The official client's ApiClient, which has no types.
+        patience_s: How long requests are retried, in seconds.
+        refusal_patience_s: How long 401 and 404 are retried too, in seconds; 0 retries 401 once, with credentials
             that are read again.
-        stop: Set, it ends waiting and repeating.
+        stop: Once set, waiting and retrying end.
     """
 
     context: str | None
@@ -58,36 +61,36 @@ class Connection:
     refusal_patience_s: float = 0.0
     stop: threading.Event = field(default_factory=threading.Event, repr=False)
 
-    def get(self, path: str, *, accept: str = JSON, **query: Any) -> dict[str, Any]:
+    def get(self, path: str, query: Mapping[str, object] | None = None, *, accept: str = JSON) -> dict[str, Any]:
         """Return an object or a list."""
-        return self._exchange("GET", path, query, accept=accept)
+        return self._exchange("GET", path, query or {}, accept=accept)
 
     def apply(self, path: str, body: Mapping[str, Any], manager: str, *, dry_run: bool = False) -> dict[str, Any]:
-        """Make an object as `body` says, by server-side apply; return it as it is now."""
+        """Create or update an object by server-side apply; return it as it is now."""
         query = {"fieldManager": manager, "fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         return self._exchange("PATCH", path, query, body, APPLY)
 
     def merge(self, path: str, body: Mapping[str, Any], manager: str) -> dict[str, Any]:
-        """Change some fields of an object; `body` should name the resourceVersion it was read at."""
+        """Change some fields of an object; `body` should hold the resourceVersion it was read at."""
         return self._exchange("PATCH", path, {"fieldManager": manager}, body, MERGE)
 
     def ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Post a question that changes nothing, such as an access review."""
+        """Post a query that changes nothing, such as an access review."""
         return self._exchange("POST", path, {}, body)
 
     def delete(self, path: str, uid: str) -> bool:
-        """Remove the object of that uid; return False when it is not there (any more)."""
+        """Delete the object with this uid; return False if it does not exist (any more)."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
             self._exchange("DELETE", path, {}, body)
         except ApiError as error:
-            if error.status in (404, 409):  # 409: another object has that name now
+            if error.status in (404, 409):  # 409: the name belongs to another object now
                 return False
             raise
         return True
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """Return an object; None if the API answers twice, with a pause between, that it does not exist."""
+        """Return an object; None if the API answers 404 twice, with a pause between: one 404 may be wrong."""
         for is_last in (False, True):
             try:
                 return self._exchange("GET", path, {}, final=(404,))
@@ -99,14 +102,16 @@ class Connection:
         return None
 
     @contextmanager
-    def stream(self, path: str, *, read_timeout_s: float, final: tuple[int, ...] = (), **query: Any) -> Iterator[Any]:
-        """Open an answer that comes bit by bit; the block reads it by `chunks`.
+    def stream(
+        self, path: str, *, read_timeout_s: float, final: tuple[int, ...] = (), query: Mapping[str, object]
+    ) -> "Iterator[BaseHTTPResponse]":
+        """Open a streamed answer; the block reads it with `chunks`.
 
         Args:
             path: What to read.
             read_timeout_s: How long the server may be silent, in seconds.
-            final: Statuses that are not repeated, whatever the connection's patience.
-            **query: Parameters of the request.
+            final: Statuses that are not retried, whatever the connection's patience.
+            query: Parameters of the request.
         """
         answer = self._retrying(final)(self._send, "GET", path, query, None, JSON, JSON, read_timeout_s)
         try:
@@ -119,8 +124,8 @@ class Connection:
         self,
         method: str,
         path: str,
-        query: Mapping[str, Any],
-        body: Any = None,
+        query: Mapping[str, object],
+        body: Mapping[str, Any] | None = None,
         kind: str = JSON,
         accept: str = JSON,
         final: tuple[int, ...] = (),
@@ -139,24 +144,26 @@ class Connection:
 
         return self._retrying(final)(once)
 
-    def _retrying(self, final: tuple[int, ...]) -> Any:
+    def _retrying(self, final: tuple[int, ...]) -> "Retrying":
         import tenacity
 
+        is_stopped = tenacity.stop_when_event_set(self.stop)
         patience = _Patience(self.patience_s, self.refusal_patience_s, final)
         return tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: is_passing(error) or patience.may_pass(error)),
+            retry=tenacity.retry_if_exception(lambda error: is_transient(error) or patience.may_pass(error)),
             wait=_pause_s,
-            stop=tenacity.stop_any(patience, tenacity.stop_when_event_set(self.stop)),
+            stop=lambda state: patience(state) or is_stopped(state),
             sleep=tenacity.sleep_using_event(self.stop),
             before_sleep=self._renew,
             reraise=True,
         )
 
-    def _renew(self, state: Any) -> None:
-        """Read the credentials again after a 401: a token may have been renewed, also by somebody else."""
-        if getattr(state.outcome.exception(), "status", None) != _UNAUTHORIZED:
+    def _renew(self, state: "RetryCallState") -> None:
+        """Read the credentials again after a 401: another process may have renewed the token."""
+        error = _failure(state)
+        if not isinstance(error, ApiError) or error.status != _UNAUTHORIZED:
             return
-        with suppress(ProblemsFound):  # then the old ones are tried again
+        with suppress(ProblemsFound):  # the old credentials are tried again
             fresh = connect(self.context)
             if fresh.host == self.host:
                 self.api.configuration, self.api.rest_client = fresh.api.configuration, fresh.api.rest_client
@@ -165,13 +172,13 @@ class Connection:
         self,
         method: str,
         path: str,
-        query: Mapping[str, Any],
-        body: Any,
+        query: Mapping[str, object],
+        body: Mapping[str, Any] | None,
         kind: str,
         accept: str,
         read_timeout_s: float,
-    ) -> Any:
-        """Send a request once; return its answer unread.
+    ) -> "BaseHTTPResponse":
+        """Send a request once; return the unread answer.
 
         Raises:
             ApiError: The API refuses.
@@ -185,55 +192,56 @@ class Connection:
         self.api.update_params_for_auth(headers, sent, ["BearerToken"])
         timeouts = (CONNECT_TIMEOUT_S, read_timeout_s)
         try:
-            # Not through call_api: it takes every refusal for one with a body, and a bad certificate has none.
-            return self.api.rest_client.request(
+            # Not through call_api: it expects every refusal to have a body, and a bad certificate has none.
+            answer: BaseHTTPResponse = self.api.rest_client.request(
                 method, self.host + path, sent, headers, body, _preload_content=False, _request_timeout=timeouts
             )
         except ApiException as error:
-            if not error.status:  # a certificate that is not to be trusted comes as status 0
+            if not error.status:  # status 0: a certificate that is not trusted
                 raise Unreachable(f"{self.host}: {' '.join(str(error.reason).split())}") from error
             raise api_error(error) from error
         except (HTTPError, OSError) as error:
             raise Unreachable(f"{self.host}: {reason(error)}") from error
+        return answer
 
 
 @dataclass(slots=True)
 class _Patience:
-    """Ends the repeating of a request. A refusal has its own patience, from the first one in a row.
+    """Decides when to stop retrying a request. Refusals have a limit of their own, from the first one in a row.
 
     Args:
-        passing_s: How long failures that pass are repeated, in seconds.
-        refusal_s: How long refusals that may pass are repeated, in seconds.
-        final: Statuses that are not repeated.
+        transient_s: How long transient failures are retried, in seconds.
+        refusal_s: How long refusals that may be transient are retried, in seconds.
+        final: Statuses that are not retried.
     """
 
-    passing_s: float
+    transient_s: float
     refusal_s: float
     final: tuple[int, ...]
     refused_at: float | None = None
     refusals: int = 0
 
     def may_pass(self, error: BaseException) -> bool:
-        """Return whether a refusal may be a passing one: credentials that expired, an API that is not served yet."""
+        """Return whether a refusal may be transient: expired credentials, an API that is not served yet."""
         if not isinstance(error, ApiError) or error.status in self.final:
             return False
         return error.status == _UNAUTHORIZED or (error.status == _NOT_FOUND and self.refusal_s > 0)
 
-    def __call__(self, state: Any) -> bool:
+    def __call__(self, state: "RetryCallState") -> bool:
         """Return whether to give up."""
-        error = state.outcome.exception()
-        if is_passing(error):
+        error = _failure(state)
+        if error is None or is_transient(error):
             self.refused_at, self.refusals = None, 0
             asked_s = error.retry_after_s or 0.0 if isinstance(error, ApiError) else 0.0
-            return state.seconds_since_start + asked_s >= self.passing_s
+            return (state.seconds_since_start or 0.0) + asked_s >= self.transient_s
         now = time.monotonic()
         self.refused_at, self.refusals = self.refused_at or now, self.refusals + 1
-        is_first_401 = error.status == _UNAUTHORIZED and self.refusals == 1
+        is_first_401 = self.refusals == 1 and isinstance(error, ApiError) and error.status == _UNAUTHORIZED
         return now - self.refused_at >= self.refusal_s and not is_first_401
 
 
-def chunks(answer: Any) -> Iterator[bytes]:
-    """Yield an answer's bytes as they come.
+def chunks(answer: "BaseHTTPResponse") -> Iterator[bytes]:
+    """Yield an answer's bytes as they arrive.
 
     Raises:
         Unreachable: The connection broke before the end.
@@ -243,18 +251,18 @@ def chunks(answer: Any) -> Iterator[bytes]:
     try:
         yield from answer.stream(1 << 16)
     except (HTTPError, OSError, ValueError, AttributeError) as error:
-        # A socket that another thread closes shows as ValueError or AttributeError.
+        # A socket closed by another thread raises ValueError or AttributeError.
         raise Unreachable(reason(error)) from error
 
 
 def connect(context: str | None) -> Connection:
-    """Return a connection by a context of the kubeconfig, its current one, or the pod's own account.
+    """Return a connection through a context of the kubeconfig, its current one, or the pod's own account.
 
     Args:
         context: Name of the context; None for the current one, or inside a cluster.
 
     Raises:
-        ProblemsFound: The client is not installed, or no usable configuration is found.
+        ProblemsFound: The client is not installed, or there is no usable configuration.
     """
     try:
         from kubernetes import client, config
@@ -262,17 +270,17 @@ def connect(context: str | None) -> Connection:
         raise fail("E340", "cluster", f"the kubernetes client is missing: {error}", remedy=_INSTALL) from error
     settings = client.Configuration()
     settings.retries, settings.connection_pool_maxsize = False, _POOL_SIZE
-    with _told_in_log() as messages:
+    with _logged_errors() as messages:
         try:
             name = _load(config, settings, context)
-        except (config.ConfigException, ValueError) as error:  # ValueError: a certificate that is no base64
+        except (config.ConfigException, ValueError) as error:  # ValueError: a certificate that is not base64
             raise _unusable(context, str(error)) from error
     if messages:
         raise _unusable(name, messages[0])
     if not settings.verify_ssl:
         raise _unusable(
             name,
-            "its cluster has insecure-skip-tls-verify, which would send credentials to whoever answers",
+            "its cluster has insecure-skip-tls-verify, which would send credentials to an unverified server",
             "give it the cluster's certificate-authority-data instead",
         )
     if not settings.host.startswith("https://"):
@@ -281,47 +289,47 @@ def connect(context: str | None) -> Connection:
 
 
 def _load(config: Any, settings: Any, context: str | None) -> str | None:
-    """Fill `settings`; return the context's name, None for that of a pod's own account.
+    """Fill `settings`; return the context's name, None for a pod's own account.
 
     Raises:
-        ProblemsFound: There is no such context, or it logs in by a means that Kubernetes has given up.
+        ProblemsFound: There is no such context, or it uses a login method that Kubernetes has removed.
     """
-    files = os.environ.get("KUBECONFIG") or "~/.kube/config"  # now: the client reads the variable when imported
+    files = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the client reads it only on import
     known, users, current = _contexts(config, files)
     name = context or current
     if not name and "KUBERNETES_SERVICE_HOST" in os.environ:
         config.load_incluster_config(settings)
         return None
     if not known:
-        raise config.ConfigException(f"there is no kubeconfig ({files}), nor is this a pod of a cluster")
-    if name not in known:
-        message = "is no context of the kubeconfig" if name else "the kubeconfig has no current context"
+        raise config.ConfigException(f"there is no kubeconfig ({files}), and this is not a pod of a cluster")
+    if not name or name not in known:
+        message = "is not a context of the kubeconfig" if name else "the kubeconfig has no current context"
         raise fail("E341", "cluster.kube_context", message, value=name or None, allowed=", ".join(known))
-    if "auth-provider" in users.get(known[name], ()):  # for some the client talks to a server it does not verify
-        message = "its user has an auth-provider, which Kubernetes gave up in 1.26"
+    if "auth-provider" in users.get(known[name] or "", ()):  # some contact a server that the client does not verify
+        message = "its user has an auth-provider, which Kubernetes removed in 1.26"
         raise _unusable(name, message, "use an exec plugin instead")
     config.load_kube_config(files, name, settings, persist_config=False)
     return name
 
 
 def _contexts(config: Any, files: str) -> tuple[dict[str, str | None], dict[str, Any], str | None]:
-    """Return each context's user, what is said of each user, and the current context.
+    """Return the user of each context, the entry of each user, and the current context.
 
     Raises:
-        ConfigException: A file is no kubeconfig.
+        ConfigException: A file is not a valid kubeconfig.
     """
     import yaml
     from kubernetes.config.kube_config import KubeConfigMerger
 
     try:
         merged = KubeConfigMerger(files).config
-        whole = merged.value if merged else {}
-        contexts = {one["name"]: one["context"].safe_get("user") for one in whole.get("contexts") or ()}
-        users = {one["name"]: one.safe_get("user") or () for one in whole.get("users") or ()}
+        content = merged.value if merged else {}
+        contexts = {one["name"]: one["context"].safe_get("user") for one in content.get("contexts") or ()}
+        users = {one["name"]: one.safe_get("user") or () for one in content.get("users") or ()}
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-        # Not what is wrong where: the line may hold a token.
-        raise config.ConfigException(f"{files} is no kubeconfig: {type(error).__name__}") from error
-    return contexts, users, whole.get("current-context")
+        # The error's own text would quote the line, which may hold a token.
+        raise config.ConfigException(f"{files} is not a valid kubeconfig: {type(error).__name__}") from error
+    return contexts, users, content.get("current-context")
 
 
 def _unusable(context: str | None, message: str, remedy: str | None = None) -> ProblemsFound:
@@ -329,8 +337,8 @@ def _unusable(context: str | None, message: str, remedy: str | None = None) -> P
 
 
 @contextmanager
-def _told_in_log() -> Iterator[list[str]]:
-    """Collect what the client only logs, such as a credential plugin that failed."""
+def _logged_errors() -> Iterator[list[str]]:
+    """Collect errors that the client only logs, such as a credential plugin that failed."""
     messages: list[str] = []
 
     class Collect(logging.Handler):
@@ -346,14 +354,19 @@ def _told_in_log() -> Iterator[list[str]]:
 
 
 def pause_s(attempt: int) -> float:
-    """Return how long to wait after the `attempt`-th failure in a row, in seconds: doubling, and never in step."""
-    return random.uniform(0.5, 1) * min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempt, 10))
+    """Return how long to wait after the `attempt`-th failure in a row, in seconds: exponential, with jitter."""
+    return random.uniform(0.5, 1) * min(LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 10))
 
 
-def _pause_s(state: Any) -> float:
-    asked_s = getattr(state.outcome.exception(), "retry_after_s", None)
+def _failure(state: "RetryCallState") -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
+
+
+def _pause_s(state: "RetryCallState") -> float:
+    error = _failure(state)
+    asked_s = error.retry_after_s if isinstance(error, ApiError) else None
     return pause_s(state.attempt_number) if asked_s is None else asked_s + pause_s(1)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

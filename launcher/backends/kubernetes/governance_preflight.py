@@ -1,4 +1,4 @@
-"""What a cluster says about the objects of `recipes governance` before they are applied. Creates nothing."""
+"""Checks of a cluster before the objects of `recipes governance` are applied. Creates nothing."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -20,12 +20,12 @@ _POLICY = "ValidatingAdmissionPolicy"
 
 
 def kueue_version(connection: Connection, known: Iterable[str], given: str | None) -> str:
-    """Return the version of Kueue's API to write for: the one given, or the one that the cluster prefers.
+    """Return the version of Kueue's API to generate objects for: the given one, or the cluster's preferred one.
 
     Args:
         connection: The cluster.
-        known: The versions that this program writes.
-        given: One of them, or None to choose.
+        known: The versions that this program can generate.
+        given: One of them; None to choose.
 
     Raises:
         ProblemsFound: The cluster has no Kueue, or none of these versions.
@@ -35,7 +35,7 @@ def kueue_version(connection: Connection, known: Iterable[str], given: str | Non
     except ApiError as error:
         if error.status != 404:
             raise ProblemsFound((problem(error, "kueue"),)) from error
-        remedy = "install Kueue, or kueue=false where the task governance add-on will"
+        remedy = "install Kueue, or use kueue=false if the task governance add-on will install it"
         raise ProblemsFound((Problem("E347", "kueue", "the cluster has no Kueue", True, remedy=remedy),)) from error
     except Unreachable as error:
         raise ProblemsFound((problem(error, "kueue"),)) from error
@@ -45,12 +45,12 @@ def kueue_version(connection: Connection, known: Iterable[str], given: str | Non
     for version in wanted:
         if version in served and version in known:
             return version
-    message = "is not a version of Kueue that the cluster serves" if given else "the cluster's Kueue is not supported"
+    message = "is not a Kueue version of the cluster" if given else "the cluster's Kueue is not supported"
     raise ProblemsFound((Problem("E347", "kueue_version", message, given, f"of the cluster: {', '.join(served)}"),))
 
 
 def problems(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
-    """Yield what the cluster lacks that the objects need: their policy's kind, and a Topology that they name."""
+    """Yield a Problem for each prerequisite that the cluster lacks: the policy's kind, a Topology by name."""
     seen = set()
     for each in objects:
         if each["kind"] == _POLICY and _POLICY not in seen:
@@ -63,17 +63,15 @@ def problems(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> It
 
 
 def _policy_missing(connection: Connection) -> Iterator[Problem]:
-    """Yield a Problem where the cluster does not know admission policies. Source: Kubernetes 1.30, v1 of the API."""
+    """Yield a Problem if the cluster has no admission policies. Source: Kubernetes 1.30, v1 of the API."""
     try:
         served = [resource["kind"] for resource in connection.get(_ADMISSION).get("resources", ())]
     except (ApiError, Unreachable) as error:
         yield problem(error, "pod_security")
         return
     if _POLICY not in served:
-        message = "the cluster has no ValidatingAdmissionPolicy, so that nothing would restrict the team's pods"
-        remedy = (
-            "Kubernetes 1.30, or pod_security=restricted and images that are not root, or pod_security=privileged"
-        )
+        message = "the cluster has no ValidatingAdmissionPolicy, so nothing would restrict the team's pods"
+        remedy = "Kubernetes 1.30, or pod_security=restricted with non-root images, or pod_security=privileged"
         yield Problem("E346", "pod_security", message, "policy", remedy=remedy)
 
 
@@ -90,7 +88,7 @@ def _topology_missing(connection: Connection, version: str, name: str) -> Iterat
 
 
 def existing(connection: Connection, objects: Iterable[Mapping[str, Any]]) -> Origin:
-    """Return the cluster's objects that have the kind and name of a shared one of `objects`.
+    """Return the cluster's objects with the kind and name of a shared one among `objects`.
 
     Raises:
         ProblemsFound: One cannot be read.

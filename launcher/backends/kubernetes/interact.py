@@ -1,4 +1,4 @@
-"""A person in a job's pods: a command or a shell in one, and ports of this machine that lead into one."""
+"""Interactive access to a job's pods: run a command or a shell, and forward local ports."""
 
 import contextlib
 import json
@@ -28,16 +28,16 @@ STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
 SHELL = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi")
 LOOPBACK = "127.0.0.1"
 _BROKEN = 2
-"""Exit code where the command's own is not known: that of every Problem."""
+"""Exit code if the command's own is unknown: that of every Problem."""
 _LINGER_S = 30.0
-"""How long a pod may be silent after a local program has ended its side of a connection, which the protocol of port
-forwarding cannot pass on: it may still be answering."""
+"""How long a pod may be silent after a local program has closed its side: port forwarding cannot signal that, and the
+pod may still be answering."""
 
 _PERMISSIONS = {
     "exec": "ask for a Role that allows get and create on pods/exec",
     "portforward": "ask for a Role that allows get and create on pods/portforward",
 }
-"""Source: Kubernetes, Authorization: a WebSocket is a GET, and servers from 1.35 on ask for create as well."""
+"""Source: Kubernetes, Authorization: a WebSocket is a GET, and servers from 1.35 on require create as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class PodOfRank:
 
     Args:
         connection: The cluster.
-        namespace: The job's.
-        listed: Returns the job's pods as they are now.
+        namespace: The job's namespace.
+        listed: Lists the job's pods.
         places: Which pod runs which ranks.
         rank: The rank.
     """
@@ -71,23 +71,24 @@ class PodOfRank:
         running = [pod for pod in found if (pod.get("status") or {}).get("phase") == "Running"]
         if running:
             return running[-1]
-        raise fail("E381", "rank", self._why_none(found), value=self.rank, remedy="recipes pods shows those that run")
+        remedy = "recipes pods lists the running ones"
+        raise fail("E381", "rank", self._why_none(found), value=self.rank, remedy=remedy)
 
     def _why_none(self, found: Sequence[Mapping[str, Any]]) -> str:
         if not found:
             return "no pod runs this rank now"
         pod = found[-1]
         words = [(pod.get("status") or {}).get("phase") or "Pending", pod_report.reason(pod)]
-        return f"its pod {pod['metadata']['name']} does not run: {', '.join(filter(None, words))}"
+        return f"its pod {pod['metadata']['name']} is not running: {', '.join(filter(None, words))}"
 
 
 def run(wanted: PodOfRank, command: Sequence[str]) -> int:
     """Run a command in the pod of a rank, with this process's standard streams; return its exit code.
 
-    It has a terminal where standard input and output both are one.
+    The command has a terminal if both standard input and output are one.
 
     Raises:
-        ProblemsFound: The pod, or the command, cannot be run.
+        ProblemsFound: No pod runs the rank, or the command cannot be run.
     """
     pod = wanted.now()
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -109,12 +110,12 @@ def run(wanted: PodOfRank, command: Sequence[str]) -> int:
 
 
 def _show_unheard() -> None:
-    message = "this cluster cannot tell the command that its input has ended; one that waits for that does not end"
+    message = "this cluster cannot signal the end of input to the command, which may wait for it forever"
     console.show_notice(Notice("N151", message), stderr=True)
 
 
 def _exchange(open_: Channels) -> Mapping[str, Any]:
-    """Pass bytes on until the command has ended; return how it ended, as the cluster says it."""
+    """Forward bytes until the command has ended; return its exit status as the cluster reports it."""
     status = b""
     outputs = {STDOUT: sys.stdout.fileno(), STDERR: sys.stderr.fileno()}
     with contextlib.suppress(Unreachable, ValueError):
@@ -123,7 +124,8 @@ def _exchange(open_: Channels) -> Mapping[str, Any]:
                 status += data
             elif channel in outputs:
                 _write_all(outputs[channel], data)
-        return json.loads(status)
+        result: Mapping[str, Any] = json.loads(status)
+        return result
     return {}
 
 
@@ -133,10 +135,10 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _exit_code(status: Mapping[str, Any], pod: str) -> int:
-    """Return a command's exit code; that of a Problem if the connection broke before the command had ended.
+    """Return a command's exit code; that of a Problem if the connection broke before the command ended.
 
     Raises:
-        ProblemsFound: It was not run.
+        ProblemsFound: The command was not run.
     """
     if not status:
         broken = Problem("E382", pod, "the connection broke before the command ended")
@@ -152,7 +154,7 @@ def _exit_code(status: Mapping[str, Any], pod: str) -> int:
 
 @contextlib.contextmanager
 def _raw_terminal(open_: Channels) -> Iterator[None]:
-    """Hand every key to the pod, Ctrl-C included, and the terminal's size whenever it changes."""
+    """Send every key to the pod, Ctrl-C included, and the terminal's size after each change."""
     import termios
     import tty
 
@@ -162,17 +164,17 @@ def _raw_terminal(open_: Channels) -> Iterator[None]:
     os.set_blocking(writer, False)
 
     def resized(_signum: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(BlockingIOError):  # one is on its way already
+        with contextlib.suppress(BlockingIOError):  # a wake-up is already pending
             os.write(writer, b"1")
 
     def ended(signum: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)  # by way of the terminal's old state
+        raise SystemExit(128 + signum)  # unwinds, which restores the terminal
 
     handlers = {signal.SIGWINCH: resized, signal.SIGTERM: ended, signal.SIGHUP: ended}
     old = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
     open_.wake, open_.woken = reader, lambda: open_.send(RESIZE, _size())
     try:
-        tty.setraw(terminal, termios.TCSADRAIN)  # what was typed before is kept
+        tty.setraw(terminal, termios.TCSADRAIN)  # TCSADRAIN keeps typed-ahead input
         open_.woken()
         yield
     finally:
@@ -190,7 +192,7 @@ def _size() -> bytes:
 
 @contextlib.contextmanager
 def _problems(what: str, pod: str) -> Iterator[None]:
-    """Let a refusal be a Problem that names the permission, where that is what is missing.
+    """Raise a refusal as a Problem, which names the missing permission if there is one.
 
     Raises:
         ProblemsFound: The API refuses, or does not answer.
@@ -201,7 +203,7 @@ def _problems(what: str, pod: str) -> Iterator[None]:
         if error.status == 403:
             found = Problem("E344", pod, error.message, remedy=_PERMISSIONS[what])
             raise ProblemsFound((found,)) from error
-        if error.status in (400, 404, 500):  # the node's own words
+        if error.status in (400, 404, 500):  # the message is the node's own
             raise fail("E382", pod, masked(error.message)) from error
         raise ProblemsFound((problem(error, pod),)) from error
     except Unreachable as error:
@@ -209,18 +211,18 @@ def _problems(what: str, pod: str) -> Iterator[None]:
 
 
 def forward(wanted: PodOfRank, ports: Sequence[tuple[int, int]]) -> None:
-    """Forward ports of this machine, of its loopback address only, to the pod of a rank; return never.
+    """Forward ports of this machine's loopback address to the pod of a rank; never return.
 
-    Every connection goes to the pod that runs the rank by then.
+    Every connection goes to the pod that runs the rank at that time.
 
     Raises:
-        ProblemsFound: A local port cannot be had, or no pod runs the rank.
+        ProblemsFound: A local port is not available, or no pod runs the rank.
     """
     pod = wanted.now()["metadata"]["name"]
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(_listening(local)) for local, _ in ports]
         for server, (_, remote) in zip(servers, ports, strict=True):
-            console.say(f"{LOOPBACK}:{server.getsockname()[1]} -> {pod}:{remote}   (Ctrl-C ends it)")
+            console.say(f"{LOOPBACK}:{server.getsockname()[1]} -> {pod}:{remote}   (Ctrl-C to stop)")
             threading.Thread(target=_serve, args=(server, wanted, remote), daemon=True).start()
         threading.Event().wait()
 
@@ -229,7 +231,7 @@ def _listening(port: int) -> socket.socket:
     """Return a socket that listens on a port of the loopback address.
 
     Raises:
-        ProblemsFound: The port is taken, or not this user's to have.
+        ProblemsFound: The port is in use, or reserved to other users.
     """
     server = socket.socket()
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -238,7 +240,7 @@ def _listening(port: int) -> socket.socket:
         server.listen()
     except OSError as error:
         server.close()
-        message = f"{LOOPBACK}:{port} cannot be listened on: {error.strerror}"
+        message = f"cannot listen on {LOOPBACK}:{port}: {error.strerror}"
         raise fail("E383", "LOCAL", message, value=port, remedy="another port, or 0 for any free one") from error
     return server
 
@@ -251,21 +253,21 @@ def _serve(server: socket.socket, wanted: PodOfRank, remote: int) -> None:
 
 
 def _connect(local: socket.socket, wanted: PodOfRank, remote: int) -> None:
-    """Carry one connection; what goes wrong is shown, and ends this connection only."""
+    """Forward one connection; an error is printed, and ends this connection only."""
     try:
         with local:
             name = wanted.now()["metadata"]["name"]
             opening = pod_channels.opened(wanted.connection, "portforward", wanted.namespace, name, ports=remote)
             with _problems("portforward", name), opening as open_:
-                _carry(open_, local, f"{name}:{remote}")
+                _forward(open_, local, f"{name}:{remote}")
     except (ApiError, Unreachable) as error:
         console.show_problems((problem(error, "rank"),), "this connection was closed")
     except ProblemsFound as error:
         console.show_problems(error.problems, "this connection was closed")
 
 
-def _carry(open_: Channels, local: socket.socket, where: str) -> None:
-    """Pass bytes on in both directions. Of each channel the first frame is the port's number.
+def _forward(open_: Channels, local: socket.socket, where: str) -> None:
+    """Forward bytes in both directions. The first frame of each channel is the port's number.
 
     Source: Kubernetes, pkg/kubelet/cri/streaming/portforward/websocket.go: channel 0 is data, 1 an error.
     """

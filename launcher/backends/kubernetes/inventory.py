@@ -1,4 +1,4 @@
-"""The training jobs of a cluster, whoever submitted them and from where."""
+"""All training jobs of a cluster, regardless of who submitted them and from where."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -19,9 +19,9 @@ from launcher.model.job_spec import JobState
 _ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Source: Kubernetes, Accessing the API from within a pod."""
 
-_ODD_NAME = "is not a name that Kubernetes takes"
+_INVALID_NAME = "is not a valid Kubernetes name"
 ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com/neuron", "amd.com/gpu")
-"""Extended resources that stand for accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
+"""Extended resources that are accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class ClusterJob:
     """A training job of a cluster.
 
     Args:
-        namespace: Where it lies.
+        namespace: Its namespace.
         name: Its name.
         kind: HyperPodPyTorchJob or PyTorchJob.
         user: Who launched it, if this launcher did; else None.
-        state: Where it is in its life; None if its status cannot be read.
+        state: Its state; None if its status cannot be read.
         nodes: Nodes it runs on now; None if its pods cannot be listed.
-        created_s: When it was made, in seconds since the epoch.
-        message: What it waits for, or why it ended.
+        created_s: Time of creation, in seconds since the epoch.
+        message: Why it is pending, or why it ended.
     """
 
     namespace: str
@@ -49,9 +49,9 @@ class ClusterJob:
     message: str
 
 
-def listed(connection: Connection, where: str, **query: Any) -> list[Mapping[str, Any]]:
+def listed(connection: Connection, where: str, query: Mapping[str, object] | None = None) -> list[Mapping[str, Any]]:
     """Return the objects of a list."""
-    items, _ = job_watch.listed(connection, where, query)
+    items, _ = job_watch.listed(connection, where, query or {})
     return list(items.values())
 
 
@@ -69,12 +69,12 @@ def default_namespace(context: str | None) -> str:
         except OSError:
             return "default"
     contexts, _ = config.list_kube_config_contexts(os.environ.get("KUBECONFIG") or "~/.kube/config")
-    found = next((each["context"] for each in contexts if each["name"] == context), {})
+    found: Mapping[str, str] = next((each["context"] for each in contexts if each["name"] == context), {})
     return found.get("namespace") or "default"
 
 
 def jobs(connection: Connection, namespace: str | None) -> tuple[ClusterJob, ...]:
-    """Return the jobs of a namespace, or with None of all, oldest first.
+    """Return the jobs of a namespace, or (None) of all, oldest first.
 
     Raises:
         ProblemsFound: No kind of job may be listed, or the cluster has none.
@@ -86,7 +86,7 @@ def jobs(connection: Connection, namespace: str | None) -> tuple[ClusterJob, ...
 
 
 def require_namespace(connection: Connection, namespace: str) -> None:
-    """Raise a Problem if a namespace does not exist, whose lists are empty; one that may not be read may exist.
+    """Raise a Problem if a namespace does not exist: its lists are empty. One that may not be read may exist.
 
     Raises:
         ProblemsFound: It does not exist (E345).
@@ -100,7 +100,8 @@ def require_namespace(connection: Connection, namespace: str) -> None:
 
 def _kinds(connection: Connection, namespace: str | None) -> list[list[Mapping[str, Any]]]:
     """Return the custom resources of each kind that the cluster has and that may be listed."""
-    lists, refusals, num_absent = [], [], 0
+    lists: list[list[Mapping[str, Any]]] = []
+    refusals, num_absent = [], 0
     for kind in api_objects.JOB_KINDS:
         try:
             items = listed(connection, api_objects.list_path(kind, namespace))
@@ -131,7 +132,7 @@ def _pods(connection: Connection, namespace: str | None) -> list[Mapping[str, An
 
 
 def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> ClusterJob:
-    """Return a job as it is listed; one whose status cannot be read does not take the list with it."""
+    """Return a job as it is listed; an unreadable status does not fail the list."""
     metadata = job["metadata"]
     annotations = metadata.get("annotations") or {}
     state, nodes, message = None, None, ""
@@ -153,7 +154,7 @@ def _read(job: Mapping[str, Any], pods: list[Mapping[str, Any]] | None) -> Clust
 
 
 def _own(job: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return a job's pods among those of several."""
+    """Return a job's pods, out of those of several jobs."""
     metadata, selector = job["metadata"], api_objects.selector(job)
     wanted = set(selector.split(",")) if selector else set()
     own = (job["kind"], metadata["namespace"], metadata["name"], metadata["uid"])
@@ -178,8 +179,8 @@ def find(connection: Connection, namespace: str, name: str, kind: str | None) ->
     Raises:
         ProblemsFound: There is no such job, or one of each kind.
     """
-    refuse_odd(namespace, "--namespace")
-    refuse_odd_job(name)
+    check_name(namespace, "--namespace")
+    check_job_name(name)
     found, refusals = [], []
     for each in (kind,) if kind else api_objects.JOB_KINDS:
         try:
@@ -191,37 +192,39 @@ def find(connection: Connection, namespace: str, name: str, kind: str | None) ->
         return found[0]
     if found:
         allowed = ", ".join(api_objects.JOB_KINDS)
-        raise fail("E386", "JOB", "a job of each kind has this name", value=name, allowed=allowed, remedy="--kind")
+        raise fail(
+            "E386", "JOB", "there is a job of each kind with this name", value=name, allowed=allowed, remedy="--kind"
+        )
     if refusals:
         raise ProblemsFound(tuple(dict.fromkeys(refusals)))
     remedy = "recipes jobs --cluster --all-namespaces lists them"
     raise fail("E386", "JOB", f"the namespace {namespace} has no such job", value=name, remedy=remedy)
 
 
-def refuse_odd(name: str, what: str) -> None:
-    """Raise a Problem if a name from the command line is not one that the API takes.
+def check_name(name: str, what: str) -> None:
+    """Raise a Problem if a name from the command line is not valid in the API.
 
     Raises:
         ProblemsFound: It is not a DNS label.
     """
     if not DNS_LABEL.fullmatch(name):
         allowed = "lower-case letters, digits and -, at most 63"
-        raise fail("E386", what, _ODD_NAME, value=name, allowed=allowed)
+        raise fail("E386", what, _INVALID_NAME, value=name, allowed=allowed)
 
 
-def refuse_odd_job(name: str) -> None:
-    """Raise a Problem if no job of a cluster can have a name; other programs' may have dots.
+def check_job_name(name: str) -> None:
+    """Raise a Problem if no job can have a name; other programs' jobs may have dots in theirs.
 
     Raises:
         ProblemsFound: It is not a DNS subdomain.
     """
     if not DNS_SUBDOMAIN.fullmatch(name):
         allowed = "lower-case letters, digits, - and ., at most 253"
-        raise fail("E386", "JOB", _ODD_NAME, value=name, allowed=allowed)
+        raise fail("E386", "JOB", _INVALID_NAME, value=name, allowed=allowed)
 
 
 def outline(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what later commands must know of a job: its sizes and its pods' labels, nothing that its pods run."""
+    """Return the parts of a job that later commands need: its sizes and its pods' labels, not what the pods run."""
     spec, metadata = job["spec"], job["metadata"]
     kept = {key: spec[key] for key in ("elasticPolicy",) if key in spec}
     if "pytorchReplicaSpecs" in spec:
@@ -241,10 +244,10 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _processes(spec: Mapping[str, Any]) -> str:
-    """Return a pod's number of processes; `auto` and `gpu` are its accelerators'."""
-    asked = str(spec.get("nprocPerNode", "auto"))
-    if asked.isdigit():
-        return asked
+    """Return a pod's number of processes; `auto` and `gpu` mean one for each accelerator."""
+    given = str(spec.get("nprocPerNode", "auto"))
+    if given.isdigit():
+        return given
     template = next(iter(api_objects.pod_templates({"spec": spec})), None)
     container = next(iter(lenient.mappings(lenient.mapping(template, "spec").get("containers"))), None)
     limits = lenient.mapping(container, "resources", "limits")

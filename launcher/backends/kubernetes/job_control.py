@@ -1,4 +1,4 @@
-"""Changing a job that the cluster has: its size, and its end."""
+"""Changes to a job on the cluster: scaling, cancelling, and clearing what a finished one left."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,25 +13,25 @@ from launcher.common.problems import Problem, ProblemsFound, fail
 
 _ATTEMPTS = 8
 _MARGIN_S = 300.0
-"""How much longer than their grace period the pods of a cancelled job may take to disappear: a kubelet that is slow
+"""Time beyond their grace period that the pods of a cancelled job may take to disappear, for a kubelet that is slow
 to kill and report. Our own choice."""
 
 
 def scale(connection: Connection, target: Target, planned: Mapping[str, Any], bounds: tuple[int | None, int]) -> None:
-    """Change the bounds of a job's size that its operator goes by.
+    """Change the size bounds that a job's operator follows.
 
     Args:
         connection: The cluster.
         target: The job.
         planned: The custom resource as it was rendered, with every size of the plan.
-        bounds: The least and the most nodes, sizes of the plan; None for its smallest.
+        bounds: Minimum and maximum nodes, sizes of the plan; a minimum of None is the smallest.
 
     Raises:
         ProblemsFound: The job does not run, is not elastic, or has no such size.
     """
     sizes = planned_sizes(planned)
     min_nodes, num_nodes = bounds[0] or sizes[0], bounds[1]
-    _refuse_sizes(sizes, min_nodes, num_nodes)
+    _check_sizes(sizes, min_nodes, num_nodes)
     for attempt in range(_ATTEMPTS):
         job = _running(connection, target)
         patch = {
@@ -43,7 +43,7 @@ def scale(connection: Connection, target: Target, planned: Mapping[str, Any], bo
         except ApiError as error:
             if error.status != 409:
                 raise ProblemsFound((problem(error, "nodes", value=num_nodes),)) from error
-            connection.stop.wait(pause_s(attempt))  # its operator has written to it meanwhile
+            connection.stop.wait(pause_s(attempt))  # the operator has changed the job meanwhile
         except Unreachable as error:
             raise ProblemsFound((problem(error, "nodes", value=num_nodes),)) from error
         else:
@@ -51,7 +51,7 @@ def scale(connection: Connection, target: Target, planned: Mapping[str, Any], bo
     raise fail("E351", "nodes", "the job changes too often to be scaled; try again", value=num_nodes)
 
 
-def _refuse_sizes(sizes: Sequence[int], min_nodes: int, num_nodes: int) -> None:
+def _check_sizes(sizes: Sequence[int], min_nodes: int, num_nodes: int) -> None:
     allowed = ", ".join(map(str, sizes))
     asked = {"nodes": num_nodes, "min_nodes": min_nodes}
     wrong = [
@@ -84,7 +84,7 @@ def planned_sizes(planned: Mapping[str, Any]) -> Sequence[int]:
 
 
 def _resized(planned: Mapping[str, Any], now: Mapping[str, Any], min_nodes: int, num_nodes: int) -> dict[str, Any]:
-    """Return the part of a spec that bounds a job's size, so that the counts add up at the new one."""
+    """Return the part of a spec that bounds a job's size, with counts that add up to the new size."""
     policy: dict[str, Any] = {"minReplicas": min_nodes, "maxReplicas": num_nodes}
     if values := planned["elasticPolicy"].get("replicaDiscreteValues"):
         policy["replicaDiscreteValues"] = [value for value in values if min_nodes <= value <= num_nodes]
@@ -114,12 +114,12 @@ def _running(connection: Connection, target: Target) -> Mapping[str, Any]:
 
 
 def cancel(connection: Connection, target: Target, others: Sequence[api_objects.Manifest]) -> None:
-    """Remove a job that has not ended, and its other objects; return when none of its pods is left.
+    """Delete a running job and its other objects; return when none of its pods is left.
 
-    A target without a uid is what a launch left that was killed before it made the job: its other objects.
+    A target without a uid stands for the objects of a launch that was killed before it created the job.
 
     Raises:
-        ProblemsFound: The API refuses, or pods do not end.
+        ProblemsFound: The API refuses, or pods do not terminate.
     """
     try:
         job, pods = read_objects(connection, target)
@@ -135,19 +135,19 @@ def cancel(connection: Connection, target: Target, others: Sequence[api_objects.
 
 
 def clear(connection: Connection, target: Target, manifests: Sequence[api_objects.Manifest]) -> None:
-    """Remove the objects of a job that has ended, and return when none of them exists.
+    """Delete the objects of a finished job, and return when none of them exists.
 
     Args:
         connection: The cluster.
-        target: The job; without a uid where it is gone already.
+        target: The job; without a uid if it is already deleted.
         manifests: All objects of its bundle, the job last.
 
     Raises:
-        ProblemsFound: The API refuses, or an object is not removed (E353).
+        ProblemsFound: The API refuses, or an object still exists (E353).
     """
     try:
         found = connection.find(target.path)
-        if found and found["metadata"]["uid"] != target.uid:  # a later job, to which the other objects belong now
+        if found and found["metadata"]["uid"] != target.uid:  # a later job, which owns the other objects now
             return
         if found:
             connection.delete(target.path, target.uid)
@@ -161,9 +161,9 @@ def clear(connection: Connection, target: Target, manifests: Sequence[api_object
 
 def _await_removal(connection: Connection, manifest: api_objects.Manifest) -> None:
     waited_s, attempt = 0.0, 0
-    while (there := connection.find(manifest.path)) and digest_of(there) == manifest.digest:
+    while (found := connection.find(manifest.path)) and digest_of(found) == manifest.digest:
         if waited_s > _MARGIN_S:
-            raise fail("E353", "job", f"{manifest} is deleted, and still exists", value=manifest.name)
+            raise fail("E353", "job", f"{manifest} was deleted but still exists", value=manifest.name)
         attempt += 1
         pause = pause_s(attempt)
         connection.stop.wait(pause)
@@ -171,19 +171,19 @@ def _await_removal(connection: Connection, manifest: api_objects.Manifest) -> No
 
 
 def _remove(connection: Connection, manifest: api_objects.Manifest) -> None:
-    """Remove an object of this very bundle; its cluster does so too, when its job is gone."""
+    """Delete an object of this bundle; the cluster deletes it too once its owner, the job, is deleted."""
     try:
-        there = connection.get(manifest.path)
+        found = connection.get(manifest.path)
     except ApiError as error:
         if error.status == 404:
             return
         raise
-    if digest_of(there) == manifest.digest:
-        connection.delete(manifest.path, there["metadata"]["uid"])
+    if digest_of(found) == manifest.digest:
+        connection.delete(manifest.path, found["metadata"]["uid"])
 
 
 def _grace_period_s(pods: Sequence[Mapping[str, Any]]) -> float:
-    """Return the longest time that one of the pods has to save and end."""
+    """Return the longest grace period of the pods."""
     return max((float(pod["spec"].get("terminationGracePeriodSeconds") or 0) for pod in pods), default=0.0)
 
 
@@ -191,7 +191,7 @@ def _await_end(connection: Connection, target: Target, patience_s: float) -> Non
     waited_s, attempt = 0.0, 0
     while (seen := read_status(connection, target)).nodes or not seen.state.is_final:
         if waited_s > patience_s:
-            raise fail("E353", "job", f"is deleted, and {seen.nodes} of its pods still run", value=target.name)
+            raise fail("E353", "job", f"was deleted, but {seen.nodes} of its pods still run", value=target.name)
         attempt += 1
         pause = pause_s(attempt)
         connection.stop.wait(pause)

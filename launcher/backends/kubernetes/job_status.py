@@ -1,12 +1,12 @@
-"""What the operator, Kueue and the kubelets say of a job, as one state and a few words. Pure."""
+"""A job's state and a short message, from what the operator, Kueue and the kubelets report. Pure."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.backends.kubernetes import lenient
-from launcher.backends.kubernetes.pod_report import failures
+from launcher.backends.kubernetes.pod_report import STARTING, failures
 from launcher.model.job_spec import JobState, JobStatus
 
 STATES = (
@@ -17,7 +17,7 @@ STATES = (
     ("PodsRunning", JobState.PENDING),
     ("Created", JobState.PENDING),
 )
-"""Condition of a job to its state; the first that holds counts. Succeeded is a Kubeflow job's Completed.
+"""Condition of a job to its state; the first true one counts. Succeeded is a Kubeflow job's Completed.
 
 Source: HyperPod training operator, status.conditions; Kubeflow training operator, JobConditionType.
 """
@@ -27,9 +27,7 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 _CONTAINERS = ("initContainerStatuses", "containerStatuses")
 _LONGEST_VALUE = 200
-"""Characters of a value that is shown as it is."""
-_STARTING = ("ContainerCreating", "PodInitializing")
-"""Why a container waits. Source: Kubernetes, pkg/kubelet/images and container statuses."""
+"""Characters of a value that is shown unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +35,9 @@ class View:
     """A job as the cluster has it now.
 
     Args:
-        job: The custom resource; None when it is gone.
+        job: The custom resource; None if it is deleted.
         pods: Its pods.
-        workloads: Kueue's, where they can be read.
+        workloads: Its Workloads in Kueue, if they can be read.
     """
 
     job: Mapping[str, Any] | None
@@ -47,75 +45,91 @@ class View:
     workloads: Sequence[Mapping[str, Any]] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Faults:
+    """The faults that a job's status reports."""
+
+    restarts: int
+    nodes: tuple[str, ...]
+
+    def status(self, state: JobState, nodes: int, words: Iterable[str], target: int | None = None) -> JobStatus:
+        return JobStatus(state, nodes, "; ".join(filter(None, words)), target, self.restarts, self.nodes)
+
+    def words(self) -> Iterator[str]:
+        if self.restarts:
+            yield f"restarted {self.restarts} time{'s' if self.restarts > 1 else ''}"
+        if self.nodes:
+            yield f"faulty nodes: {', '.join(self.nodes)}"
+
+
 def read(view: View) -> JobStatus:
-    """Return a job's status. Never raises: what it cannot interpret is part of the message, as it is."""
+    """Return a job's status. Never raises: values that cannot be interpreted are quoted in the message."""
     pods = [pod for pod in view.pods if isinstance(pod, Mapping)]
     nodes = len([pod for pod in pods if _phase(pod) == "Running"])
     if view.job is None:
         return _finished(view, nodes) or JobStatus(JobState.DELETED, nodes, "the cluster no longer has it")
     status = lenient.mapping(view.job, "status")
-    held = _held(status)
-    name, state = next(((name, state) for name, state in STATES if name in held), ("", JobState.PENDING))
-    extras = {"restarts": lenient.count(status.get("restartCount")), "faulty_nodes": _faulty(status)}
-    odd = tuple(_odd(view.job.get("status"), held))
-    if state.is_final:  # also while it is removed: it has ended as it did
+    conditions = _true_conditions(status)
+    name, state = next(((name, state) for name, state in STATES if name in conditions), ("", JobState.PENDING))
+    faults = _Faults(lenient.count(status.get("restartCount")), _faulty(status))
+    unknown = tuple(_uninterpreted(view.job.get("status"), conditions))
+    if state.is_final:  # also during deletion: its end does not change
         why = failures(pods) if state is JobState.FAILED else ()
-        return JobStatus(state, nodes, "; ".join((_said(held[name]), *why, *odd)).removeprefix("; "), **extras)
+        return faults.status(state, nodes, (_reason(conditions[name]), *why, *unknown))
     if lenient.mapping(view.job, "metadata").get("deletionTimestamp"):
-        return JobStatus(JobState.PENDING, nodes, "is being removed", **extras)
+        return faults.status(JobState.PENDING, nodes, ["is being deleted"])
     if state is JobState.PENDING:
-        words = (_waiting(view, nodes), *_faults(extras), *odd)
-        return JobStatus(state, nodes, "; ".join(words), **extras)
-    return _running(view, nodes, extras, odd)
+        return faults.status(state, nodes, (_waiting(view, nodes), *faults.words(), *unknown))
+    return _running(view, nodes, faults, unknown)
 
 
 def _finished(view: View, nodes: int) -> JobStatus | None:
-    """Return how Kueue saw a deleted job end; None if it did not.
+    """Return how a deleted job ended according to Kueue; None if Kueue has no record of it.
 
     Source: Kueue, Workload condition Finished, reasons Succeeded and Failed.
     """
     for workload in view.workloads:
-        finished = _held(lenient.mapping(workload, "status")).get("Finished", {})
+        finished = _true_conditions(lenient.mapping(workload, "status")).get("Finished", {})
         if state := _REASONS.get(lenient.text(finished.get("reason"))):
-            return JobStatus(state, nodes, _said(finished))
+            return JobStatus(state, nodes, _reason(finished))
     return None
 
 
 _REASONS = {"Succeeded": JobState.SUCCEEDED, "Failed": JobState.FAILED}
 
 
-def _held(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the conditions that hold, by their types."""
+def _true_conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the conditions whose status is True, by type."""
     conditions = lenient.mappings(status.get("conditions"))
     return {lenient.text(each.get("type")): each for each in conditions if each.get("status") == "True"}
 
 
-def _running(view: View, nodes: int, extras: dict[str, Any], odd: tuple[str, ...]) -> JobStatus:
+def _running(view: View, nodes: int, faults: _Faults, unknown: tuple[str, ...]) -> JobStatus:
     scaling = lenient.mapping(view.job, "status", "elasticScalingStatus")
     target = target_nodes(view.job) or nodes
-    words = [*_faults(extras), *odd]
+    words = [*faults.words(), *unknown]
     if target == nodes:
-        return JobStatus(JobState.RUNNING, nodes, "; ".join(words), **extras)
+        return faults.status(JobState.RUNNING, nodes, words)
     if failed := lenient.count(scaling.get("consecutiveScalingFailures")):
-        words.append(f"{failed} scalings in a row failed")
+        words.append(f"{failed} scale events in a row failed")
     if scaling.get("isFaultyPodScaleDown") is True:
-        words.append("leaves faulty pods behind")
+        words.append("scales down without the faulty pods")
     if target > nodes and (not _has_all_pods(view, target) or any(_obstacles(view.pods))):
-        words.insert(0, f"asks for {target} nodes and {_waiting(view, nodes)}")
-        return JobStatus(JobState.RUNNING, nodes, "; ".join(words), target, **extras)
-    words.insert(0, f"scales from {nodes} to {target} nodes")
-    return JobStatus(JobState.SCALING, nodes, "; ".join(words), target, **extras)
+        return faults.status(
+            JobState.RUNNING, nodes, (f"requests {target} nodes and {_waiting(view, nodes)}", *words), target
+        )
+    return faults.status(JobState.SCALING, nodes, (f"scales from {nodes} to {target} nodes", *words), target)
 
 
-def target_nodes(job: Any) -> int | None:
-    """Return the nodes that the operator scales a job to, over all its replica specs; None if it names none.
+def target_nodes(job: object) -> int | None:
+    """Return the nodes that the operator scales a job to, over all replica specs; None if it has no target.
 
-    A spec of fixed size that is not named has its own number.
+    A spec of fixed size without a target counts with its own number.
 
     Source: HyperPodPyTorchJob, status.elasticScalingStatus.targetReplicas: replica spec to number.
     """
     targets = lenient.mapping(job, "status", "elasticScalingStatus", "targetReplicas")
-    named = {name: count for name, count in targets.items() if _is_count(count)}
+    named: dict[str, int] = {name: count for name, count in targets.items() if _is_count(count)}
     if not named:
         return None
     parts = lenient.mappings(lenient.mapping(job, "spec").get("replicaSpecs"))
@@ -123,63 +137,66 @@ def target_nodes(job: Any) -> int | None:
     return sum(named.values()) + sum(lenient.count(part.get("replicas")) for part in fixed)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _faulty(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what failed last: instances, or pods or ranks where no instance is named."""
+    """Return the instances that failed last; pods or ranks if no instance is named."""
     faulty = lenient.mapping(status, "latestFaultyPodInstanceList")
     instances, pods = lenient.texts(faulty.get("faultyInstanceIdList")), lenient.texts(faulty.get("faultyPodList"))
     return instances or pods or tuple(f"rank {rank}" for rank in lenient.texts(faulty.get("faultyRankList")))
 
 
-def _odd(status: Any, held: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what a status holds that is not understood, as it is: conditions and values of a wrong type."""
+def _uninterpreted(status: object, conditions: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the parts of a status that are not understood: unknown conditions, values of a wrong type."""
     known = {name for name, _ in STATES}
-    for name, condition in held.items():
+    for name, condition in conditions.items():
         if name not in known:
-            yield f"condition {name}" + (f" ({said})" if (said := _said(condition)) else "")
-    if not isinstance(status, Mapping):
-        if status is not None:
-            yield _shown("status", status)
-        return
+            yield f"condition {name}" + (f" ({reason})" if (reason := _reason(condition)) else "")
+    if isinstance(status, Mapping):
+        yield from _wrong_types(status)
+    elif status is not None:
+        yield _quoted("status", status)
+
+
+def _wrong_types(status: Mapping[str, Any]) -> Iterator[str]:
     for keys, is_right in _TYPES.items():
         *before, last = keys
         value = lenient.mapping(status, *before).get(last)
         if value is not None and not is_right(value):
-            yield _shown(".".join(keys), value)
+            yield _quoted(".".join(keys), value)
 
 
-def _is_conditions(value: Any) -> bool:
+def _is_conditions(value: object) -> bool:
     return isinstance(value, list) and all(
         isinstance(each, Mapping) and isinstance(each.get("type"), str) and isinstance(each.get("status"), str)
         for each in value
     )
 
 
-def _is_targets(value: Any) -> bool:
+def _is_targets(value: object) -> bool:
     return isinstance(value, Mapping) and all(map(_is_count, value.values()))
 
 
-def _is_mapping(value: Any) -> bool:
+def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-_TYPES = {
+_TYPES: dict[tuple[str, ...], Callable[[object], bool]] = {
     ("conditions",): _is_conditions,
     ("restartCount",): _is_count,
     ("latestFaultyPodInstanceList",): _is_mapping,
     ("elasticScalingStatus",): _is_mapping,
     ("elasticScalingStatus", "targetReplicas"): _is_targets,
 }
-"""Fields of a status that are read here, and whether a value has the right type.
+"""Fields of a status that are read here, and the check of their type.
 
 Source: HyperPodPyTorchJob, status.
 """
 
 
-def _shown(name: str, value: Any) -> str:
+def _quoted(name: str, value: object) -> str:
     text = json.dumps(value, default=str)
     return f"{name} is {text if len(text) <= _LONGEST_VALUE else f'{text[:_LONGEST_VALUE]}…'}"
 
@@ -188,15 +205,8 @@ def _has_all_pods(view: View, target: int) -> bool:
     return len([pod for pod in view.pods if _phase(pod) in ("Pending", "Running")]) >= target
 
 
-def _faults(extras: Mapping[str, Any]) -> Iterator[str]:
-    if extras["restarts"]:
-        yield f"restarted {extras['restarts']} time{'s' if extras['restarts'] > 1 else ''}"
-    if extras["faulty_nodes"]:
-        yield f"faulty nodes: {', '.join(extras['faulty_nodes'])}"
-
-
 def _waiting(view: View, nodes: int) -> str:
-    """Return what a job waits for: its queue, an image, nodes, or its operator."""
+    """Return why a job is pending: its queue, an image, nodes, or its operator."""
     if obstacle := next(_obstacles(view.pods), None):
         return obstacle
     if queued := _queued(view):
@@ -205,28 +215,26 @@ def _waiting(view: View, nodes: int) -> str:
     if pending:
         return f"waits for {len(pending)} pods to start"
     if nodes:
-        return f"pods run on {nodes} nodes, and the workers start"
-    return "waits for the operator to make its pods"
+        return f"pods run on {nodes} nodes; the workers are starting"
+    return "waits for the operator to create its pods"
 
 
 def _queued(view: View) -> str | None:
-    """Return what Kueue reports about a job that it has not admitted."""
+    """Return Kueue's message about a job that it has not admitted."""
     queue = lenient.text(lenient.mapping(view.job, "metadata", "labels").get(QUEUE_LABEL))
     if not queue:
         return "is suspended" if lenient.mapping(view.job, "spec", "runPolicy").get("suspend") is True else None
-    waiting = [each for each in view.workloads if "Admitted" not in _held(lenient.mapping(each, "status"))]
-    for workload in waiting:
-        for condition in lenient.mappings(lenient.mapping(workload, "status").get("conditions")):
-            if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
-                message = lenient.text(condition.get("message")).rstrip(".")
-                return f"waits for quota in queue {queue}: {message}"
-    if waiting or not view.pods:
-        return f"waits in queue {queue} to be admitted"
-    return None
+    statuses = [lenient.mapping(each, "status") for each in view.workloads]
+    waiting = [each for each in statuses if "Admitted" not in _true_conditions(each)]
+    for condition in (each for status in waiting for each in lenient.mappings(status.get("conditions"))):
+        if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
+            message = lenient.text(condition.get("message")).rstrip(".")
+            return f"waits for quota in queue {queue}: {message}"
+    return f"waits in queue {queue} for admission" if waiting or not view.pods else None
 
 
 def _obstacles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what keeps pods from running and will not pass by itself soon, the same words once."""
+    """Yield the lasting reasons why pods do not run, each once."""
     waiting: dict[str, int] = {}
     for pod in pods:
         if words := _obstacle(pod):
@@ -237,26 +245,28 @@ def _obstacles(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _obstacle(pod: Mapping[str, Any]) -> str | None:
     status = lenient.mapping(pod, "status")
-    containers = [each for key in _CONTAINERS for each in lenient.mappings(status.get(key))]
-    for container in containers:
+    for container in (each for key in _CONTAINERS for each in lenient.mappings(status.get(key))):
         waiting = lenient.mapping(container, "state", "waiting")
         reason = lenient.text(waiting.get("reason"))
-        if reason and reason not in _STARTING:
+        if reason and reason not in STARTING:
             what = "has pods that cannot start"
             if reason in _IMAGE_REASONS:
                 what = f"waits for image {lenient.text(container.get('image'))}"
             return f"{what}: {reason} {lenient.text(waiting.get('message'))}".strip().rstrip(".")
+    return _unscheduled(status) if _phase(pod) == "Pending" else None
+
+
+def _unscheduled(status: Mapping[str, Any]) -> str | None:
     for condition in lenient.mappings(status.get("conditions")):
-        is_unscheduled = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
-        if is_unscheduled and _phase(pod) == "Pending":
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             why = lenient.text(condition.get("message")) or lenient.text(condition.get("reason"))
             return f"waits for nodes: {why}".rstrip(".")
     return None
 
 
-def _said(condition: Mapping[str, Any]) -> str:
+def _reason(condition: Mapping[str, Any]) -> str:
     return ": ".join(filter(None, (lenient.text(condition.get(key)) for key in ("reason", "message"))))
 
 
-def _phase(pod: Any) -> str:
+def _phase(pod: object) -> str:
     return lenient.text(lenient.mapping(pod, "status").get("phase")) or "Pending"

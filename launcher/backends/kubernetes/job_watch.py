@@ -1,10 +1,10 @@
-"""A job as it goes on: watches that outlive what breaks them, and what they tell."""
+"""Watches of a job and its pods that survive broken connections, and the job's status as they report it."""
 
 import json
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,45 +17,49 @@ from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, JobStatus
 
 PATIENCE_S = 1800.0
-"""How long a follower outlasts an API that does not answer."""
+"""How long a follower retries when the API does not answer."""
 
 REFUSAL_PATIENCE_S = 60.0
-"""How long a follower outlasts an API that answers 401 or 404: expired credentials, kinds that are not served yet."""
+"""How long a follower retries when the API answers 401 or 404: expired credentials, kinds that are not served yet."""
 
 _WATCH_S = 60
-"""How long the server keeps a watch open; a connection that died unnoticed lasts no longer."""
+"""How long the server keeps a watch open; a connection that broke unnoticed lasts no longer."""
 
 _SHORT_S = 1.0
-"""A watch that ends sooner was refused, so that the next one waits."""
+"""A watch that ends sooner counts as refused, and the next one waits."""
 
 _LIST_CHUNK = 500
-_GONE, _MARK = 410, "BOOKMARK"
-LOOK_AGAIN_S = 15.0
-"""How often a job that waits is looked at without an event: Kueue's own objects are not watched."""
+_GONE, _BOOKMARK = 410, "BOOKMARK"
+POLL_S = 15.0
+"""How often a pending job is polled without an event: Kueue's own objects are not watched."""
 
 _FIRST_S = 5.0
-"""How long a first answer is waited for by those who do not want to wait."""
+"""How long to wait for a first answer when the timeout is shorter."""
 
-_ASIDE_PATIENCE_S = 2.0
-"""How long Kueue, which only explains what is known, may keep a follower from what it follows."""
+_KUEUE_PATIENCE_S = 2.0
+"""How long a request to Kueue, which only adds an explanation, may delay a follower."""
 
 Objects = Mapping[str, Mapping[str, Any]]
 
 
 def snapshots(
-    connection: Connection, where: str, *, deleted: dict[str, Object] | None = None, **query: Any
+    connection: Connection,
+    where: str,
+    query: Mapping[str, object],
+    *,
+    deleted: dict[str, Object] | None = None,
 ) -> Iterator[Objects]:
     """Yield the objects of a list by uid, now and after each change, until `connection.stop` is set.
 
     Args:
         connection: The cluster.
         where: Path of the list.
-        deleted: Receives each deleted object by uid, as it was at its end.
-        **query: Which objects.
+        query: Which objects.
+        deleted: Receives each deleted object by uid, in its last state.
 
     Raises:
         ApiError: The API refuses the list or the watch.
-        Unreachable: It did not answer for as long as the connection has patience.
+        Unreachable: It did not answer within the connection's patience.
     """
     items, version = listed(connection, where, query)
     yield dict(items)
@@ -65,10 +69,10 @@ def snapshots(
         try:
             for event in _watched(connection, where, version, query):
                 version = event["object"]["metadata"]["resourceVersion"]
-                if event["type"] != _MARK:
+                if event["type"] != _BOOKMARK:
                     _take(items, event, deleted)
                     yield dict(items)
-        except _Expired as error:  # what happened since is forgotten
+        except _Expired as error:  # the server has dropped the events since then
             connection.stop.wait(error.retry_after_s or 0.0)
             items, version = listed(connection, where, query)
             yield dict(items)
@@ -77,19 +81,20 @@ def snapshots(
             connection.stop.wait(pause_s(failures))
 
 
-def listed(connection: Connection, where: str, query: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return a whole list by uid, and its version; read in pieces, anew where a piece came too late."""
+def listed(connection: Connection, where: str, query: Mapping[str, object]) -> tuple[dict[str, Object], str]:
+    """Return a complete list by uid, and its version; read page by page, again if a page has expired."""
     while True:
-        items, token = {}, ""
+        items: dict[str, Object] = {}
+        token = ""
         try:
             while True:
-                page = connection.get(where, limit=_LIST_CHUNK, **{"continue": token or None}, **query)
+                page = connection.get(where, {"limit": _LIST_CHUNK, "continue": token or None, **query})
                 items |= {uid: item for item in lenient.mappings(page.get("items")) if (uid := uid_of(item))}
                 token = lenient.text(lenient.mapping(page, "metadata").get("continue"))
                 if not token:
                     return items, lenient.text(lenient.mapping(page, "metadata").get("resourceVersion"))
         except ApiError as error:
-            if error.status != 410 or connection.stop.wait(pause_s(1)):
+            if error.status != _GONE or connection.stop.wait(pause_s(1)):
                 raise
 
 
@@ -97,7 +102,7 @@ class _Expired(Exception):
     """A watch cannot continue from its last version; the list has to be read again.
 
     Args:
-        retry_after_s: How long the server asks to wait before, in seconds.
+        retry_after_s: How long the server asks to wait first, in seconds.
     """
 
     def __init__(self, retry_after_s: float | None = None):
@@ -105,7 +110,9 @@ class _Expired(Exception):
         self.retry_after_s = retry_after_s
 
 
-def _watched(connection: Connection, where: str, version: str, query: Mapping[str, Any]) -> Iterator[Any]:
+def _watched(
+    connection: Connection, where: str, version: str, query: Mapping[str, object]
+) -> Iterator[Mapping[str, Any]]:
     """Yield the events of one watch until it ends or breaks.
 
     Raises:
@@ -114,7 +121,7 @@ def _watched(connection: Connection, where: str, version: str, query: Mapping[st
     """
     watch = {"watch": True, "allowWatchBookmarks": True, "resourceVersion": version, "timeoutSeconds": _WATCH_S}
     try:
-        with connection.stream(where, read_timeout_s=_WATCH_S + 15.0, **watch, **query) as answer:
+        with connection.stream(where, read_timeout_s=_WATCH_S + 15.0, query={**watch, **query}) as answer:
             try:
                 for line in lines(chunks(answer)):
                     yield _event(line)
@@ -126,31 +133,31 @@ def _watched(connection: Connection, where: str, version: str, query: Mapping[st
         raise
 
 
-def _event(line: bytes) -> dict[str, Any]:
-    """Return an event of a watch.
+def _event(line: bytes) -> Mapping[str, Any]:
+    """Parse an event of a watch.
 
     Raises:
         _Expired: It reports an error, or is not an event.
     """
     try:
-        event = json.loads(line)
+        event: Mapping[str, Any] = json.loads(line)
     except ValueError as error:
         raise _Expired from error
     metadata = lenient.mapping(event, "object", "metadata")
-    is_whole = isinstance(metadata.get("resourceVersion"), str) and (
-        metadata.get("uid") or event.get("type") == _MARK
+    is_complete = isinstance(metadata.get("resourceVersion"), str) and (
+        metadata.get("uid") or event.get("type") == _BOOKMARK
     )
-    if lenient.mapping(event).get("type") not in ("ADDED", "MODIFIED", "DELETED", _MARK) or not is_whole:
+    if lenient.mapping(event).get("type") not in ("ADDED", "MODIFIED", "DELETED", _BOOKMARK) or not is_complete:
         raise _Expired(lenient.count(lenient.mapping(event, "object", "details").get("retryAfterSeconds")))
     return event
 
 
 def lines(pieces: Iterator[bytes], longest: int = 1 << 24) -> Iterator[bytes]:
-    """Yield whole lines without their ends, cut to a length; what has no end at the end of the stream is left out."""
+    """Yield complete lines without their ends, cut to a length; an unfinished line at the end is dropped."""
     rest = b""
     for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from (line[:longest] for line in whole)
+        *complete, rest = (rest + piece).split(b"\n")
+        yield from (line[:longest] for line in complete)
         rest = rest[:longest]
 
 
@@ -166,18 +173,21 @@ def _take(items: dict[str, Any], event: Object, deleted: dict[str, Object] | Non
 
 @dataclass(slots=True)
 class Observer:
-    """Watches a job and its pods in the background, for as long as its block lasts.
+    """Watches a job and its pods in the background, for the duration of its block.
 
     Args:
         connection: Its `stop` ends the watches.
         target: The job.
+        inbox: Receives None after each change, the exception of a watch that gave up, and what `put` is given.
+        job: The custom resource as it is now; None once it is deleted.
+        selected: The pods that the job's selector selects.
         last: The custom resource as it was last seen, also once it is deleted.
-        inbox: Receives None whenever something changed, an exception where a watch gave up, and what others put.
+        known: The lists that have arrived: job, pods.
     """
 
     connection: Connection
     target: Target
-    inbox: queue.Queue[Any] = field(default_factory=lambda: queue.Queue(maxsize=1000))
+    inbox: queue.Queue[object] = field(default_factory=lambda: queue.Queue(maxsize=1000))
     job: Object | None = None
     selected: tuple[Object, ...] = ()
     last: Object | None = None
@@ -191,11 +201,11 @@ class Observer:
     def __exit__(self, *_exception: object) -> None:
         self.connection.stop.set()
 
-    def spawn(self, work: Any, *arguments: Any) -> threading.Thread:
-        """Run `work` in the background; what it raises comes out where the inbox is read."""
+    def spawn(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
+        """Run `work` in the background; its exception is raised where the inbox is read."""
 
         def run() -> None:
-            fault: Exception | None = RuntimeError("a follower's thread broke; its own traceback says where")
+            fault: Exception | None = RuntimeError("a follower's thread failed; see its own traceback")
             try:
                 work(*arguments)
                 fault = None
@@ -203,14 +213,14 @@ class Observer:
                 fault = error
             finally:
                 if fault:
-                    self.tell(fault)
+                    self.put(fault)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         return thread
 
-    def tell(self, item: Any) -> None:
-        """Put something into the inbox; wait while it is full."""
+    def put(self, item: object) -> None:
+        """Put an item into the inbox; wait while it is full."""
         while not self.connection.stop.is_set():
             try:
                 self.inbox.put(item, timeout=0.5)
@@ -218,8 +228,8 @@ class Observer:
                 continue
             return
 
-    def next(self, timeout_s: float) -> Any:
-        """Return what came next, None where nothing came in time or something changed.
+    def next(self, timeout_s: float) -> object:
+        """Return the next item; None after a timeout or a change.
 
         Raises:
             ProblemsFound: A watch gave up.
@@ -236,39 +246,39 @@ class Observer:
 
     @property
     def is_informed(self) -> bool:
-        """Whether both lists have come."""
+        """Whether both lists have arrived."""
         return self.known == {"job", "pods"}
 
     @property
     def pods(self) -> tuple[Object, ...]:
-        """The job's own pods as the watches have them."""
+        """The job's own pods as last seen."""
         return own_pods(self.selected, self.target, self.job)
 
     def status(self) -> JobStatus:
-        """Return the job's status as the watches have it."""
+        """Return the job's status as last seen."""
         return current_status(self.connection, self.target, self.job, self.pods, self.last)
 
     def _observe_job(self, where: str) -> None:
         deleted: dict[str, Object] = {}
         query = {"fieldSelector": f"metadata.name={self.target.name}"}
-        for found in snapshots(self.connection, where, deleted=deleted, **query):
+        for found in snapshots(self.connection, where, query, deleted=deleted):
             uid = self.target.uid
-            # A list may lack it by mistake; an event of its deletion has it as it ended.
+            # A list may lack the job by mistake; the event of its deletion holds its last state.
             job = found.get(uid) or (None if uid in deleted else _read_job(self.connection, self.target))
             self.last = job or deleted.get(uid) or self.last
             self.job = job
             self.known.add("job")
-            self.tell(None)
+            self.put(None)
 
     def _observe_pods(self, where: str) -> None:
-        for found in snapshots(self.connection, where, labelSelector=self.target.selector):
+        for found in snapshots(self.connection, where, {"labelSelector": self.target.selector}):
             self.selected = tuple(found.values())
             self.known.add("pods")
-            self.tell(None)
+            self.put(None)
 
 
 def read_status(connection: Connection, target: Target) -> JobStatus:
-    """Return a job's status, asked for now.
+    """Request a job's current status.
 
     Raises:
         ApiError: The API refuses.
@@ -290,22 +300,26 @@ def read_objects(connection: Connection, target: Target) -> tuple[Object | None,
 
 
 def _read_job(connection: Connection, target: Target) -> Object | None:
-    """Return a job's custom resource; None only if the cluster that it was submitted to does not have it.
+    """Return a job's custom resource; None only if the cluster it was submitted to does not have it.
 
     Raises:
         ProblemsFound: Another cluster answers (E348).
     """
     job = connection.find(target.path)
-    if job is not None and target.is_met_by(job):
+    if job is not None and target.matches(job):
         return job
     server.require(connection, target.server, is_strict=True)
     return None
 
 
 def current_status(
-    connection: Connection, target: Target, job: Object | None, pods: Any, last: Object | None = None
+    connection: Connection,
+    target: Target,
+    job: Object | None,
+    pods: Iterable[Object],
+    last: Object | None = None,
 ) -> JobStatus:
-    """Return a job's status. Kueue is asked only about one that waits in a queue, or was deleted unseen.
+    """Return a job's status. Kueue is queried only for a queued job, or one whose end was not observed.
 
     Args:
         connection: The cluster.
@@ -314,6 +328,7 @@ def current_status(
         pods: The job's own pods.
         last: The custom resource as it was last seen.
     """
+    pods = tuple(pods)
     if job is None:
         return _deleted_status(connection, target, pods, last)
     view = job_status.View(job, pods)
@@ -324,8 +339,10 @@ def current_status(
     return job_status.read(replace(view, workloads=_workloads(connection, target)))
 
 
-def _deleted_status(connection: Connection, target: Target, pods: Any, last: Object | None) -> JobStatus:
-    """Return how a job ended that is deleted, by its last conditions or Kueue's record of it; else DELETED."""
+def _deleted_status(
+    connection: Connection, target: Target, pods: tuple[Object, ...], last: Object | None
+) -> JobStatus:
+    """Return how a deleted job ended, from its last conditions or Kueue's record; DELETED if unknown."""
     ended = job_status.read(job_status.View(last, pods)) if last else None
     if ended and ended.state.is_final:
         return ended
@@ -335,36 +352,36 @@ def _deleted_status(connection: Connection, target: Target, pods: Any, last: Obj
 
 def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any], ...]:
     """Return the job's Workloads. Source: Kueue, label kueue.x-k8s.io/job-uid."""
-    connection = replace(connection, patience_s=min(connection.patience_s, _ASIDE_PATIENCE_S), refusal_patience_s=0.0)
+    connection = replace(connection, patience_s=min(connection.patience_s, _KUEUE_PATIENCE_S), refusal_patience_s=0.0)
     version = kueue_version(connection)
     if version is None:
         return ()
     where = api_objects.path("Workload", target.namespace, version=version)
     try:
-        found = connection.get(where, labelSelector=f"kueue.x-k8s.io/job-uid={target.uid}")
+        found = connection.get(where, {"labelSelector": f"kueue.x-k8s.io/job-uid={target.uid}"})
         return tuple(lenient.mappings(found.get("items")))
     except (ApiError, Unreachable):
-        return ()  # a user of the namespace need not be allowed to read them
+        return ()  # users of the namespace may lack the permission to read them
 
 
 def wait(connection: Connection, target: Target, timeout_s: float | None) -> Iterator[JobStatus]:
-    """Yield a job's status now and after each change, the last time as it ended; nothing, where no answer comes."""
+    """Yield a job's status now and after each change, the last one final; nothing if no answer comes."""
     limit_s = float("inf") if timeout_s is None else timeout_s
-    began, told = time.monotonic(), None
+    began, reported = time.monotonic(), None
     with Observer(follower(connection), target) as observer:
-        while (left_s := (limit_s if told else max(limit_s, _FIRST_S)) - (time.monotonic() - began)) > 0:
-            observer.next(min(LOOK_AGAIN_S, max(left_s, 0.1)))
+        while (left_s := (limit_s if reported else max(limit_s, _FIRST_S)) - (time.monotonic() - began)) > 0:
+            observer.next(min(POLL_S, max(left_s, 0.1)))
             if not observer.is_informed:
                 continue
             seen = observer.status()
-            if seen != told:
+            if seen != reported:
                 yield seen
-                told = seen
+                reported = seen
             if seen.state.is_final:
                 return
 
 
 def follower(connection: Connection) -> Connection:
-    """Return the same connection for one follower: more patient, and ended by its own event."""
+    """Return the same connection for one follower: more patient, with a stop event of its own."""
     patience_s = max(PATIENCE_S, connection.patience_s)
     return replace(connection, patience_s=patience_s, refusal_patience_s=REFUSAL_PATIENCE_S, stop=threading.Event())

@@ -1,36 +1,36 @@
-"""Values that others wrote, read as the type they should have. Nothing here raises: a wrong type reads as empty.
+"""Reads external values as the type they should have. Nothing here raises: a wrong type is read as empty.
 
-An operator, Kueue or a later version of either may write anything into a status; commands that read it still work.
+An operator, Kueue or a later version of either may write anything into a status; commands must still work.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def mapping(value: Any, *keys: str) -> Mapping[str, Any]:
+def mapping(value: object, *keys: str) -> Mapping[str, Any]:
     """Return the mapping at `keys` below a value; empty if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) else {}
 
 
-def items(value: Any) -> Sequence[Any]:
+def items(value: object) -> Sequence[Any]:
     """Return a list; empty if the value is not one."""
     return value if isinstance(value, (list, tuple)) else ()
 
 
-def mappings(value: Any) -> list[Mapping[str, Any]]:
+def mappings(value: object) -> list[Mapping[str, Any]]:
     """Return the mappings in a list."""
     return [each for each in items(value) if isinstance(each, Mapping)]
 
 
-def texts(value: Any) -> tuple[str, ...]:
+def texts(value: object) -> tuple[str, ...]:
     """Return the non-empty strings in a list."""
     return tuple(filter(None, map(text, items(value))))
 
 
-def text(value: Any) -> str:
-    """Return a string, with blanks for what a terminal would obey; empty if the value is not one."""
+def text(value: object) -> str:
+    """Return a string with blanks in place of control characters; empty if the value is not a string."""
     return printable(value) if isinstance(value, str) else ""
 
 
@@ -41,6 +41,6 @@ def printable(value: str) -> str:
     return "".join(sign if sign.isprintable() or sign == "\n" else " " for sign in value)
 
 
-def count(value: Any) -> int:
+def count(value: object) -> int:
     """Return a whole number of at least 0; 0 if the value is not one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,4 +1,4 @@
-"""A planned job to the values of its manifests: everything that is not plain text in a template.
+"""The values that fill the templates of a job's manifests.
 
 Source of fields: the HyperPod training job model and the LLMFT image's interface; Kubeflow Training Operator 1.7,
 PyTorchJob v1. Each is listed with its recipe key in docs/manifest.md.
@@ -31,10 +31,10 @@ Source: torch.distributed.run: --shutdown-timeout.
 """
 
 _EVAL_PERIOD_S = 3600
-"""Window in which restarts are counted, required beside scaleUpSnoozeTimeInSeconds. Our own choice."""
+"""Window in which restarts are counted, required with scaleUpSnoozeTimeInSeconds. Our own choice."""
 
 TTL_S = 86400
-"""Seconds that an ended job is kept by default. Our own choice: the operator's default of 0 removes a job before a
+"""Seconds that a finished job is kept by default. Our own choice: the operator's default of 0 deletes a job before a
 command can see how it ended."""
 
 _MULTI_NODE_ENV = {
@@ -44,7 +44,7 @@ _MULTI_NODE_ENV = {
     "TORCH_DIST_INIT_BARRIER": "1",
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
 }
-"""What a job of several nodes needs. Source: the LLMFT image's interface."""
+"""Variables of a multi-node job. Source: the LLMFT image's interface."""
 
 _TOPOLOGY = {
     "preferred_topology": "kueue.x-k8s.io/podset-preferred-topology",
@@ -55,7 +55,7 @@ _RESOURCES = {"cpu": "cpu", "hugepages": "hugepages-2Mi", "memory": "memory"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Pods of one kind and priority. `max_replicas` None leaves their number fixed."""
+    """Pods of one kind and priority. Their number is fixed if `max_replicas` is None."""
 
     name: str
     replicas: int
@@ -65,12 +65,12 @@ class Part:
 
 
 def is_kubeflow(job: JobSpec) -> bool:
-    """Tell whether the job is a Kubeflow PyTorchJob."""
+    """Return whether the job is a Kubeflow PyTorchJob."""
     return not job.settings.use_hyperpod_pytorch_job
 
 
 def values(job: JobSpec) -> dict[str, Any]:
-    """Return what the templates of a job are filled with."""
+    """Return the values for a job's templates."""
     return {
         "job": job,
         "settings": job.settings,
@@ -96,7 +96,7 @@ def values(job: JobSpec) -> dict[str, Any]:
 def parts(job: JobSpec) -> tuple[Part, ...]:
     """Return the job's replicaSpecs: one, or a base and an elastic part of different priorities.
 
-    Kubeflow's are a master and the other workers.
+    A Kubeflow job has a master and the other workers.
 
     Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Preemption by high priority job; Kubeflow,
     PyTorchJob: one Master at most.
@@ -129,9 +129,9 @@ def labels(job: JobSpec) -> dict[str, str]:
 
 
 def annotations(job: JobSpec) -> dict[str, str]:
-    """Return the annotations of the job and its pods: the user's, and how near Kueue shall place them."""
-    asked = {name: getattr(job.settings, key) for key, name in _TOPOLOGY.items()}
-    return {**(job.settings.annotations or {}), **{name: label for name, label in asked.items() if label}}
+    """Return the annotations of the job and its pods: the user's, and the topology for Kueue."""
+    topology = {name: getattr(job.settings, key) for key, name in _TOPOLOGY.items()}
+    return {**(job.settings.annotations or {}), **{name: label for name, label in topology.items() if label}}
 
 
 def node_selector(job: JobSpec) -> dict[str, str]:
@@ -141,29 +141,29 @@ def node_selector(job: JobSpec) -> dict[str, str]:
 
 
 def command(job: JobSpec) -> list[str]:
-    """Return the container's command: the user's own as it is, any other below the start script."""
+    """Return the container's command: the user's own unchanged, any other wrapped in the start script."""
     return job.settings.command or stopping.started(_program(job), CONFIG_MOUNT)
 
 
 def start_script(job: JobSpec) -> str:
-    """Return the start script of the pods, which a command of the user's own may use too."""
+    """Return the start script of the pods; a user's own command may call it too."""
     return stopping.start_script(job, has_agent=not is_kubeflow(job))
 
 
 def _program(job: JobSpec) -> list[str]:
-    """Return what the image starts. Without the HyperPod operator, torchrun stands where its agent would."""
+    """Return the program that the image starts. Without the HyperPod operator, torchrun replaces its agent."""
     family = interface(job.model_type)
     own = container.command(job) if container.is_own(job) else None
-    words = list(own or family.image_command(job))
-    if not is_kubeflow(job) or not (own or words[:1] == [AGENT]):
-        return words
-    program = [CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.program(job)]
-    told = [f"--config-path={CONFIG_MOUNT}"] if family.takes_config_path else []
-    return [*_torchrun(job), *program, *told]
+    args = list(own or family.image_command(job))
+    if not is_kubeflow(job) or not (own or args[:1] == [AGENT]):
+        return args
+    program = [CONFIG_MOUNT if arg == BUNDLE_CONFIGS else arg for arg in family.program(job)]
+    config = [f"--config-path={CONFIG_MOUNT}"] if family.takes_config_path else []
+    return [*_torchrun(job), *program, *config]
 
 
 def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
-    """Return the commands before and after training that nothing in the container would run."""
+    """Return a Problem for each command before or after training that nothing in the container would run."""
     given = [key for key in ("pre_script", "post_script") if get(job.config, f"recipes.{key}")]
     names = {entry["name"] for entry in env(job)}
     is_direct = not job.settings.command and _program(job)[0] == _TORCHRUN
@@ -180,7 +180,7 @@ def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
 
 
 def _torchrun(job: JobSpec) -> list[str]:
-    """Return torchrun with the place of each pod, from variables that Kubeflow's operator gives it.
+    """Return torchrun with the rank of each pod, from variables that Kubeflow's operator sets.
 
     Source: Kubeflow Training Operator, PyTorchJob: MASTER_ADDR, MASTER_PORT and RANK of every replica.
     """
@@ -195,9 +195,9 @@ def _torchrun(job: JobSpec) -> list[str]:
 
 
 def env(job: JobSpec) -> list[dict[str, Any]]:
-    """Return the container's variables; a user's own wins over ours of the same name.
+    """Return the container's variables; the user's own override ours.
 
-    A secret comes before what refers to it: Kubernetes expands `$(NAME)` from earlier entries only.
+    Secrets come first: Kubernetes expands `$(NAME)` from earlier entries only.
     """
     family = interface(job.model_type)
     plain = (container.env(job) if container.is_own(job) else family.image_env(job)) | family.worker_env(job)
@@ -220,23 +220,24 @@ def _env_entry(name: str, value: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def requests(job: JobSpec) -> dict[str, Any]:
-    """Return what a pod asks for: its limits, and its part of the node's processors and memory.
+    """Return a pod's requests: its limits, and its share of the node's processors and memory.
 
     These two have no limits: a pod may use free memory for its data and checkpoints, and a limit on processors
-    would only slow it. A pod without accelerators requests none: its part of a node is unknown.
+    would only slow it down. A pod without accelerators requests none: its share of a node is unknown.
     """
-    asked = limits(job)
-    if not job.settings.request_node_share or not job.resources.accelerators:
-        return asked
-    part = requested(job.resources.instance, job.resources.accelerators)
-    return asked | {name: text for name, text in part.items() if name not in asked}
+    found = limits(job)
+    instance = job.resources.instance
+    if instance is None or not job.settings.request_node_share or not job.resources.accelerators:
+        return found
+    share = requested(instance, job.resources.accelerators)
+    return found | {name: text for name, text in share.items() if name not in found}
 
 
 def limits(job: JobSpec) -> dict[str, Any]:
-    """Return what a pod asks for that is also the most it gets."""
+    """Return a pod's limits, which it requests too."""
     resources, extra = job.resources, get(job.config, "recipes.resources") or {}
     found: dict[str, Any] = {}
-    if resources.accelerators:
+    if resources.accelerators and resources.accelerator_resource:
         found[resources.accelerator_resource] = resources.accelerators
     if resources.efa and job.max_nodes > 1:
         found["vpc.amazonaws.com/efa"] = resources.efa
@@ -256,7 +257,7 @@ def _run_policy(job: JobSpec) -> dict[str, Any]:
 
 
 def _kubeflow_policy(job: JobSpec) -> dict[str, Any]:
-    """Return Kubeflow's runPolicy. Its jobs stay unless they are given a time, so -1 is left out."""
+    """Return Kubeflow's runPolicy. Its jobs are kept unless a time is given, so -1 is omitted."""
     own = job.settings.run_policy
     policy = {"cleanPodPolicy": job.settings.cleanPodPolicy}
     if own:

@@ -1,4 +1,4 @@
-"""What the training operator's own log says of a job, for those who may read it."""
+"""Lines about a job in the training operator's own log, for users who may read it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from launcher.common.redaction import masked
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """Where an operator runs: its namespace, and a part of its pods' names or labels."""
+    """Location of an operator: its namespace, and a part of its pods' names or labels."""
 
     namespace: str
     name: str
@@ -65,20 +65,20 @@ def lines(connection: Connection, target: Target, places: Places) -> Iterator[st
 
 def _pods(connection: Connection, operator: _Operator) -> list[Mapping[str, Any]]:
     listed = connection.get(api_objects.path("Pod", operator.namespace))["items"]
-    found = [pod for pod in listed if _is_operator_s(pod["metadata"], operator)]
+    found = [pod for pod in listed if _belongs_to(operator, pod["metadata"])]
     if not found:
         message = f"the namespace {operator.namespace} has no pods of the training operator ({operator.name}…)"
-        raise fail("E385", "--operator", message, remedy="recipes events shows what the operator did")
+        raise fail("E385", "--operator", message, remedy="recipes events lists the operator's actions")
     return sorted(found, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
 
 
-def _is_operator_s(metadata: Mapping[str, Any], operator: _Operator) -> bool:
+def _belongs_to(operator: _Operator, metadata: Mapping[str, Any]) -> bool:
     labels = metadata.get("labels") or {}
     return any(operator.name in name for name in (metadata["name"], *(labels.get(label, "") for label in _LABELS)))
 
 
 def _mention(target: Target, places: Places) -> re.Pattern[str]:
-    """Return what a line that is about a job contains: its name, a pod's or its uid; not a longer name."""
+    """Return a pattern for a line about a job: its name, a pod's name or its uid, but not a longer name."""
     parts = "|".join(re.escape(name) for name, _ in places.parts)
     before = rf"(?:(?<![\w/.-])|(?<![\w-]){re.escape(target.namespace)}/)"
     name = rf"{re.escape(target.name)}(?:-(?:{parts})(?:-\d+)?)?(?![\w-])"

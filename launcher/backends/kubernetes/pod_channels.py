@@ -1,4 +1,4 @@
-"""One WebSocket to a pod with numbered channels of bytes: what exec and portforward speak.
+"""A WebSocket to a pod with numbered byte channels, as exec and portforward use it.
 
 Source: Kubernetes, k8s.io/apimachinery remotecommand constants: v4.channel.k8s.io and v5.channel.k8s.io.
 """
@@ -17,19 +17,19 @@ from launcher.backends.kubernetes.api_errors import ApiError, Unreachable
 from launcher.backends.kubernetes.connection import CONNECT_TIMEOUT_S, Connection
 
 CLOSE, V5 = 255, "v5.channel.k8s.io"
-"""Channel by which a reader is told that another channel has ended, and the first protocol that has it."""
+"""Channel that signals the end of another channel, and the first protocol that has it."""
 
 _PIECE = 1 << 13
-"""Bytes that are sent at once: fewer than a socket that is ready to write takes, so that a send does not wait."""
+"""Bytes sent at once: less than a writable socket accepts, so that a send does not block."""
 
 _PING_S, _SILENCE_S = 30.0, 90.0
-"""How often an idle connection is used, so that no load balancer drops it; a silence that long means it is dead."""
+"""Ping interval that keeps load balancers from closing an idle connection; and the silence after which it is dead."""
 
 _UNHEARD_S = 5.0
-"""How long a command may take to end by itself after its input has ended, before a notice says so."""
+"""How long a command may take to end after its input has ended, before a notice is printed."""
 
 _STALL_S = 1.0
-"""How long the rest of a frame is waited for before the source is looked at again."""
+"""How long to wait for the rest of a frame before checking the source again."""
 
 _CODES = {"continuation": 0, "text": 1, "binary": 2, "close": 8}
 """Opcodes of WebSocket frames. Source: RFC 6455, 5.2."""
@@ -40,13 +40,13 @@ class Channels:
     """An open WebSocket.
 
     Args:
-        socket: The client's own WebSocket.
-        source: File descriptor whose bytes are sent; None for none, and once it has ended.
+        socket: The client's own WebSocket, which has no types.
+        source: File descriptor whose bytes are sent; None if there is none, or after its end.
         target: Channel they are sent to.
-        wake: File descriptor that becomes readable when `woken` is to be called; None for none.
+        wake: File descriptor that becomes readable when `woken` should be called; None for none.
         woken: Called when `wake` was readable.
-        unheard: Called when `source` has ended after it gave something, the other side cannot know, and does not end.
-        linger_s: How long the other side may be silent once `source` has ended, in seconds; None for ever.
+        unheard: Called if sent input has ended, the protocol cannot report that, and the other side stays open.
+        linger_s: How long the other side may be silent after the end of `source`, in seconds; None for ever.
     """
 
     socket: Any
@@ -57,14 +57,14 @@ class Channels:
     unheard: Callable[[], None] = lambda: None
     linger_s: float | None = None
     _backlog: bytearray = field(default_factory=bytearray)
-    _has_given: bool = False
+    _has_sent: bool = False
     _unheard_s: float = float("inf")
     _has_ended: bool = False
     _heard_s: float = field(default_factory=time.monotonic)
     _pinged_s: float = field(default_factory=time.monotonic)
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        """Yield each frame's channel and bytes, and send what `source` gives meanwhile, until the server closes.
+        """Yield each frame's channel and bytes, and send the bytes of `source` meanwhile, until the server closes.
 
         Raises:
             Unreachable: The connection broke.
@@ -79,14 +79,14 @@ class Channels:
                     yield data[0], data[1:]
 
     def _next(self, selector: selectors.BaseSelector) -> tuple[int, bytes]:
-        """Return the opcode and the bytes of the next frame; -1 where none came yet."""
+        """Return the opcode and the bytes of the next frame; -1 if none has arrived yet."""
         from websocket import WebSocketException, WebSocketTimeoutException
 
         try:
             if not self._step(selector):
                 return _CODES["close"] if self._is_left_alone() else -1, b""
             opcode, frame = self.socket.recv_data_frame(True)
-        except WebSocketTimeoutException:  # the rest of a frame is still to come
+        except WebSocketTimeoutException:  # the frame is not complete yet
             return -1, b""
         except (WebSocketException, OSError) as error:
             raise Unreachable(" ".join(str(error).split()) or type(error).__name__) from error
@@ -98,18 +98,20 @@ class Channels:
         self.socket.send(bytes((channel,)) + data, opcode=_CODES["binary"])
 
     def _end_input(self) -> None:
-        """Tell the other side that `target` has ended, where the protocol can."""
+        """Signal the end of `target` to the other side, if the protocol can."""
         self.source, self._heard_s = None, time.monotonic()
         chosen = {name.lower(): value for name, value in self.socket.getheaders().items()}
         if chosen.get("sec-websocket-protocol") == V5:
             self.socket.send(bytes((CLOSE, self.target)), opcode=_CODES["binary"])
-        elif self._has_given:
+        elif self._has_sent:
             self._unheard_s = time.monotonic() + _UNHEARD_S
         self._has_ended = True
 
     def _step(self, selector: selectors.BaseSelector) -> bool:
-        """Wait until something can be done, do what is to be sent; return whether a frame is there to be read."""
-        pending = getattr(self.socket.sock, "pending", lambda: 0)() > 0  # decrypted, so that no selector sees it
+        """Wait for an event, send pending bytes; return whether a frame can be read."""
+        pending = (
+            getattr(self.socket.sock, "pending", lambda: 0)() > 0
+        )  # already decrypted, invisible to the selector
         self._watch(selector)
         idle_s = self.linger_s if self._has_ended and self.linger_s is not None else _PING_S
         idle_s = min(idle_s, max(0.0, self._unheard_s - time.monotonic()))
@@ -118,16 +120,16 @@ class Channels:
         if own & selectors.EVENT_WRITE:
             self.send(self.target, bytes(self._backlog))
             self._backlog.clear()
-        if self.source in ready:
-            self._read()
-        if self.wake in ready:
+        if self.source is not None and self.source in ready:
+            self._read(self.source)
+        if self.wake is not None and self.wake in ready:
             os.read(self.wake, _PIECE)
             self.woken()
         self._keep_alive()
         return pending or bool(own & selectors.EVENT_READ)
 
     def _watch(self, selector: selectors.BaseSelector) -> None:
-        """Wait for the source only while nothing of it is left to be sent."""
+        """Watch the source only while none of its bytes are pending."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._backlog else 0)
         selector.modify(self.socket.sock, events)
         wanted = {fd for fd in (None if self._backlog else self.source, self.wake) if fd is not None}
@@ -137,14 +139,14 @@ class Channels:
         for fd in wanted - known:
             selector.register(fd, selectors.EVENT_READ)
 
-    def _read(self) -> None:
+    def _read(self, source: int) -> None:
         try:
-            data = os.read(self.source, _PIECE)
+            data = os.read(source, _PIECE)
         except OSError:  # a terminal that was closed, a connection that was reset
             data = b""
         if data:
             self._backlog += data
-            self._has_given = True
+            self._has_sent = True
         else:
             self._end_input()
 
@@ -158,49 +160,52 @@ class Channels:
             self._unheard_s = float("inf")
             self.unheard()
         if now_s - self._heard_s > _SILENCE_S:
-            raise Unreachable(f"nothing came for {_SILENCE_S:.0f} s")
+            raise Unreachable(f"no data for {_SILENCE_S:.0f} s")
         if now_s - max(self._heard_s, self._pinged_s) >= _PING_S:
             self._pinged_s = now_s
             self.socket.ping()
 
 
 @contextlib.contextmanager
-def opened(connection: Connection, what: str, namespace: str, pod: str, **query: Any) -> Iterator[Channels]:
-    """Open a subresource of a pod by the official client; the block uses it.
+def opened(connection: Connection, what: str, namespace: str, pod: str, **query: object) -> Iterator[Channels]:
+    """Open a subresource of a pod with the official client; the block uses it.
 
     Args:
         connection: The cluster.
         what: exec or portforward.
-        namespace: The pod's.
+        namespace: The pod's namespace.
         pod: The pod's name.
         query: The subresource's own parameters.
 
     Raises:
         ApiError: The API refuses.
-        Unreachable: No answer came.
+        Unreachable: There was no answer.
     """
     from kubernetes import client
     from kubernetes.stream import stream
 
-    # A client of its own: `stream` changes the one that it is given while it connects.
+    # A separate client: `stream` modifies its client while it connects.
     core = client.CoreV1Api(client.ApiClient(connection.api.configuration))
     method = getattr(core, f"connect_get_namespaced_pod_{what}")
     with _timeout():
         try:
             socket = stream(method, pod, namespace, _preload_content=False, binary=True, **query).sock
-        except (client.ApiException, AttributeError) as error:  # the latter: the client reads a refusal's absent body
+        except (
+            client.ApiException,
+            AttributeError,
+        ) as error:  # AttributeError: the client reads the missing body of a refusal
             raise _refused(connection, error) from error
     socket.settimeout(_STALL_S)
     try:
         yield Channels(socket)
     finally:
-        with contextlib.suppress(Exception):  # what is left of a broken connection
+        with contextlib.suppress(Exception):  # the connection may be broken already
             socket.close(timeout=1)
 
 
 @contextlib.contextmanager
 def _timeout() -> Iterator[None]:
-    """Bound the time to connect, which the official client leaves open."""
+    """Bound the time to connect, which the official client does not."""
     import websocket
 
     before = websocket.getdefaulttimeout()
@@ -212,7 +217,7 @@ def _timeout() -> Iterator[None]:
 
 
 def _refused(connection: Connection, error: Exception) -> BaseException:
-    """Return what the client's exception, which has text only, was made of."""
+    """Return the cause of the client's exception, which itself has only text."""
     cause: BaseException = error
     while cause.__context__ is not None:
         cause = cause.__context__
@@ -224,9 +229,9 @@ def _refused(connection: Connection, error: Exception) -> BaseException:
 
 
 def _message(body: bytes | str, otherwise: str) -> str:
-    """Return the words of a refusal: of a Status object, or as they came."""
+    """Return the message of a refusal: that of a Status object, or the plain text."""
     text = body.decode(errors="replace") if isinstance(body, bytes) else body
     try:
-        return lenient.printable(json.loads(text)["message"])
+        return lenient.printable(str(json.loads(text)["message"]))
     except (ValueError, KeyError, TypeError):
         return lenient.printable(" ".join(text.split())[:500]) or otherwise.partition("-+-+-")[0].strip()

@@ -1,4 +1,4 @@
-"""Which pod runs which ranks, and whose line it is. Pure."""
+"""Which pod runs which ranks, and which rank wrote a line. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from launcher.common.problems import fail
 from launcher.model.job_spec import LogSelection
 
 _TEE = re.compile(r"\[[a-zA-Z_]+(\d+)\]:")
-"""How torchrun marks a worker's line in a node's log. Source: torch.distributed.elastic, tail_log: `[default0]:`."""
+"""Prefix of a worker's line in a node's log. Source: torch.distributed.elastic, tail_log: `[default0]:`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Which pod runs which ranks. A pod's place is its number, behind those of the replica specs before its own.
+    """Which pod runs which ranks. A pod's place is its number, counted over all replica specs in order.
 
     Args:
         job: The job's name.
@@ -28,7 +28,7 @@ class Places:
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> "Places":
-        """Read them from a job's manifest."""
+        """Read the places from a job's manifest."""
         spec = job["spec"]
         if kubeflow := spec.get("pytorchReplicaSpecs"):
             parts = [(name.lower(), part.get("replicas", 1)) for name, part in kubeflow.items()]
@@ -50,11 +50,11 @@ class Places:
             ProblemsFound: It is not a rank of this job (E707).
         """
         if rank >= self.num_ranks:
-            allowed = f"0 to {self.num_ranks - 1}" if self.num_ranks else "none: its replica specs have no pods"
+            allowed = f"0 to {self.num_ranks - 1}" if self.num_ranks else "none: the job's replica specs have no pods"
             raise fail("E707", "rank", "is not a rank of this job", value=rank, allowed=allowed)
 
     def place(self, pod: str) -> int | None:
-        """Return a pod's place, None where its name does not tell."""
+        """Return a pod's place; None if its name does not contain it."""
         before = 0
         for name, count in self.parts:
             if match := re.match(rf"{re.escape(self.job)}-{re.escape(name)}-(\d+)(?:-|$)", pod):
@@ -65,13 +65,13 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which lines of a pod are wanted, and how they are shown."""
+    """Which lines of a pod are selected, and how they are printed."""
 
     selection: LogSelection
     places: Places
 
     def wants(self, pod: str) -> bool:
-        """Tell whether a pod runs a wanted rank."""
+        """Return whether a pod runs a selected rank."""
         place, ranks = self.places.place(pod), self.selection.ranks
         if place is None:
             return ranks is None
@@ -79,7 +79,7 @@ class Filter:
         return ranks is None or any(place * nproc <= rank < (place + 1) * nproc for rank in ranks)
 
     def shown(self, pod: str, text: str) -> str | None:
-        """Return a line as it is shown, None where it is another rank's."""
+        """Return a line as it is printed; None if it belongs to another rank."""
         nproc, place = self.places.nproc_per_node, self.places.place(pod)
         if place is None:
             return f"{pod} | {text}"

@@ -1,4 +1,4 @@
-"""The pods of a job as people see them: ranks, nodes, states, and why one waits, restarts or failed. Pure."""
+"""The pods of a job for display: ranks, nodes, states, and why one waits, restarts or failed. Pure."""
 
 import signal
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,25 +10,25 @@ from launcher.backends.kubernetes.pod_ranks import Places
 from launcher.common.redaction import masked
 from launcher.model.job_spec import JobPod
 
-_STARTING = ("ContainerCreating", "PodInitializing")
-"""Reasons of a container that starts as it should. Source: Kubernetes, container statuses."""
+STARTING = ("ContainerCreating", "PodInitializing")
+"""Reasons of a container that starts normally. Source: Kubernetes, pkg/kubelet/images and container statuses."""
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _SIGNALLED = 128
-"""Exit codes above it are a signal's number more. Source: POSIX, Shell Command Language, 2.8.2."""
+"""A larger exit code is this plus a signal's number. Source: POSIX, Shell Command Language, 2.8.2."""
 
 _LONGEST = 300
 """Characters of a message that are shown."""
 
 
 def described(pods: Iterable[Mapping[str, Any]], places: Places) -> tuple[JobPod, ...]:
-    """Return pods in the order of their ranks; those whose name has no place come last."""
+    """Return pods in the order of their ranks; those of unknown rank come last."""
     found = [_described(pod, places) for pod in pods]
     return tuple(sorted(found, key=lambda pod: (pod.ranks is None, pod.ranks or (0, 0), pod.created_s, pod.name)))
 
 
 def reason(pod: Mapping[str, Any]) -> str:
-    """Return why a pod waits, restarts or failed, in the words of Kubernetes; "" if nothing is wrong with it."""
+    """Return why a pod waits, restarts or failed, as Kubernetes reports it; "" if nothing is wrong."""
     status = lenient.mapping(pod, "status")
     if why := lenient.text(status.get("reason")):  # Evicted, NodeLost, UnexpectedAdmissionError
         return _sentence(why, status.get("message"))
@@ -52,10 +52,10 @@ def failures(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def container_of(pod: Mapping[str, Any]) -> str:
-    """Return the name of the container that trains: the pod's default one, else its first."""
-    names = [each["name"] for each in pod["spec"]["containers"]]
+    """Return the name of the training container: the pod's default one, else its first."""
+    names: list[str] = [each["name"] for each in pod["spec"]["containers"]]
     chosen = (pod["metadata"].get("annotations") or {}).get(_DEFAULT_CONTAINER)
-    return chosen if chosen in names else names[0]
+    return names[names.index(chosen)] if chosen in names else names[0]
 
 
 def _described(pod: Mapping[str, Any], places: Places) -> JobPod:
@@ -95,7 +95,7 @@ def _of_containers(status: Mapping[str, Any]) -> Iterator[str]:
     for container in (container for each in lists for container in lenient.mappings(each)):
         waiting, terminated = (lenient.mapping(container, "state", name) for name in ("waiting", "terminated"))
         why = lenient.text(waiting.get("reason"))
-        if why and why not in _STARTING:
+        if why and why not in STARTING:
             yield _sentence(why, waiting.get("message"))
         if terminated.get("exitCode"):
             yield _end(terminated)
@@ -105,7 +105,7 @@ def _of_containers(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _end(terminated: Mapping[str, Any]) -> str:
-    """Return how a container ended: its reason, its exit code, and its own last words."""
+    """Return how a container ended: its reason, its exit code, and its termination message."""
     code = lenient.count(terminated.get("exitCode"))
     name = _signal_name(code)
     why = lenient.text(terminated.get("reason")) or "ended"
@@ -119,8 +119,8 @@ def _signal_name(code: int) -> str:
         return ""
 
 
-def _sentence(what: str, message: Any) -> str:
-    """Return a reason and the first line of its message, as a terminal may show it."""
+def _sentence(what: str, message: object) -> str:
+    """Return a reason and the first line of its message, safe to print on a terminal."""
     line = lenient.text(message).strip().partition("\n")[0].rstrip(".")
     text = masked(f"{what}: {line}" if line else what)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -1,4 +1,4 @@
-"""Why a cluster would refuse a bundle, or leave its job waiting for ever: all at once, and nothing is created."""
+"""Why a cluster would refuse a bundle, or leave its job pending for ever: all reasons at once. Creates nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _OPERATOR = "install the HyperPod training operator, 1.2 or later for elastic jo
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Something that a job's pods need, by kind and name."""
+    """An object that a job's pods refer to, and the recipe's key for it."""
 
     kind: str
     name: str
@@ -28,14 +28,14 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a cluster says of a bundle before anything is created."""
+    """Result of checking a bundle against a cluster."""
 
     problems: tuple[Problem, ...]
     notices: tuple[Notice, ...] = ()
 
 
 def examine(connection: Connection, manifests: Sequence[Manifest]) -> Findings:
-    """Return everything that speaks against submitting `manifests`, the job last among them."""
+    """Return every reason against submitting `manifests`, the last of which is the job."""
     job = manifests[-1]
     if problems := tuple(_unusable_cluster(connection, job)):
         return Findings(problems)
@@ -52,16 +52,16 @@ def examine(connection: Connection, manifests: Sequence[Manifest]) -> Findings:
 
 
 def _unusable_cluster(connection: Connection, job: Manifest) -> Iterator[Problem]:
-    """Yield what makes every further question pointless: no answer, no access, no namespace, no such kind."""
+    """Yield Problems that make further checks pointless: no answer, no access, no namespace, no such kind."""
     try:
         phase = connection.get(path("Namespace", "", job.namespace)).get("status", {}).get("phase")
         if phase == "Terminating":
             yield Problem("E345", "cluster.namespace", "the namespace is being deleted", value=job.namespace)
     except ApiError as error:
         if error.status == 404:
-            remedy = "recipes governance team=… makes a team's namespace"
+            remedy = "recipes governance team=… generates a team's namespace"
             yield Problem("E345", "cluster.namespace", error.message, value=job.namespace, remedy=remedy)
-        elif error.status != 403:  # a user of one namespace need not be allowed to look at it from outside
+        elif error.status != 403:  # a user of one namespace may lack the right to read the Namespace itself
             yield problem(error, "cluster.namespace", value=job.namespace)
             return
     except Unreachable as error:
@@ -90,27 +90,27 @@ def _kind_missing(connection: Connection, job: Manifest) -> Iterator[Problem]:
 
 def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
     for manifest in manifests:
-        there = find(connection, manifest)
-        if isinstance(there, Problem):
-            yield there
-        elif there is not None and there["metadata"].get("deletionTimestamp"):
-            message = f"the {manifest.kind} of that name is being removed"
+        found = find(connection, manifest)
+        if isinstance(found, Problem):
+            yield found
+        elif found is not None and found["metadata"].get("deletionTimestamp"):
+            message = f"the {manifest.kind} of that name is being deleted"
             yield Problem(
-                "E350", "recipes.run.name", message, value=manifest.name, remedy="try again when it is gone"
+                "E350", "recipes.run.name", message, value=manifest.name, remedy="try again once it is deleted"
             )
-        elif there is not None and digest_of(there) != digest_of(manifest.body):
-            message = f"a {manifest.kind} of that name is there already, made by something else than this bundle"
-            remedy = "launch again (the name's end is random), or remove the old one"
+        elif found is not None and digest_of(found) != digest_of(manifest.body):
+            message = f"a {manifest.kind} of that name already exists, and does not come from this bundle"
+            remedy = "launch again (the name's suffix is random), or remove the old one"
             yield Problem("E350", "recipes.run.name", message, value=manifest.name, remedy=remedy)
 
 
 def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -> Mapping[str, Any] | Problem | None:
-    """Return an object as it is, None if it does not exist, or why that is not known.
+    """Return an object as it is now, None if it does not exist, or a Problem if that is unknown.
 
     Args:
         connection: The cluster.
         manifest: The object.
-        is_sure: Ask twice before it counts as absent.
+        is_sure: Request it twice before it counts as absent.
     """
     try:
         return connection.find(manifest.path) if is_sure else connection.get(manifest.path)
@@ -121,12 +121,13 @@ def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -
 
 
 def digest_of(body: Mapping[str, Any]) -> str | None:
-    """Return the digest of the bundle that an object comes from, None where it is not ours."""
-    return (body["metadata"].get("annotations") or {}).get(DIGEST)
+    """Return the digest of the bundle that an object comes from; None if it is not ours."""
+    digest = (body["metadata"].get("annotations") or {}).get(DIGEST)
+    return None if digest is None else str(digest)
 
 
 def _missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
-    """Yield what the pods refer to and the cluster does not have. Never reads what a Secret holds."""
+    """Yield a Problem for each referenced object that does not exist. Never reads a Secret's content."""
     job, own = manifests[-1], {(m.kind, m.name) for m in manifests}
     for reference in dict.fromkeys(references(job.body)):
         if (reference.kind, reference.name) in own:
@@ -136,26 +137,29 @@ def _missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[
         except ApiError as error:
             if error.status == 404:
                 yield Problem("E349", reference.key, error.message, value=reference.name)
-            elif error.status != 403:  # who may not look at it may still use it
+            elif error.status != 403:  # pods may use an object that their user may not read
                 yield problem(error, reference.key, value=reference.name)
         except Unreachable as error:
             yield problem(error, reference.key)
 
 
 def references(job: Mapping[str, Any]) -> Iterator[Reference]:
-    """Yield what a job's pods cannot start without."""
+    """Yield the objects that a job's pods need in order to start."""
     for template in pod_templates(job):
-        spec = template["spec"]
-        if name := spec.get("serviceAccountName"):
-            yield Reference("ServiceAccount", name, "cluster.service_account_name")
-        if name := spec.get("priorityClassName"):
-            yield Reference("PriorityClass", name, "cluster.priority_class_name")
-        for secret in spec.get("imagePullSecrets") or ():
-            yield Reference("Secret", secret["name"], "cluster")
-        for volume in spec.get("volumes") or ():
-            yield from _of_volume(volume)
-        for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-            yield from _of_variables(container)
+        yield from _of_pod(template["spec"])
+
+
+def _of_pod(spec: Mapping[str, Any]) -> Iterator[Reference]:
+    if name := spec.get("serviceAccountName"):
+        yield Reference("ServiceAccount", name, "cluster.service_account_name")
+    if name := spec.get("priorityClassName"):
+        yield Reference("PriorityClass", name, "cluster.priority_class_name")
+    for secret in spec.get("imagePullSecrets") or ():
+        yield Reference("Secret", secret["name"], "cluster")
+    for volume in spec.get("volumes") or ():
+        yield from _of_volume(volume)
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        yield from _of_variables(container)
 
 
 def _of_volume(volume: Mapping[str, Any]) -> Iterator[Reference]:
@@ -183,7 +187,7 @@ def _queue_refusals(connection: Connection, job: Manifest) -> Iterator[Problem]:
     version = kueue_version(connection)
     if version is None:
         key, value = ("queue_name", queue) if queue else ("workload_priority_class", priority)
-        yield Problem("E347", f"cluster.{key}", "the cluster has no Kueue that would read it", value=value)
+        yield Problem("E347", f"cluster.{key}", "the cluster has no Kueue", value=value)
         return
     if queue:
         yield from _queue_missing(connection, job.namespace, queue, version)
@@ -203,7 +207,7 @@ def _queue_missing(connection: Connection, namespace: str, name: str, version: s
         yield Problem("E347", key, f"the queue is stopped (stopPolicy {stop})", value=name)
     for condition in queue.get("status", {}).get("conditions", ()):
         if condition["type"] == "Active" and condition["status"] == "False":
-            yield Problem("E347", key, f"the queue takes no jobs: {condition.get('message')}", value=name)
+            yield Problem("E347", key, f"the queue accepts no jobs: {condition.get('message')}", value=name)
     cluster_queue = queue["spec"].get("clusterQueue", "")
     yield from _absent(connection, Reference("ClusterQueue", cluster_queue, key), "", version)
 
@@ -224,15 +228,15 @@ def _absent(connection: Connection, wanted: Reference, namespace: str, version: 
 
 
 def kueue_version(connection: Connection) -> str | None:
-    """Return the version that the cluster's Kueue prefers; None where there is no Kueue."""
+    """Return the preferred API version of the cluster's Kueue; None without Kueue."""
     try:
-        return connection.get("/apis/kueue.x-k8s.io")["preferredVersion"]["version"]
+        return str(connection.get("/apis/kueue.x-k8s.io")["preferredVersion"]["version"])
     except (ApiError, Unreachable):
         return None
 
 
 def _quotas(connection: Connection, job: Manifest) -> tuple[list[Problem], tuple[Notice, ...]]:
-    """Return why the job exceeds the quotas that can be read, and which of them keep it from growing."""
+    """Return a Problem for each readable quota that the job exceeds, and a notice for each that limits its growth."""
     limit_ranges = (_readable(connection, path("LimitRange", job.namespace)) or {}).get("items", ())
     listed = (_readable(connection, path("ResourceQuota", job.namespace)) or {}).get("items")
     quotas = [Quota.of_namespace(quota, limit_ranges) for quota in listed or ()]
@@ -245,14 +249,16 @@ def _quotas(connection: Connection, job: Manifest) -> tuple[list[Problem], tuple
 
 
 def _unbounded(job: Manifest) -> Iterator[Notice]:
-    """Yield what an elastic job does to a cluster where neither a queue nor a quota holds it.
+    """Yield a notice if neither a queue nor a quota bounds an elastic job.
 
     Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Auto-scaling.
     """
     policy, labels = job.body["spec"].get("elasticPolicy"), job.body["metadata"].get("labels") or {}
     if policy and _QUEUE not in labels:
-        message = f"no ResourceQuota bounds {job.namespace} and no queue the job: it asks for {policy['maxReplicas']}"
-        yield Notice("N129", f"{message} nodes at once, whoever else needs them; recipes governance makes both")
+        message = (
+            f"{job.namespace} has no ResourceQuota and the job no queue: it requests {policy['maxReplicas']} nodes"
+        )
+        yield Notice("N129", f"{message} at once, even if others need them; recipes governance generates both")
 
 
 def _cluster_queue(connection: Connection, job: Manifest) -> Mapping[str, Any] | None:
@@ -267,7 +273,7 @@ def _cluster_queue(connection: Connection, job: Manifest) -> Mapping[str, Any] |
 
 
 def _rights_missing(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
-    """Yield what this user could not undo; what it cannot do, the API says itself.
+    """Yield a Problem if the user may not delete what a launch creates; missing rights to create show in a dry run.
 
     Source: Kubernetes, Authorization overview: SelfSubjectAccessReview.
     """
@@ -290,18 +296,18 @@ def _rights_missing(connection: Connection, manifests: Sequence[Manifest]) -> It
             yield problem(error, "cluster.namespace", value=manifest.namespace)
             return
         if not answer["status"].get("allowed"):
-            message = f"you may not delete {attributes['resource']} there, so that a job could not be taken back"
-            remedy = "ask for a Role that allows it; recipes governance makes one"
+            message = f"you may not delete {attributes['resource']} there, so a launch could not be rolled back"
+            remedy = "ask for a Role that allows it; recipes governance generates one"
             yield Problem("E344", "cluster.namespace", message, value=manifest.namespace, remedy=remedy)
 
 
 def _rejections(connection: Connection, manifests: Sequence[Manifest]) -> Iterator[Problem]:
-    """Yield what the API says to each object when it is told to keep nothing, and what it would silently drop."""
+    """Yield the API's objections to each object in a dry run, and the fields that it would silently drop."""
     for manifest in manifests:
         try:
             answer = connection.apply(manifest.path, manifest.body, manager(manifest.body), dry_run=True)
         except ApiError as error:
-            if error.status != 409:  # a name that is taken was told already
+            if error.status != 409:  # a taken name has its own Problem already
                 yield problem(error, manifest.file)
         except Unreachable as error:
             yield problem(error, manifest.file)
@@ -317,23 +323,22 @@ def _dropped(manifest: Manifest, answer: Mapping[str, Any]) -> Iterator[Problem]
         yield Problem("E346", manifest.file, message, remedy=remedy)
 
 
-def _lost(sent: Any, kept: Any, where: str) -> Iterator[str]:
-    """Yield the dotted paths of what was sent and is not in the answer; the topmost ones."""
+def _lost(sent: object, kept: object, where: str) -> Iterator[str]:
+    """Yield the dotted paths of fields that were sent and are not in the answer; only the topmost ones."""
     if isinstance(sent, Mapping):
+        known = kept if isinstance(kept, Mapping) else {}
         for key, value in sent.items():
-            if value in ({}, [], None):
-                continue
-            if not isinstance(kept, Mapping) or key not in kept:
+            if key in known:
+                yield from _lost(value, known[key], f"{where}.{key}")
+            elif value not in ({}, [], None):
                 yield f"{where}.{key}".lstrip(".")
-            else:
-                yield from _lost(value, kept[key], f"{where}.{key}")
     elif isinstance(sent, list) and isinstance(kept, list):
         for index, (value, other) in enumerate(zip(sent, kept, strict=False)):
             yield from _lost(value, other, f"{where}[{index}]")
 
 
 def _readable(connection: Connection, where: str) -> Mapping[str, Any] | None:
-    """Return an object or a list; None where it is not, or cannot be looked at."""
+    """Return an object or a list; None if it does not exist or cannot be read."""
     try:
         return connection.get(where)
     except (ApiError, Unreachable):

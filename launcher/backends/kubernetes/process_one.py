@@ -1,9 +1,9 @@
-"""The agent as process 1 of a pod, which ends when the kubelet says so.
+"""The agent as process 1 of a pod, which terminates when the kubelet requests it.
 
     python -m launcher.backends.kubernetes.process_one ARGUMENTS-OF-HYPERPODRUN
 
-The kernel hands process 1 only the signals that it handles. The agent handles SIGTERM while workers run, not while it
-imports or waits for its start: such a pod would outlive its whole grace period.
+The kernel delivers to process 1 only the signals that it handles. The agent handles SIGTERM while workers run, not
+while it imports or waits for its start: such a pod would run until the end of its grace period.
 
 Source: kill(2), Notes; torch.distributed.elastic.multiprocessing.api, PContext.start.
 """
@@ -16,11 +16,14 @@ from typing import NoReturn
 
 
 class _Ended(BaseException):
-    """SIGTERM came before the agent handled it itself."""
+    """SIGTERM arrived before the agent had a handler for it.
+
+    A BaseException, so that no `except Exception` in the agent's imports swallows it.
+    """
 
 
 def main() -> None:
-    """Run the agent with hyperpodrun's command line; ended by SIGTERM, its exit status is 143."""
+    """Run the agent with hyperpodrun's command line; after SIGTERM its exit status is 143."""
     signal.signal(signal.SIGTERM, _end)
     try:
         _run()
@@ -35,7 +38,7 @@ def _run() -> None:
 
     try:
         hyperpodrun.main()
-    except SignalException as error:  # the agent's own, after it has ended the workers
+    except SignalException as error:  # raised by the agent after it has ended the workers
         _leave(error.sigval)
 
 
@@ -45,7 +48,7 @@ def _end(_signum: int, _frame: FrameType | None) -> None:
 
 
 def _leave(signum: int) -> NoReturn:
-    """End the process, although threads may run: the agent leaves its server's behind when it ends while starting."""
+    """End the process even if threads run: an agent that ends during its start leaves its server's threads behind."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(128 + signum)

@@ -1,4 +1,4 @@
-"""What a pod may do: the restricted Pod Security profile, and what a job's settings ask for beyond it.
+"""The container's securityContext: the restricted Pod Security profile, and the settings that go beyond it.
 
 Source: Kubernetes, Pod Security Standards, Restricted.
 """
@@ -13,20 +13,21 @@ from launcher.model.job_spec import JobSpec
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 _OF_ROOT = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
-"""Capabilities without which root in a container cannot write to mounted folders of other users."""
+"""Capabilities that root in a container needs to write to other users' mounted folders."""
 _PROFILES = ("RuntimeDefault", "Localhost")
 _SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 
 
 def container_context(job: JobSpec) -> dict[str, Any]:
-    """Return the container's securityContext: the user's own, or the restricted profile's and what root needs.
+    """Return the container's securityContext: the user's own, or the restricted profile with what root needs.
 
-    IPC_LOCK is for root alone: a capability that is added reaches no other user. Their EFA devices register memory
+    IPC_LOCK is for root alone: an added capability has no effect for other users, whose EFA devices register memory
     within the node's limit.
     """
     if job.settings.security_context:
-        return job.settings.security_context.model_dump(exclude_none=True)
-    restricted = {"allowPrivilegeEscalation": False}
+        own: dict[str, Any] = job.settings.security_context.model_dump(exclude_none=True)
+        return own
+    restricted: dict[str, Any] = {"allowPrivilegeEscalation": False}
     if not _is_root(job):
         restricted["runAsNonRoot"] = True
         if job.settings.run_as_user:
@@ -38,7 +39,7 @@ def container_context(job: JobSpec) -> dict[str, Any]:
     return {**restricted, "capabilities": capabilities, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-@notice_rule("N117", source="docs/manifest.md, What pods may do", backend="k8s")
+@notice_rule("N117", source="docs/manifest.md, What pods may do")
 def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Something of the pods is beyond the restricted Pod Security profile."""
     if words := "; ".join(_exceptions(planned.job)):
@@ -50,7 +51,7 @@ def _is_root(job: JobSpec) -> bool:
     if settings.run_as_root is None:
         needs_root = interface(job.model_type).runs_as_root and not container.is_own(job)
         return needs_root and settings.run_as_user is None
-    return settings.run_as_root
+    return bool(settings.run_as_root)
 
 
 def _exceptions(job: JobSpec) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Which cluster answers. A context is only a name: it may lead to another cluster tomorrow."""
+"""Identity of the cluster behind a context. A context is only a name: it may lead to another cluster tomorrow."""
 
 import hashlib
 from contextlib import suppress
@@ -18,9 +18,9 @@ class Server:
     """A cluster's API server, as far as it is known. Recorded as text.
 
     Args:
-        url: Where it was reached.
+        url: URL it was reached at.
         authority: Start of the sha256 of the certificates it is verified by; "" if unknown.
-        uid: Uid of the namespace kube-system, the usual identity of a cluster; "" if it may not be read.
+        uid: Uid of the namespace kube-system, which identifies a cluster; "" if it may not be read.
     """
 
     url: str
@@ -33,9 +33,9 @@ class Server:
 
     @classmethod
     def parse(cls, text: str) -> "Server":
-        """Return what a record has."""
-        url, *words = text.split() or [""]
-        named = {name: value for name, _, value in (word.partition(":") for word in words)}
+        """Parse the text of a record."""
+        url, *fields = text.split() or [""]
+        named = {name: value for name, _, value in (field.partition(":") for field in fields)}
         return cls(url, named.get("ca", ""), named.get("uid", ""))
 
     def is_same(self, other: "Server") -> bool:
@@ -73,8 +73,8 @@ def require(connection: Connection, recorded: str | None, *, is_strict: bool = F
 
     Args:
         connection: The cluster that answers now.
-        recorded: What a job's record has; None in records of earlier versions.
-        is_strict: Ask for the cluster's uid even if URL and certificate authority are the recorded ones.
+        recorded: The server in a job's record; None in records of earlier versions.
+        is_strict: Request the cluster's uid even if URL and certificate authority match the record.
 
     Raises:
         ProblemsFound: It is another cluster (E348).
@@ -91,5 +91,5 @@ def require(connection: Connection, recorded: str | None, *, is_strict: bool = F
             "cluster.kube_context",
             f"the job was submitted to {then}; the context now leads to {now}",
             value=connection.context,
-            remedy="let the context lead to the job's cluster again; to run the recipe on this one, render it again",
+            remedy="point the context at the job's cluster again; to run the recipe on this one, render it again",
         )

@@ -1,10 +1,11 @@
-"""How a pod ends: the time it has for a last checkpoint, and the start script that hands SIGTERM on.
+"""Termination of a pod: the grace period for a last checkpoint, and the start script that forwards SIGTERM.
 
 Source: Kubernetes, Pod Lifecycle: Termination of Pods; kill(2), Notes.
 """
 
 from collections.abc import Iterator, Sequence
 from posixpath import dirname
+from shlex import quote
 
 from launcher.backends.kubernetes.bounds import place
 from launcher.bundle import container
@@ -18,10 +19,10 @@ SCRIPT = "start.sh"
 """Name of the start script in a job's ConfigMap."""
 
 MARGIN_S = 60
-"""Seconds a pod has beyond its workers' time to save.
+"""Seconds that a pod has beyond its workers' time to save.
 
-The agent needs them: it notices the request, kills workers that did not save, which it waits up to 15 s for, and
-closes its server, 1 s. Source: hyperpod_elastic_agent 1.1.3, pcontext. The rest is for a busy node; our own choice.
+The agent needs them to notice the request, kill workers that did not save (up to 15 s) and close its server (1 s).
+Source: hyperpod_elastic_agent 1.1.3, pcontext. The rest is a margin for a busy node; our own choice.
 """
 
 _AGENT_PORT = 8080
@@ -33,9 +34,9 @@ def grace_period_s(job: JobSpec) -> int:
     return job.save_timeout_s + MARGIN_S
 
 
-def started(words: Sequence[str], mount: str) -> list[str]:
-    """Return the command that runs `words` below the start script, which is mounted in the folder `mount`."""
-    return ["/bin/bash", f"{mount}/{SCRIPT}", *words]
+def started(args: Sequence[str], mount: str) -> list[str]:
+    """Return the command that runs `args` under the start script, which is mounted in the folder `mount`."""
+    return ["/bin/bash", f"{mount}/{SCRIPT}", *args]
 
 
 def start_script(job: JobSpec, *, has_agent: bool) -> str:
@@ -55,16 +56,16 @@ def start_script(job: JobSpec, *, has_agent: bool) -> str:
     )
 
 
-@notice_rule("N166", source="docs/manifest.md, The image's log file", backend="k8s")
+@notice_rule("N166", source="docs/manifest.md, The image's log file")
 def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The published image's log file needs a mounted folder; otherwise it is lost with its pod."""
     log = _image_log(planned.job)
     if log is None or is_mounted(planned.job, log):
         return
     folder = dirname(log)
-    words = f"no {log} is written, as nothing is mounted at {folder} for writing; the pods' own logs have every line"
-    mount = f"cluster.persistent_volume_claims=[{{claimName: …, mountPath: {folder}}}] keeps it"
-    yield notice(f"{words}. {mount}")
+    message = f"{log} is not written: no writable volume is mounted at {folder}; the pods' own logs have every line"
+    override = quote(f"cluster.persistent_volume_claims=[{{claimName: my-claim, mountPath: {folder}}}]")
+    yield notice(f"{message}. To keep it: {override}")
 
 
 def _image_log(job: JobSpec) -> str | None:
@@ -74,7 +75,7 @@ def _image_log(job: JobSpec) -> str | None:
 
 
 def is_mounted(job: JobSpec, path: str) -> bool:
-    """Return whether a volume or a claim that can be written to is mounted at a folder above `path`."""
+    """Return whether a writable volume or claim is mounted at a folder above `path`."""
     mounts = (*(job.settings.volumes or ()), *(job.settings.persistent_volume_claims or ()))
     above = [each for each in mounts if f"{path}/".startswith(f"{place(each.mountPath).rstrip('/')}/")]
     nearest = max(above, key=lambda each: len(place(each.mountPath)), default=None)

@@ -1,4 +1,4 @@
-"""Which job is meant, and which pods are its own."""
+"""Identity of a submitted job, and which pods and events belong to it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -38,15 +38,15 @@ class Target:
 
     @property
     def has_own_label(self) -> bool:
-        """Whether the selector is the label that no user can set; jobs of earlier versions lack it."""
+        """Whether the selector is our own label, which users cannot set; jobs of earlier versions lack it."""
         return self.selector.startswith(f"{api_objects.JOB_LABEL}=")
 
-    def is_met_by(self, job: Object) -> bool:
+    def matches(self, job: Object) -> bool:
         """Return whether a custom resource of this name is the job, not an earlier or later one."""
         return bool(self.uid) and uid_of(job) == self.uid
 
     def may_name_pod(self, name: str) -> bool:
-        """Return whether a pod of this job may have a name: the job's, a replica spec's, and a number."""
+        """Return whether a name has the form of this job's pods: job name, replica spec, number."""
         parts = "|".join(re.escape(part) for part in self.parts)
         return re.match(rf"{re.escape(self.name)}-({parts})-\d+(-|$)", name, re.IGNORECASE) is not None
 
@@ -63,7 +63,7 @@ class Holders:
 
     @classmethod
     def of(cls, job: Object | None) -> "Holders":
-        """Return those of a job; none if it is deleted or its status names none."""
+        """Return the holders of a job's pods; none if it is deleted or its status names none."""
         references = lenient.mappings(lenient.mapping(job, "status").get("jobPods"))
         sets = [each for each in references if each.get("kind") in (None, "", "StatefulSet")]
         uids = {lenient.text(each.get("uid")) for each in sets}
@@ -83,10 +83,10 @@ def uid_of(body: Object) -> str:
 
 
 def own_pods(pods: Iterable[Object], target: Target, job: Object | None) -> tuple[Object, ...]:
-    """Return those of the selected pods that belong to the job.
+    """Return the selected pods that belong to the job.
 
     Args:
-        pods: What `target.selector` selects.
+        pods: The pods that `target.selector` selects.
         target: The job.
         job: The custom resource as it is now; None once it is deleted.
     """

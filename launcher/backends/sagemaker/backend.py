@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from launcher.backends.sagemaker import follow as following
 from launcher.backends.sagemaker import request, submit
-from launcher.backends.sagemaker.client import Connection, Refused, Services, connect, told
+from launcher.backends.sagemaker.client import Connection, Refused, Services, api_errors_as_problems, connect
 from launcher.backends.sagemaker.follow import Target
 from launcher.bundle import store as bundles
 from launcher.bundle.render import config_files
@@ -73,12 +73,12 @@ class SageMakerBackend:
 
     def status(self, handle: JobHandle) -> JobStatus:
         """Return the job as SageMaker has it now."""
-        with told():
+        with api_errors_as_problems():
             return following.read_status(self._services(handle), _target(handle))
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job's status now and after each change, the last time as it ended."""
-        with told():
+        with api_errors_as_problems():
             yield from following.wait(self._services(handle), _target(handle), timeout_s, self._poll_s)
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
@@ -88,13 +88,13 @@ class SageMakerBackend:
             ProblemsFound: There is no such rank or attempt, or errors are asked for by themselves.
         """
         connection, target = self._services(handle), _target(handle)
-        with told():
+        with api_errors_as_problems():
             following.refuse_unknown(connection, target, selection)
         return following.logs(connection, target, selection, self._poll_s, follow=follow)
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield each change of the job's secondary status, oldest first; with `follow`, until it has ended."""
-        with told():
+        with api_errors_as_problems():
             yield from following.events(self._services(handle), _target(handle), self._poll_s, follow=follow)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
@@ -116,7 +116,7 @@ class SageMakerBackend:
             ProblemsFound: SageMaker refuses, or the job does not end.
         """
         connection, target = self._services(handle), _target(handle)
-        with told():
+        with api_errors_as_problems():
             if following.read_status(connection, target).state.is_final:
                 return
             _stop(connection, target)

@@ -73,7 +73,8 @@ class Connection:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            return getattr(self._client(service), operation)(**arguments)
+            answer: dict[str, Any] = getattr(self._client(service), operation)(**arguments)
+            return answer
         except ClientError as error:
             told = error.response.get("Error", {})
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -138,7 +139,7 @@ def _connect(region: str | None, _environment: tuple[tuple[str, str], ...]) -> C
 
 
 @contextmanager
-def told(path: str = "cluster.sm_jobs_config") -> Iterator[None]:
+def api_errors_as_problems(path: str = "cluster.sm_jobs_config") -> Iterator[None]:
     """Let a call that is refused within the block be a Problem.
 
     Raises:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from launcher.backends.sagemaker import constraints, status
-from launcher.backends.sagemaker.client import Refused, Services, told
+from launcher.backends.sagemaker.client import Refused, Services, api_errors_as_problems
 from launcher.common.problems import fail
 from launcher.model.job_spec import JobEvent, JobStatus, LogSelection
 from launcher.model.parallelism.ranks import host_names
@@ -155,7 +155,7 @@ def logs(
     seen: dict[tuple[float, str], str] = {}
     looks_left = _LATE_LOOKS
     while True:
-        with told():
+        with api_errors_as_problems():
             found = own(connection, target) if follow else None
             yield from reader.lines()
         for event in _news(found, seen) if found and selection.attempt is None else ():
@@ -219,7 +219,7 @@ class _Reader:
             if ranks:
                 yield f"rank {ranks[0]} | {line}" if self.selection.has_prefixes else line
         elif self.selection.ranks is None or rank in self.selection.ranks:
-            text, host = line[found.end() :], target.hosts[rank // target.processes]
+            text, host = line[len(found[0]) if found else 0 :], target.hosts[rank // target.processes]
             yield f"rank {rank} on {host} | {text}" if self.selection.has_prefixes else text
 
     def _new(self, stream: str) -> Iterator[str]:

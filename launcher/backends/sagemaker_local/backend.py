@@ -1,4 +1,4 @@
-"""cluster=local cluster.contract=sagemaker: a training job on this machine, under SageMaker's container contract."""
+"""cluster=sm_local: a training job on this machine, under SageMaker's container contract."""
 
 import importlib.util
 import json

@@ -84,37 +84,38 @@ def adopt(
     ] = None,
 ) -> None:
     """Follow a job that was launched elsewhere. It gets a record under results/, and no bundle."""
-    from launcher import pipeline
     from launcher.backends.kubernetes import api_objects, inventory, server
     from launcher.bundle import store
     from launcher.cli import terminal
     from launcher.common import console
     from launcher.jobs import adopted
+    from launcher.model import backend_registry
 
     if kind not in (None, *api_objects.JOB_KINDS):
         raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(api_objects.JOB_KINDS))
-    inventory.refuse_odd_job(job)
+    inventory.check_job_name(job)
     if name:
-        inventory.refuse_odd(name, "--as")
+        inventory.check_name(name, "--as")
     with _connected(context) as connection:
         found = inventory.find(connection, _namespace(connection, namespace), job, kind)
         outline, cluster_id = inventory.outline(found), str(server.identified(connection))
     folder = Path(store.RESULTS, name or job)
     record = adopted.write(folder, _record(connection, found, folder, cluster_id), outline)
     console.say(f"adopted {terminal.native_name(record.handle)} as {folder}", "bold")
-    terminal.show_status(pipeline.load_backend("k8s").status(record.handle))
+    terminal.show_status(backend_registry.load_backend(record.handle.backend).status(record.handle))
 
 
 def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":
     """Return the record of a job as its cluster has it; what only its bundle would say stays empty."""
     from launcher.backends.kubernetes import api_objects, lenient
+    from launcher.backends.kubernetes.description import DESCRIPTION
     from launcher.jobs.registry import JobRecord
     from launcher.model.job_spec import JobHandle
 
     metadata = found["metadata"]
     annotations = metadata.get("annotations") or {}
     own = (metadata["name"], found["kind"], metadata["namespace"], connection.context, metadata["uid"])
-    handle = JobHandle("k8s", folder.name, folder.absolute(), *own, server=cluster_id)
+    handle = JobHandle(DESCRIPTION.name, folder.name, folder.absolute(), *own, server=cluster_id)
     created = datetime.fromisoformat(metadata["creationTimestamp"]).astimezone(UTC).isoformat(timespec="seconds")
     user = lenient.text(annotations.get(api_objects.USER)) or "unknown"
     return JobRecord(handle, annotations.get(api_objects.DIGEST, ""), created, user)
@@ -127,12 +128,12 @@ def _connected(context: str | None) -> "Iterator[Connection]":
     Raises:
         ProblemsFound: There is no such cluster, or it refuses.
     """
-    from launcher.backends.kubernetes.api_errors import told
+    from launcher.backends.kubernetes.api_errors import api_errors_as_problems
     from launcher.backends.kubernetes.connection import connect
     from launcher.common import console
 
     connection = connect(context)
-    with told("--namespace"), console.while_waiting(f"asking {connection.host} …"):
+    with api_errors_as_problems("--namespace"), console.while_waiting(f"asking {connection.host} …"):
         yield connection
 
 
@@ -140,7 +141,7 @@ def _namespace(connection: "Connection", namespace: str | None) -> str:
     from launcher.backends.kubernetes import inventory
 
     if namespace is not None:
-        inventory.refuse_odd(namespace, "--namespace")
+        inventory.check_name(namespace, "--namespace")
         return namespace
     return inventory.default_namespace(connection.context)
 
