@@ -9,22 +9,22 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.common.paths import COLLECTION
-from launcher.config import interpolation, recipe_files
+from launcher.config import interpolation
 from launcher.config.applying import apply
 from launcher.config.choices import Choices, choose, chosen_files, unused_choices
 from launcher.config.effects import Effects
 from launcher.config.file_cache import FileCache
 from launcher.config.hydra_compose import CompositionCache, Files
 from launcher.config.override_text import text_of
-from launcher.config.parsed_overrides import is_choice, parse
+from launcher.config.parsed_overrides import is_choice, parse, spelled
 from launcher.config.resolving import refuse_faulty_references, resolve
-from launcher.config.value_sources import FileLayers
+from launcher.config.value_sources import FileLayers, Layer
 from launcher.model.backend_registry import name_of
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, replaced
 
-_POLICY = ("base/elastic/policy", "recipes")
-"""Layer of files that holds the default `elastic_policy`, and its package."""
+_POLICY = Layer("base/elastic/policy", "recipes", COLLECTION / "base/elastic/policy.yaml")
+"""The file that holds the default `elastic_policy`."""
 
 
 def compose(
@@ -47,7 +47,7 @@ def compose(
             that refers to nothing. Every independent fault is reported.
     """
     cache = cache or CompositionCache()
-    overrides = recipe_files.spelled(overrides, cwd)
+    overrides = spelled(overrides, cwd)
     parsed = parse(overrides)
     choices = choose(parsed, cwd)
     files = cache.composed(choices)
@@ -106,6 +106,6 @@ def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
     policy = OmegaConf.select(config, key)
     if not OmegaConf.is_dict(policy) or OmegaConf.select(of_files, key) is not None:
         return False
-    default = OmegaConf.select(OmegaConf.load(COLLECTION / f"{_POLICY[0]}.yaml"), "elastic_policy")
+    default = OmegaConf.select(OmegaConf.load(_POLICY.file), "elastic_policy")
     OmegaConf.update(config, key, OmegaConf.merge(default, policy), merge=False)
     return True

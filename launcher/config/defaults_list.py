@@ -51,13 +51,13 @@ def faults(group: str, option: str, search: Sequence[str]) -> tuple[Problem, ...
     return tuple(_walk(start, group, search, (), set())) if start else ()
 
 
-def unplaced(config: str, search: Sequence[str]) -> Iterator[Problem]:
+def unplaced(config: str, file: Path) -> Iterator[Problem]:
     """Yield a Problem for each default of a user's recipe that does not name where in the recipe its keys belong.
 
     Hydra would put them under the name of their own folder, where nothing reads them.
     """
-    file = find(config, search) if config.startswith("recipes/") else None
-    for entry in _entries(file, "recipes") if file and not file.is_relative_to(COLLECTION) else ():
+    is_own = config.startswith("recipes/") and not file.is_relative_to(COLLECTION)
+    for entry in _entries(file, "recipes") if is_own else ():
         if "@" not in entry.written and entry.config:
             yield Problem(
                 "E005",

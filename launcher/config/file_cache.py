@@ -36,11 +36,13 @@ class FileText:
     """A file as it was read.
 
     Args:
+        path: Where it is.
         mtime_ns: Its modification time in nanoseconds.
         text: Its content.
         tree: The same, parsed.
     """
 
+    path: Path
     mtime_ns: int
     text: str
     tree: dict[str, Any]
@@ -62,7 +64,7 @@ class FileCache:
         mtime_ns = path.stat().st_mtime_ns
         known = self._texts.get(path)
         if known is None or known.mtime_ns != mtime_ns:
-            known = FileText(mtime_ns, *_read(path))
+            known = FileText(path, mtime_ns, *_read(path))
             keep(self._texts, path, known, _MOST_FILES)
         return known
 

@@ -2,15 +2,15 @@
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.defaults_list import create_defaults_list
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.default_element import ResultDefault
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -23,6 +23,7 @@ from launcher.config.collection import CONFIG, clusters
 from launcher.config.file_cache import FileCache, FileText, keep
 from launcher.config.hydra_errors import refused, unknown_choice
 from launcher.config.hydra_sources import RecipeFiles, register
+from launcher.config.value_sources import Layer
 
 _MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""
@@ -37,19 +38,17 @@ class Files:
     config: DictConfig
     recipe: str
     cluster: str
-    layers: tuple[tuple[str, str], ...]
-    read: Mapping[Path, FileText]
+    layers: tuple[Layer, ...]
+    read: Collection[FileText]
 
     @property
     def references(self) -> int:
         """How many `${…}` they hold."""
-        return sum(file.text.count("${") for file in self.read.values())
+        return sum(file.text.count("${") for file in self.read)
 
     def is_current(self) -> bool:
         """Return whether every file is as it was when it was read."""
-        return all(
-            os.path.isfile(path) and path.stat().st_mtime_ns == file.mtime_ns for path, file in self.read.items()
-        )
+        return all(os.path.isfile(file.path) and file.path.stat().st_mtime_ns == file.mtime_ns for file in self.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
     search_path = create_config_search_path(str(COLLECTION))
     for place in reversed(choices.search):  # each goes right behind ours
         search_path.append("user", place, anchor=SearchPathQuery("main", None))
-    loader, used = ConfigLoaderImpl(config_search_path=search_path), dict[Path, FileText]()
+    loader, used = ConfigLoaderImpl(config_search_path=search_path), dict[str, FileText]()
     for source in loader.repository.get_sources():
         if isinstance(source, RecipeFiles):
             source.serve(cache, used)
@@ -106,10 +105,18 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
     chosen = {group: name or "" for group, name in made_of.overrides.known_choices.items()}
     if chosen["cluster"] not in clusters():  # a folder of the user's may have others
         raise unknown_choice("cluster", chosen["cluster"], choices)
-    layers = tuple((d.config_path, d.package or "") for d in made_of.defaults if d.config_path)
-    if problems := tuple(p for config, _ in layers for p in defaults_list.unplaced(config, choices.search)):
+    layers = tuple(_layers(made_of.defaults, used))
+    if problems := tuple(problem for layer in layers for problem in defaults_list.unplaced(layer.config, layer.file)):
         raise ProblemsFound(problems)
-    return Files(config, chosen["recipes"], chosen["cluster"], layers, used)
+    return Files(config, chosen["recipes"], chosen["cluster"], layers, tuple(used.values()))
+
+
+def _layers(defaults: Sequence[ResultDefault], used: Mapping[str, FileText]) -> Iterator[Layer]:
+    """Yield the files that Hydra's defaults list names, lowest precedence first; those of Hydra itself are none."""
+    for default in defaults:
+        if (config := default.config_path) and config in used:
+            package = "" if default.package == "_global_" else default.package or ""
+            yield Layer(config, package, used[config].path)
 
 
 def _bound(repository: Any) -> None:

@@ -21,7 +21,7 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
 from launcher.common.process import USER_ERROR, refuse_unread
 from launcher.common.secret_forms import holds_token
-from launcher.config import multirun, override_text, recipe_files, slips
+from launcher.config import multirun, override_text, parsed_overrides, recipe_files, slips
 from launcher.config.collection import CONFIG
 from launcher.config.hydra_compose import CompositionCache
 from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, register
@@ -76,7 +76,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
         raise ProblemsFound(problems)
     if problems := (*slips.joined(flags.overrides)[1], *_refused(flags.overrides)):
         raise ProblemsFound(problems)
-    flags.overrides = list(recipe_files.spelled(flags.overrides, Path.cwd()))
+    flags.overrides = list(parsed_overrides.spelled(flags.overrides, Path.cwd()))
     return flags
 
 

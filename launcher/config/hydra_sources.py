@@ -40,15 +40,18 @@ class RecipeFiles(FileConfigSource):
     def __init__(self, provider: str, path: str):
         super().__init__(provider, path)
         self._cache = FileCache()
-        self._used: dict[Path, FileText] = {}
+        self._used: dict[str, FileText] = {}
 
-    def serve(self, cache: FileCache, used: dict[Path, FileText]) -> None:
-        """Read through a cache from now on, and add every file that is read to `used`. Hydra makes sources itself."""
+    def serve(self, cache: FileCache, used: dict[str, FileText]) -> None:
+        """Read through a cache, and add every file that is read to `used`, by its config path.
+
+        Not arguments of the constructor, which Hydra calls.
+        """
         self._cache, self._used = cache, used
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = self.file(config_path)
-        file = self._used[path] = self._cache.read(path)
+        file = self._used[config_path] = self._cache.read(path)
         text = file.text
         try:
             config = OmegaConf.create(file.tree)
@@ -143,18 +146,6 @@ def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:
 def find(config_path: str, search: Sequence[str]) -> Path | None:
     """Return the file of a config, as `/base/…` in `defaults` names it without the slash; None when there is none."""
     return next((source.file(config_path) for source in _sources(search) if source.is_config(config_path)), None)
-
-
-def locate(layers: Sequence[tuple[str, str]], search: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """Yield file and package of each layer, lowest precedence first.
-
-    Args:
-        layers: Config path and package of each, as Hydra's defaults list has them.
-        search: Where Hydra looked beside the collection.
-    """
-    for config_path, package in layers:
-        if file := find(config_path, search):
-            yield file, "" if package == "_global_" else package
 
 
 def known_configs(search: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Words of a command line to Hydra's overrides, and every fault in how they are written."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,12 +9,14 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from launcher.common import redaction
+from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
-from launcher.config import override_text, slips
+from launcher.config import override_text, recipe_files, slips
 from launcher.config.collection import ALL_RECIPES, GROUPS, clusters
 from launcher.config.override_text import REMEDY_SYNTAX, text_of
 
 SEARCH_PATH = "hydra.searchpath"
+_CHOICE = re.compile(r"(\+{0,2}recipes=)(.*)", re.S)
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -96,3 +99,38 @@ def _key_problem(override: Override) -> Problem | None:
     if key in GROUPS and override.package is not None:
         return Problem("E005", key, "must be chosen without a package: leave out the @", where=where)
     return None
+
+
+def spelled(overrides: Sequence[str], cwd: Path) -> tuple[str, ...]:
+    """Return overrides with quotes around the name of each recipe that Hydra's grammar would read in another way.
+
+    Args:
+        overrides: As typed.
+        cwd: Folder that relative recipe files are looked up in.
+    """
+    return tuple(_spelled(text, overrides, cwd) for text in overrides)
+
+
+def _spelled(text: str, overrides: Sequence[str], cwd: Path) -> str:
+    found = _CHOICE.fullmatch(text)
+    if found is None or not found[2] or recipe_files.PLAIN.fullmatch(found[2]) or override_text.unreadable(text):
+        return text
+    name = found[2]
+    file = recipe_files.existing(name, cwd) or recipe_files.in_folders(name, _search_path(overrides))
+    is_literal = file is not None or not _is_readable(text)
+    return f"{found[1]}{override_text.quoted(found[2])}" if is_literal else text
+
+
+def _search_path(overrides: Sequence[str]) -> list[str]:
+    try:
+        return list(map(str, (COLLECTION, *search_path(overrides))))
+    except ProblemsFound:  # the composition reports it, among others
+        return [str(COLLECTION)]
+
+
+def _is_readable(text: str) -> bool:
+    try:
+        OverridesParser.create().parse_override(text)
+    except (HydraException, RecursionError, ValueError):
+        return False
+    return True
