@@ -17,6 +17,7 @@ import yaml
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
+from launcher.config.collection import recipe_names
 from launcher.model.config_tree import ABSENT, child, get
 
 _FOLDER = "recipes"
@@ -67,12 +68,6 @@ class Entry:
     path: Path
 
 
-def names(folder: Path = COLLECTION) -> list[str]:
-    """Return the name of every recipe under `folder`, sorted. Reads no file."""
-    root = folder / _FOLDER
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
-
-
 def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
     """Return every recipe under `folder`, sorted by name.
 
@@ -86,7 +81,7 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
     files = Files(tuple(dict.fromkeys((COLLECTION, folder))), {})
     found: list[Entry] = []
     problems: list[Problem] = []
-    for name in names(folder):
+    for name in recipe_names(folder):
         try:
             found.append(_entry(name, folder / _FOLDER / f"{name}.yaml", files))
         except ProblemsFound as error:
@@ -167,8 +162,8 @@ def _last(layers: Sequence[dict[str, Any]], key: str) -> Any:
 
 
 def _composed(name: str, path: Path, roots: Sequence[Path]) -> dict[str, Any]:
-    """Return the facts of a recipe from its composition, which takes Hydra."""
-    from launcher.config.compose import compose
+    """Return the facts of a recipe from its composition."""
+    from launcher.config.compose import compose  # Hydra takes longer to import than a listing takes without it
 
     folders = [str(folder).replace("\\", "\\\\").replace("'", "\\'") for folder in roots if folder != COLLECTION]
     search = [f"hydra.searchpath=['{folder}']" for folder in folders]

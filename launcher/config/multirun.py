@@ -11,8 +11,7 @@ from hydra.errors import HydraException
 
 from launcher.common import console
 from launcher.common.problems import Problem, ProblemsFound, shown
-from launcher.config import catalogue
-from launcher.config.collection import GROUPS, clusters
+from launcher.config.collection import GROUPS, clusters, recipe_names
 from launcher.config.override_text import respelled, text_of, unreadable
 
 _MOST_JOBS = 1000
@@ -105,7 +104,7 @@ def _length(sweep: RangeSweep) -> float:
 
 def _globbed(override: Override, glob: Glob) -> Iterator[str]:
     """Return the recipes or clusters that a glob matches, at least one."""
-    known = catalogue.names() if override.key_or_group == "recipes" else clusters()
+    known = recipe_names() if override.key_or_group == "recipes" else clusters()
     if not (found := glob.filter(known)):
         raise ProblemsFound((Problem("E002", text_of(override), "matches nothing"),))
     return iter(found)

@@ -86,12 +86,12 @@ def sizes(recipe: Path) -> str:
     return f"{first} to {last}" + (f" by {step}" if step and step > 1 else "")
 
 
-@functools.cache
+@functools.cache  # files of the installed collection, which do not change while a command runs
 def _load(file: Path) -> Mapping[str, Any]:
     return yaml_io.load(file.read_text(encoding="utf-8")) or {}
 
 
-@functools.cache
+@functools.cache  # as above
 def _collection() -> catalogue.Files:
     return catalogue.Files((COLLECTION,), {})
 

@@ -5,22 +5,20 @@ The result has the form of a `scale_config` written by hand, so that the rules c
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.config.provenance import is_stand_in
 from launcher.model import batch
+from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, merged
 from launcher.model.size_plan import _BATCH, _MICRO, _RATE, ARGS, BatchInputs, SizePlan, SizingBasis
-
-if TYPE_CHECKING:
-    from launcher.model.composition import Composition
 
 _DIGITS = 4
 """Significant digits of a scaled learning rate. Source: the published elastic recipes, 1e-4 · √8 = 0.0002828."""
 _OWN_SIZES, _BASE = "the recipe's own sizes", "the base recipe"
 
 
-def given(composition: "Composition") -> BatchInputs:
+def given(composition: Composition) -> BatchInputs:
     """Return the batch values in a recipe's files, below those that the user chose."""
     written = composition.sources.layers("recipes.scale_config")
     first_own = max((layer for layer, value in written if value == AUTO), default=math.inf)
