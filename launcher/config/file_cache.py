@@ -78,6 +78,30 @@ class FileCache:
         return known[1:]
 
 
+class Reader:
+    """Reads the files of one composition through a cache. A copy of it is itself, since Hydra copies its sources.
+
+    Attributes:
+        files: The files read so far, by their config paths.
+    """
+
+    def __init__(self, cache: FileCache):
+        self._cache = cache
+        self.files: dict[str, FileText] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Reader":
+        return self
+
+    def read(self, config_path: str, path: Path) -> FileText:
+        """Return the file of a config.
+
+        Raises:
+            ProblemsFound: It is unreadable, not YAML, or too large.
+        """
+        file = self.files[config_path] = self._cache.read(path)
+        return file
+
+
 def value_nodes(file: Path) -> yaml.Node | None:
     """Return the YAML nodes of a file's values: those of its `defaults` are left out."""
     node = yaml_io.load_nodes(file.read_text(encoding="utf-8"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
@@ -20,7 +21,7 @@ from launcher.common.problems import ProblemsFound, fail
 from launcher.config import defaults_list
 from launcher.config.choices import Choices
 from launcher.config.collection import CONFIG, clusters
-from launcher.config.file_cache import FileCache, FileText, keep
+from launcher.config.file_cache import FileCache, FileText, Reader, keep
 from launcher.config.hydra_errors import refused, unknown_choice
 from launcher.config.hydra_sources import RecipeFiles, register
 from launcher.config.value_sources import Layer
@@ -84,12 +85,11 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
     search_path = create_config_search_path(str(COLLECTION))
     for place in reversed(choices.search):  # each goes right behind ours
         search_path.append("user", place, anchor=SearchPathQuery("main", None))
-    loader, used = ConfigLoaderImpl(config_search_path=search_path), dict[str, FileText]()
-    for source in loader.repository.get_sources():
-        if isinstance(source, RecipeFiles):
-            source.serve(cache, used)
+    loader, reader = ConfigLoaderImpl(config_search_path=search_path), Reader(cache)
+    _serve(loader.repository, reader)
     try:
         overrides, repository = loader._parse_overrides_and_create_caching_repo(CONFIG, list(choices.words))
+        _serve(repository, reader)  # Hydra has read the search path, and made its sources anew
         _bound(repository)
         made_of = create_defaults_list(
             repo=repository,
@@ -105,18 +105,25 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
     chosen = {group: name or "" for group, name in made_of.overrides.known_choices.items()}
     if chosen["cluster"] not in clusters():  # a folder of the user's may have others
         raise unknown_choice("cluster", chosen["cluster"], choices)
-    layers = tuple(_layers(made_of.defaults, used))
+    layers = tuple(_layers(made_of.defaults, reader.files))
     if problems := tuple(problem for layer in layers for problem in defaults_list.unplaced(layer.config, layer.file)):
         raise ProblemsFound(problems)
-    return Files(config, chosen["recipes"], chosen["cluster"], layers, tuple(used.values()))
+    return Files(config, chosen["recipes"], chosen["cluster"], layers, tuple(reader.files.values()))
 
 
-def _layers(defaults: Sequence[ResultDefault], used: Mapping[str, FileText]) -> Iterator[Layer]:
+def _serve(repository: IConfigRepository, reader: Reader) -> None:
+    """Let a repository's sources read by a reader."""
+    for source in repository.get_sources():
+        if isinstance(source, RecipeFiles):
+            source.reader = reader
+
+
+def _layers(defaults: Sequence[ResultDefault], files: Mapping[str, FileText]) -> Iterator[Layer]:
     """Yield the files that Hydra's defaults list names, lowest precedence first; those of Hydra itself are none."""
     for default in defaults:
-        if (config := default.config_path) and config in used:
+        if (config := default.config_path) and config in files:
             package = "" if default.package == "_global_" else default.package or ""
-            yield Layer(config, package, used[config].path)
+            yield Layer(config, package, files[config].path)
 
 
 def _bound(repository: Any) -> None:

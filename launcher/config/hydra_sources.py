@@ -22,7 +22,7 @@ from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.secret_names import names_secret
-from launcher.config.file_cache import FileCache, FileText
+from launcher.config.file_cache import FileCache, Reader
 
 USER_RECIPE = "file/_recipe_"
 """Choice under `recipes` that stands for a recipe given as a file outside the collection."""
@@ -39,19 +39,12 @@ class RecipeFiles(FileConfigSource):
 
     def __init__(self, provider: str, path: str):
         super().__init__(provider, path)
-        self._cache = FileCache()
-        self._used: dict[str, FileText] = {}
-
-    def serve(self, cache: FileCache, used: dict[str, FileText]) -> None:
-        """Read through a cache, and add every file that is read to `used`, by its config path.
-
-        Not arguments of the constructor, which Hydra calls.
-        """
-        self._cache, self._used = cache, used
+        self.reader = Reader(FileCache())
+        """Replaced by that of a composition; not an argument of the constructor, since Hydra calls it."""
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = self.file(config_path)
-        file = self._used[config_path] = self._cache.read(path)
+        file = self.reader.read(config_path, path)
         text = file.text
         try:
             config = OmegaConf.create(file.tree)
