@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from launcher import rules
 from launcher.bundle import store as bundles
-from launcher.bundle.render import render_bundle
+from launcher.bundle.render import directory, render_bundle
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.compose import compose
@@ -69,10 +69,10 @@ def _refuse_secrets(bundle: Bundle) -> None:
 
 
 def validate(job: JobSpec, context: LaunchContext) -> None:
-    """Ask whoever is to run a job whether they would take it. Writes and creates nothing.
+    """Validate a job where it is to run. Writes and creates nothing.
 
     Raises:
-        ProblemsFound: Every reason for which they would not.
+        ProblemsFound: Every reason for which it would be refused.
     """
     if problems := backend_registry.load_backend(job.backend).validate(render(job, context)):
         raise ProblemsFound(problems)
@@ -91,7 +91,7 @@ def track(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> 
     """
     if not tracking.is_tracked(job):
         return job
-    bundles.refuse_unwritable(render(job, context).directory)
+    bundles.refuse_unwritable(directory(job))
     return tracking.reserve_run(job, context, is_visible=is_visible)
 
 
@@ -125,7 +125,7 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
 
 
 def _end_refused(bundle: Bundle, backend: Backend, handle: JobHandle | None, *, is_interrupted: bool) -> None:
-    """End a job that this process cannot follow, and mark its run by how it ended; the first refusal says more."""
+    """End a job that this process cannot follow, and set its run's final state; the first refusal is reported."""
     with contextlib.suppress(ProblemsFound):
         if handle:
             backend.cancel(handle)

@@ -295,13 +295,13 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--name", "base line"), "is not a name for a job"),
-        (("--name", "../x"), "is not a name for a job"),
+        (("--name", "base line"), "is not a valid job name"),
+        (("--name", "../x"), "is not a valid job name"),
         (("--name=-x",), "has no value"),
         (("--name",), "has no value"),
         (("--name", "x", "--name=y"), "is given twice"),
         (("--name", "taken"), "is the name of"),
-        (("--name", "x" * 64), "is not a name for a job"),
+        (("--name", "x" * 64), "is not a valid job name"),
         (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
         (("--name", "x", "--multi", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
     ],

@@ -329,7 +329,7 @@ def test_wait_gives_up_on_a_cluster_that_has_not_answered(record, on, capsys):
 
     on(Silent())
     assert cli.run(["wait", NAME, "--timeout", "3"]) == 2
-    assert "has not ended after 3 s: in that time no answer came" in capsys.readouterr().err
+    assert "has not ended after 3 s: its cluster did not answer" in capsys.readouterr().err
 
 
 def test_wait_gives_up_with_what_the_job_waits_for(record, on, capsys):

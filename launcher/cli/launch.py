@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher import pipeline
+from launcher.bundle import outline
 from launcher.bundle import store as bundles
 from launcher.cli import terminal
 from launcher.common import console, interrupts, os_errors, process, redaction
@@ -23,7 +24,7 @@ from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.common.process import INTERRUPTED, USER_ERROR
 from launcher.config.hydra_compose import CompositionCache
-from launcher.jobs import adopted, job_names, registry, relaunch, tracking
+from launcher.jobs import job_names, registry, relaunch, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
@@ -189,7 +190,7 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
 
 def conclude(job: JobRecord, status: JobStatus) -> None:
     """Mark the MLflow run of a job elsewhere by how it ended, once; a store that refuses is asked again next time."""
-    if job.is_closed or status.state is JobState.DELETED or adopted.is_adopted(job.handle.bundle_dir):
+    if job.is_closed or status.state is JobState.DELETED or outline.is_adopted(job.handle.bundle_dir):
         return  # an adopted job's run is known to its own bundle only
     try:
         tracking.finish(bundles.read(job.handle.bundle_dir)[0], status.state)

@@ -1,9 +1,9 @@
 """Overrides to one resolved tree, with the origin of every value: the stages of a composition, in order."""
 
-import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
@@ -21,7 +21,7 @@ from launcher.config.resolving import refuse_faulty_references, resolve
 from launcher.config.value_sources import FileLayers, Layer
 from launcher.model.backend_registry import name_of
 from launcher.model.composition import Composition
-from launcher.model.config_tree import AUTO, replaced
+from launcher.model.config_tree import AUTO, get, replaced
 
 _POLICY = Layer("base/elastic/policy", "recipes", COLLECTION / "base/elastic/policy.yaml")
 """The file that holds the default `elastic_policy`."""
@@ -51,10 +51,10 @@ def compose(
     parsed = parse(overrides)
     choices = choose(parsed, cwd)
     files = cache.composed(choices)
-    config = copy.deepcopy(files.config)
+    config = files.wrapped()
     values = [o for o in parsed if not is_choice(o) and not o.is_hydra_override()]
     effects, has_corrections = apply(config, values)
-    has_default_policy = _inherit_policy(config, files.config)
+    has_default_policy = _inherit_policy(config, files.tree)
     composition = _begun(
         overrides, parsed, files, choices, effects, cache.files, has_default_policy=has_default_policy
     )
@@ -100,11 +100,11 @@ def _begun(
     )
 
 
-def _inherit_policy(config: DictConfig, of_files: DictConfig) -> bool:
+def _inherit_policy(config: DictConfig, of_files: Mapping[str, Any]) -> bool:
     """Complete an `elastic_policy` that only overrides made by the default one; return whether there is one."""
     key = "recipes.elastic_policy"
     policy = OmegaConf.select(config, key)
-    if not OmegaConf.is_dict(policy) or OmegaConf.select(of_files, key) is not None:
+    if not OmegaConf.is_dict(policy) or get(of_files, key) is not None:
         return False
     default = OmegaConf.select(OmegaConf.load(_POLICY.file), "elastic_policy")
     OmegaConf.update(config, key, OmegaConf.merge(default, policy), merge=False)

@@ -13,17 +13,19 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.default_element import ResultDefault
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import ProblemsFound, fail, first_line
 from launcher.config import defaults_list
 from launcher.config.choices import Choices
 from launcher.config.collection import CONFIG, clusters
 from launcher.config.file_cache import FileCache, FileText, Reader, keep
 from launcher.config.hydra_errors import refused, unknown_choice
-from launcher.config.hydra_sources import RecipeFiles, register
+from launcher.config.hydra_sources import LoadedFile, RecipeFiles, register
+from launcher.config.layer_merge import NotPlain, merge_layers
 from launcher.config.value_sources import Layer
 
 _MOST_FILES = 2000
@@ -34,13 +36,32 @@ _MOST_COMPOSED = 16
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The chosen files as Hydra composed them, before any value is overridden."""
+    """The chosen files as Hydra composes them, before any value is overridden.
 
-    config: DictConfig
+    Args:
+        tree: Their values, merged; references stay references.
+        recipe: The chosen recipe.
+        cluster: The chosen cluster.
+        layers: Name and package of each file, lowest precedence first.
+        read: Every file that was read.
+    """
+
+    tree: Mapping[str, Any]
     recipe: str
     cluster: str
     layers: tuple[Layer, ...]
     read: Collection[FileText]
+
+    def wrapped(self) -> DictConfig:
+        """Return the values as overrides are applied to them, each time anew.
+
+        Raises:
+            ProblemsFound: A value is none that a configuration may hold.
+        """
+        try:
+            return OmegaConf.create(dict(self.tree))
+        except (OmegaConfBaseException, ValueError, RecursionError) as error:
+            raise fail("E004", f"recipes={self.recipe}", first_line(error)) from error
 
     @property
     def references(self) -> int:
@@ -98,17 +119,17 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
             prepend_hydra=False,
             skip_missing=False,
         )
-        config = loader._compose_config_from_defaults_list(defaults=made_of.defaults, repo=repository)
+        tree = _merged(made_of.defaults, repository, loader)
     except (HydraException, OmegaConfBaseException, AssertionError, OSError, ValueError, RecursionError) as error:
         raise refused(error, choices) from error
-    del config["hydra"]
+    tree.pop("hydra", None)
     chosen = {group: name or "" for group, name in made_of.overrides.known_choices.items()}
     if chosen["cluster"] not in clusters():  # a folder of the user's may have others
         raise unknown_choice("cluster", chosen["cluster"], choices)
     layers = tuple(_layers(made_of.defaults, reader.files))
     if problems := tuple(problem for layer in layers for problem in defaults_list.unplaced(layer.config, layer.file)):
         raise ProblemsFound(problems)
-    return Files(config, chosen["recipes"], chosen["cluster"], layers, tuple(reader.files.values()))
+    return Files(tree, chosen["recipes"], chosen["cluster"], layers, tuple(reader.files.values()))
 
 
 def _serve(repository: IConfigRepository, reader: Reader) -> None:
@@ -124,6 +145,27 @@ def _layers(defaults: Sequence[ResultDefault], files: Mapping[str, FileText]) ->
         if (config := default.config_path) and config in files:
             package = "" if default.package == "_global_" else default.package or ""
             yield Layer(config, package, files[config].path)
+
+
+def _merged(layers: Sequence[ResultDefault], repository: Any, loader: ConfigLoaderImpl) -> dict[str, Any]:
+    """Return the values of the layers as Hydra merges them: by ourselves where that is the same."""
+    loaded = [repository.load_config(layer.config_path) for layer in layers]
+    try:
+        if any("hydra" in each.tree for layer, each in zip(layers, loaded, strict=True) if not layer.primary):
+            raise NotPlain
+        placed = zip(layers, loaded, strict=True)
+        return merge_layers((_package(layer, each), each.tree) for layer, each in placed)
+    except (NotPlain, RecursionError, AttributeError):  # the last: a file of Hydra's own, which has no plain tree
+        for each in loaded:
+            if isinstance(each, LoadedFile):
+                each.wrap()
+        config = loader._compose_config_from_defaults_list(defaults=list(layers), repo=repository)
+        tree: Any = OmegaConf.to_container(config, resolve=False)
+        return dict(tree)
+
+
+def _package(layer: ResultDefault, loaded: ConfigResult) -> str:
+    return (loaded.header["package"] if layer.package is None else layer.package) or ""
 
 
 def _bound(repository: Any) -> None:

@@ -3,10 +3,13 @@
 With `compose`, `chosen` and `flags`, all there is of Hydra.
 """
 
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra import version
@@ -14,7 +17,7 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
@@ -34,6 +37,28 @@ _SHOWN = 60
 """Characters of a faulty value that a Problem repeats."""
 
 
+@dataclass
+class LoadedFile(ConfigResult):
+    """A file as Hydra reads its `defaults`. Its values stay a plain tree: wrapping each takes longer than reading it.
+
+    Args:
+        tree: The values of the file.
+    """
+
+    tree: dict[str, Any] = field(default_factory=dict)
+
+    def wrap(self) -> None:
+        """Let Hydra have the values too."""
+        self.config = OmegaConf.create(self.tree)
+
+
+def _outline(tree: Mapping[str, Any]) -> DictConfig:
+    """Return what Hydra looks for in a file before it merges: `defaults`, and whether there is anything else."""
+    others = {key: 0 for key, value in tree.items() if key != "defaults" and value != MISSING}
+    content = dict(itertools.islice(others.items(), 1))
+    return OmegaConf.create({**content, "defaults": tree["defaults"]} if "defaults" in tree else content)
+
+
 class RecipeFiles(FileConfigSource):
     """Hydra's file source, reading with libyaml, each file once while it is unchanged."""
 
@@ -45,16 +70,17 @@ class RecipeFiles(FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         path = self.file(config_path)
         file = self.reader.read(config_path, path)
-        text = file.text
-        try:
-            config = OmegaConf.create(file.tree)
-        except (OmegaConfBaseException, RecursionError) as error:  # the latter from references within references
-            raise ProblemsFound(tuple(_unreadable_values(path, text))) from error
-        return ConfigResult(
-            config=config,
+        if "${" in file.text:
+            try:
+                OmegaConf.create(file.tree)
+            except (OmegaConfBaseException, RecursionError) as error:  # the latter from references within references
+                raise ProblemsFound(tuple(_unreadable_values(path, file.text))) from error
+        return LoadedFile(
+            config=_outline(file.tree),
             path=f"file://{self.path}",
             provider=self.provider,
-            header=ConfigSource._get_header_dict(text[:512]),
+            header=ConfigSource._get_header_dict(file.text[:512]),
+            tree={key: value for key, value in file.tree.items() if key != "defaults"},
         )
 
     def file(self, config_path: str) -> Path:

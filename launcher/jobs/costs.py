@@ -74,7 +74,7 @@ def is_serverless(job: JobSpec) -> bool:
 def instance_types(job: JobSpec) -> tuple[str, ...]:
     """Return the instance types that a job pays for, each with its `ml.`; none on this machine."""
     groups = described(job.backend).instance_groups(job.settings)
-    names = [each.instance_type for each in groups] or [job.resources.instance_type]
+    names = [each.instance_type for each in groups] or [job.resources.instance_type or ""]
     return tuple(dict.fromkeys(canonical(name) for name in names if name))
 
 

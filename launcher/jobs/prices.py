@@ -26,7 +26,7 @@ _OTHERS = ("ec2", "block")
 _REMARKS = {
     "studio": "training's rates are within 0.4 % of it where both are known",
     "ec2": "SageMaker charges 1.15 to 1.40 times as much where both are known",
-    "block": "there is no price on demand",
+    "block": "no on-demand price exists",
 }
 """Source: the types of `prices.csv` that have prices of two kinds."""
 

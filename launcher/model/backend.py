@@ -25,12 +25,12 @@ OptionsT = TypeVar("OptionsT", bound="Model")
 """The typed `cluster` section of a backend."""
 
 NEWS = ("event", "fault", "scale")
-"""First words of the log lines, two spaces behind them, in which a backend tells what happens to the job."""
+"""First words of the log lines, followed by two spaces, in which a backend reports what happens to the job."""
 
 RANK_0 = LogSelection()
 
 
-class MemoryTier(Enum):
+class MemoryKeeper(Enum):
     """Who keeps the checkpoints of `recipes.checkpointing.memory`."""
 
     SERVICE = "service"
@@ -97,7 +97,7 @@ class BackendDescription(Generic[OptionsT]):
     """Whether the size of a running job may change, as `recipes.elastic_policy` asks for."""
     has_pods: ClassVar[bool] = False
     """Whether jobs have pods on a cluster: whether it is a `PodBackend`."""
-    memory_tier: ClassVar[MemoryTier | None] = None
+    memory_tier: ClassVar[MemoryKeeper | None] = None
     """Who keeps checkpoints in memory; None where `recipes.checkpointing.memory` is unsupported."""
     has_bundle: ClassVar[bool] = True
     """Whether processes have every file of the bundle, not its configurations only."""
@@ -166,10 +166,10 @@ class Backend(Protocol):
     """That of its description."""
 
     ends_with_launcher: ClassVar[bool]
-    """Whether a job lives no longer than the process that submitted it, which therefore follows it to its end."""
+    """Whether a job ends with the process that submitted it, which therefore follows it until then."""
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return what this backend cannot do with `job`, or this machine for it. Changes nothing, asks no server."""
+        """Return what the backend, or this machine, does not support in `job`. Changes nothing, asks no server."""
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the backend's own files of the bundle, relative path to text. Pure.
@@ -180,7 +180,7 @@ class Backend(Protocol):
         """
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
-        """Return every reason for which a bundle, on disk or not, would be refused where it is to run.
+        """Return every reason why a bundle, on disk or not, would be refused where it is to run.
 
         Creates nothing.
         """
@@ -192,16 +192,16 @@ class Backend(Protocol):
 
         Args:
             bundle: The bundle.
-            known: Its job that was submitted before and was not seen to end.
+            known: Its job that was submitted before and is not known to have ended.
 
         Raises:
             ProblemsFound: That job is on another cluster (E348).
         """
 
     def submit(self, bundle: Bundle) -> JobHandle:
-        """Start the job of a bundle that is on disk: whole, or not at all.
+        """Start the job of a bundle that is on disk, atomically.
 
-        A bundle whose very job is there already is not submitted again; the handle says so (`is_new`).
+        A bundle whose job exists already is not submitted again; the handle's `is_new` is then false.
 
         Raises:
             ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
@@ -215,26 +215,26 @@ class Backend(Protocol):
 
         Args:
             handle: The job.
-            timeout_s: When to end all the same; None never does.
+            timeout_s: Seconds after which to stop; None for no limit.
         """
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield selected log lines and NEWS of the job; with `follow`, until it has ended, each line once.
 
         Raises:
-            ProblemsFound: There is no such rank, attempt or stream.
+            ProblemsFound: No such rank, attempt or stream exists.
         """
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield what happened to the job, oldest first; with `follow`, until it has ended, each event once."""
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
-        """Ask for another size. Returns once that is accepted; the job follows as its recipe says.
+        """Request another size. Returns once that is accepted; the job follows according to its recipe.
 
         Args:
             handle: The job.
             num_nodes: The most it may have.
-            min_nodes: The least it goes on with; None for the plan's smallest size.
+            min_nodes: The least it may have; None for the plan's smallest size.
 
         Raises:
             ProblemsFound: The job does not run (E412), or its plan has no such size (E413).

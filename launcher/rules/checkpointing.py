@@ -8,7 +8,7 @@ from launcher.checkpointing.forecast import WAYS
 from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
 from launcher.common.problems import Notice, Problem
 from launcher.common.syntax import is_bucket
-from launcher.model.backend import MemoryTier
+from launcher.model.backend import MemoryKeeper
 from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.checkpointing import MEMORY_KEPT, MEMORY_STEPS, PERSISTENT_STEPS, REPLICAS, S3
@@ -158,7 +158,7 @@ def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
     kept = section.memory.retention or MEMORY_KEPT
     replicas = REPLICAS if section.replicas is None else section.replicas
     # The service has a part of the memory for itself; what the pods stage is beside it.
-    is_service = described(planned.checked.backend).memory_tier is MemoryTier.SERVICE
+    is_service = described(planned.checked.backend).memory_tier is MemoryKeeper.SERVICE
     copies = SERVICE_HOST_COPIES if is_service else 1
     total, percent = instance.memory_gib * GIB, section.memory_percent or 100
     for nodes in expected.sizes:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher.model.backend import Backend, BackendDescription, MemoryTier
+from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class KubernetesDescription(BackendDescription["Settings"]):
     )
     resizes_jobs: ClassVar[bool] = True
     has_pods: ClassVar[bool] = True
-    memory_tier: ClassVar[MemoryTier | None] = MemoryTier.SERVICE
+    memory_tier: ClassVar[MemoryKeeper | None] = MemoryKeeper.SERVICE
     has_bundle: ClassVar[bool] = False
     secret_sources: ClassVar[tuple[str, ...]] = ("secretKeyRef",)
     url_keys: ClassVar[tuple[str, ...]] = (

@@ -1,5 +1,6 @@
 """The `cluster` section of cluster=k8s. Spellings are the ones users' scripts already set."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -18,6 +19,17 @@ Topology = Literal[
 UserId = Annotated[int, Field(ge=1, le=INT32)]
 AnyUserId = Annotated[int, Field(ge=0, le=INT32)]
 """User and group ids. Source: Kubernetes, IsValidUserID of the API's validation."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodField:
+    """Marks a key whose value, unless null, is a field of the pods' spec as it is: no other code need read it.
+
+    Args:
+        name: The field. Source: Kubernetes API, PodSpec.
+    """
+
+    name: str
 
 
 class Toleration(Model):
@@ -222,7 +234,7 @@ class Settings(Model):
     pullPolicy: Literal["Always", "IfNotPresent", "Never"] = default("Always")
     """When a node pulls the image: Always notices a tag that moved, IfNotPresent starts faster, Never needs it there.
     """
-    restartPolicy: Literal["Always", "OnFailure", "Never"] = default("Never")
+    restartPolicy: Annotated[Literal["Always", "OnFailure", "Never"], PodField("restartPolicy")] = default("Never")
     """What the kubelet does with a container that ended. Leave Never: the training operator restarts jobs."""
     namespace: str = default("default")
     """Namespace of the job, its ConfigMap, Secrets and claims. A team's is hyperpod-ns-<team>."""

@@ -12,12 +12,12 @@ from typing import Any
 from launcher.backends.kubernetes import bounds
 from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
+from launcher.common.secret_forms import holds_credentials
 from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.rules import rule
 from launcher.rules.custom import is_script
-from launcher.rules.secrets import holds_credentials
 
 _VOLUMES = ("cluster.volumes", "cluster.persistent_volume_claims")
 _CONTEXT = "cluster.security_context"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from launcher.model.backend import Backend, BackendDescription, MemoryTier
+from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class LocalDescription(BackendDescription["Settings"]):
     has_instances: ClassVar[bool] = False
     has_containers: ClassVar[bool] = False
     resizes_jobs: ClassVar[bool] = True
-    memory_tier: ClassVar[MemoryTier | None] = MemoryTier.WORKERS
+    memory_tier: ClassVar[MemoryKeeper | None] = MemoryKeeper.WORKERS
     secret_sources: ClassVar[tuple[str, ...]] = ("env",)
     url_keys: ClassVar[tuple[str, ...]] = ("cluster.command",)
 

@@ -161,13 +161,14 @@ def groups_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
         yield problem(f"{JOBS}.placement.specifications", message, value=placed)
     for name in [name for name, times in Counter(names).items() if times > 1]:
         yield problem(path, "two groups have one name", value=name)
-    if not names:
+    groups = jobs.instance_groups or ()
+    if not names or not groups:
         return
-    count, nodes = sum(group.instance_count for group in jobs.instance_groups or ()), checked.recipe.trainer.num_nodes
+    count, nodes = sum(group.instance_count for group in groups), checked.recipe.trainer.num_nodes
     if count != nodes:
         message = f"have {count} instances together; the job is planned for {nodes}"
         yield problem(path, message, value=count, remedy=f"recipes.trainer.num_nodes={count}")
-    types = {canonical(group.instance_type) for group in jobs.instance_groups or ()}
+    types = {canonical(group.instance_type) for group in groups}
     if canonical(checked.launch.instance_type) not in types:
         yield problem(path, "the planned instance_type is in none of them", value=checked.launch.instance_type)
 
