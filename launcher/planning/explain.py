@@ -21,7 +21,6 @@ from launcher.model.config_tree import (
     scale_trees,
     size_of,
 )
-from launcher.model.size_plan import BOUND
 from launcher.planning.check import examine
 
 _ROOT = "recipes."
@@ -86,6 +85,12 @@ class Sizes:
         """The values that the planner sets, by number of nodes; paths start at `recipes`. Empty without it."""
         plan = self._checked and self._checked.size_plan
         return {int(key): dict(leaves(own, "recipes")) for key, own in plan.entries.items()} if plan else {}
+
+    @property
+    def bound(self) -> str | None:
+        """The path whose value bounds planned sizes; None without a plan."""
+        keys = self._checked.recipe.keys.batch if self._checked else None
+        return keys.bound if keys else None
 
     @cached_property
     def _checked(self) -> CheckedRecipe | None:
@@ -169,7 +174,7 @@ def _at(sizes: Sizes, path: str, nodes: int) -> tuple[Setting, ...]:
     plan = [Setting(path, planned[path], f"planned ({SCALES}: {AUTO})")] if path in planned else []
     if not is_base(path):
         return (*files, *typed, *own_files, *own_typed)
-    if plan and path == BOUND:
+    if plan and path == sizes.bound:
         return (*files, *own_files, *typed, *plan, *own_typed)
     return (*files, *own_files, *plan, *typed, *own_typed)
 
