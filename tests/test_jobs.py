@@ -448,7 +448,7 @@ def test_a_job_that_was_never_launched_and_one_whose_cluster_refuses_are_problem
     assert cli.run([*words, NAME]) == 2
     assert capsys.readouterr().err.startswith("E705")
     registry.record(bundle, handle_of(bundle.directory), "ada")
-    on(Cluster(refuses=Problem("E343", "cluster.kube_context", "the cluster does not know you")))
+    on(Cluster(refuses=Problem("E343", "cluster.kube_context", "the cluster rejects your credentials")))
     assert cli.run([*words, NAME]) == 2
     assert capsys.readouterr().err.startswith("E343")
 

@@ -16,12 +16,11 @@ from launcher.common.interrupts import (
     Interrupted,
     deferred,
     exit_code,
-    mute_lost_streams,
     signals_as_interrupts,
 )
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
-from launcher.common.process import INTERRUPTED, USER_ERROR
+from launcher.common.process import INTERRUPTED, USER_ERROR, mute_lost_streams
 from launcher.jobs import adopted, job_names, registry, relaunch, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model.backend import Backend
