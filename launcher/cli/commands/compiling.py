@@ -18,7 +18,7 @@ from launcher.cli.commands.arguments import (
     complete_recipe,
     complete_recipe_or_override,
     full_name,
-    parted,
+    split_args,
 )
 from launcher.common.problems import ProblemsFound, fail
 
@@ -46,7 +46,7 @@ def check(
     from launcher.cli.commands import check_report
     from launcher.model.context import LaunchContext
 
-    names, overrides = parted(words)
+    names, overrides = split_args(words)
     if as_json and github:
         raise fail("E801", "recipes check", "prints JSON or annotations", allowed="one of --json and --github")
     if bool(names) is every:
