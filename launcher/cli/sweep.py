@@ -139,43 +139,46 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
         get(composition.tree, _ELASTIC) is True,
     )
     checked, problems = examine(composition)
-    if not problems:
+    if checked is not None and not problems:
         job = plan(checked, context)
         return result(len(job.scales), pipeline.load_backend(job.backend).check(job), notices(checked, job))
     others = [problem for problem in problems if problem.code not in _DEALING]
     notice = _is_for_more_devices(checked, others)
-    if notice is None:
+    if checked is None or notice is None:
         return result(0, with_origin(composition, problems))
     return result(0 if others else len(checked.sizes), with_origin(composition, others), (notice,))
 
 
 def _is_for_more_devices(checked: CheckedRecipe | None, others: Sequence[Problem]) -> Notice | None:
-    """Return what to say of sizes that are right, but for nodes of more devices than this instance type has.
+    """Return a notice if the sizes are valid, but for nodes with more devices than this instance type has.
 
-    They are no fault of the recipe where the planner deals the same samples out on this one. `others` are faults of
-    another kind, which it would meet too.
+    That is not an error of the recipe if the planner can distribute the same samples on this instance type. `others`
+    are its errors of other kinds, which the planned sizes would have too.
     """
     faulty = frozenset(problem.path for problem in others)
     if checked is None or not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
-        return None  # a fault that the arithmetic would follow from
-    if not checked.is_elastic or not _dealing_problems(checked):
-        return None
-    written_for = checked.recipe.trainer.devices
-    at_home = dataclasses.replace(checked, instance=None)
-    if checked.devices >= written_for or checked.recipe.scale_config == AUTO or _dealing_problems(at_home):
-        return None
-    auto = dataclasses.replace(
-        checked.composition, tree=replaced(checked.composition.tree, "recipes.scale_config", AUTO)
-    )
-    if any(problem not in others for problem in examine(auto)[1]):
+        return None  # the rules on samples depend on a key with an error
+    if checked.instance is None or not _is_valid_elsewhere(checked) or not _is_valid_planned(checked, others):
         return None
     alone = ((scale.nodes, dataclasses.replace(checked, scales=(scale,))) for scale in checked.sizes)
     sizes = spans(nodes for nodes, size in alone if _dealing_problems(size))
-    return Notice(
-        "N114",
-        f"sizes {sizes} are written for {written_for} devices a node, {checked.instance.name} has {checked.devices}:"
-        " ++recipes.scale_config=auto plans them",
-    )
+    devices = f"{checked.recipe.trainer.devices} devices per node, {checked.instance.name} has {checked.devices}"
+    return Notice("N114", f"sizes {sizes} are written for {devices}: ++recipes.scale_config=auto plans them")
+
+
+def _is_valid_elsewhere(checked: CheckedRecipe) -> bool:
+    """Return whether an elastic recipe's samples add up with all the devices it is written for, and not here."""
+    if not checked.is_elastic or checked.recipe.scale_config == AUTO:
+        return False
+    if checked.devices >= checked.recipe.trainer.devices or not _dealing_problems(checked):
+        return False
+    return not _dealing_problems(dataclasses.replace(checked, instance=None))
+
+
+def _is_valid_planned(checked: CheckedRecipe, others: Sequence[Problem]) -> bool:
+    """Return whether the sizes of the planner have no further errors on this instance type."""
+    tree = replaced(checked.composition.tree, "recipes.scale_config", AUTO)
+    return all(problem in others for problem in examine(dataclasses.replace(checked.composition, tree=tree))[1])
 
 
 def _dealing_rules(checked: CheckedRecipe) -> list[Rule]:

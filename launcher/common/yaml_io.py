@@ -140,7 +140,9 @@ def load_nodes(text: str, max_values: int | None = None) -> yaml.Node | None:
     return node
 
 
-def _error(message: str, at: "yaml.Node | yaml.Mark | yaml._yaml.Mark | None") -> yaml.MarkedYAMLError:
+def _error(
+    message: str, at: Any
+) -> yaml.MarkedYAMLError:  # a node or a mark; libyaml's marks have a type of their own
     return yaml.MarkedYAMLError(problem=message, problem_mark=at.start_mark if isinstance(at, yaml.Node) else at)
 
 

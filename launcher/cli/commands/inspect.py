@@ -372,9 +372,9 @@ def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple["Side", "Side"
                 chosen = [choice(target.name, args), *args]
                 sides.append(diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized, suffix=suffix))
         except ProblemsFound as error:
-            problems += error.problems
+            problems += [problem for problem in error.problems if problem not in problems]
     if problems:
-        raise ProblemsFound(tuple(dict.fromkeys(problems)))
+        raise ProblemsFound(tuple(problems))
     if len(bundles) == 1 and not is_sized:
         sides = [diffs.without_launch(side) for side in sides]
     return sides[0], sides[1]

@@ -1,12 +1,12 @@
-"""Every code a user may see, with its reason and source: those of the rules, and those raised elsewhere.
+"""Every code that users may see, with its reason and source: those of the rules, and those raised elsewhere.
 
-A rule says all this itself, where it stands. The rest is listed here, because a fault in reading a file, a bundle
-or a server is found in the middle of other work.
+A rule defines its own. The others are listed here, because errors in reading a file, a bundle or a server occur
+throughout the code.
 """
 
 from dataclasses import dataclass
 
-from launcher.rules import all_notice_rules, all_rules
+from launcher.rules import NoticeRule, Rule, all_notice_rules, all_rules
 
 _HYDRA = "Hydra, Override grammar"
 _DEFAULTS = "Hydra, The Defaults List"
@@ -74,7 +74,7 @@ SUBJECTS = {
 def all_codes() -> tuple[Code, ...]:
     """Return every code, in order; a code that is raised by a rule and elsewhere too is the rule's."""
     found = {code.code: code for code in ELSEWHERE}
-    rules = (*all_rules(), *all_notice_rules())
+    rules: list[Rule | NoticeRule] = [*all_rules(), *all_notice_rules()]
     found |= {rule.code: Code(rule.code, rule.reason, rule.source, rule.backend) for rule in rules}
     return tuple(found[code] for code in sorted(found))
 
