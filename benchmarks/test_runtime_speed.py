@@ -20,7 +20,7 @@ from launcher.runtime.content import Content
 from launcher.runtime.durable import sync
 from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
-from launcher.runtime.stop_consensus import StepAgreement
+from launcher.runtime.stop_consensus import StopConsensus
 
 TINY = {"vocab_size": 256, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "dropout": 0.0}
 MAX_LEN, SHARES = 64, (5, 5, 5, 5, 6, 6)
@@ -65,7 +65,7 @@ class Exchange:
     """What a step exchanges beside its gradients: `kind` is one of KINDS."""
 
     def __init__(self, kind: str):
-        self._agreement, self._loss, self.kind, self.calls_s = StepAgreement(), Loss(), kind, 0.0
+        self._consensus, self._loss, self.kind, self.calls_s = StopConsensus(), Loss(), kind, 0.0
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -75,24 +75,24 @@ class Exchange:
 
     def before_forward(self) -> None:
         with self._timed():
-            if self.kind == "signal" and self._agreement.due:
-                self._agreement.begin(None, event=False)
+            if self.kind == "signal" and self._consensus.due:
+                self._consensus.begin(None, event=False)
 
     def before_backward(self, loss: torch.Tensor) -> None:
         with self._timed():
             if self.kind == "loss":
                 self._loss.begin(loss)
             if self.kind == "loss and signal":
-                self._agreement.begin(loss, event=False)
+                self._consensus.begin(loss, event=False)
 
     def at_the_end(self) -> None:
         with self._timed():
             if self.kind == "signal at every step, not overlapped":
-                self._agreement.begin(None, event=False)
+                self._consensus.begin(None, event=False)
             if self.kind == "loss":
                 self._loss.read()
             elif self.kind != "nothing":
-                self._agreement.end_step()
+                self._consensus.end_step()
 
 
 def block_times() -> Times:

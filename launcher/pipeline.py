@@ -10,38 +10,44 @@ from collections.abc import Sequence
 
 from launcher import rules
 from launcher.bundle import store as bundles
-from launcher.bundle.render import render_bundle
+from launcher.bundle.render import directory, render_bundle
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.compose import compose
+from launcher.config.hydra_compose import CompositionCache
 from launcher.jobs import registry, tracking
 from launcher.jobs.registry import JobRecord
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.backend_registry import backend_module
 from launcher.model.context import LaunchContext, current_user
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
 from launcher.planning.check import check
 from launcher.planning.job_planner import plan
 
 
-def prepare(overrides: Sequence[str], context: LaunchContext) -> JobSpec:
-    """Compose, check, plan and collect what the user should know. Pure.
+def prepare(overrides: Sequence[str], context: LaunchContext, cache: CompositionCache | None = None) -> JobSpec:
+    """Compose, check, plan and collect what the user should know. Pure, but for files that `cache` has read.
+
+    Args:
+        overrides: Hydra overrides, as on the command line.
+        context: Everything else that a launch depends on.
+        cache: What earlier launches of this process have read; None where there are none.
 
     Raises:
         ProblemsFound: Every fault in what the user gave.
     """
-    composition = compose(overrides, context.cwd, context.suffix)
+    composition = compose(overrides, context.cwd, context.suffix, cache)
     checked = check(composition)
     job = plan(checked, context)
     job = dataclasses.replace(job, notices=rules.notices(checked, job))
-    if problems := load_backend(job.backend).check(job):
+    if problems := backend_registry.load_backend(job.backend).check(job):
         raise ProblemsFound(problems)
     return job
 
 
 def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
-    bundle = render_bundle(job, context, load_backend(job.backend))
+    bundle = render_bundle(job, context, backend_registry.load_backend(job.backend))
     _refuse_secrets(bundle)
     return bundle
 
@@ -63,12 +69,12 @@ def _refuse_secrets(bundle: Bundle) -> None:
 
 
 def validate(job: JobSpec, context: LaunchContext) -> None:
-    """Ask whoever is to run a job whether they would take it. Writes and creates nothing.
+    """Validate a job where it is to run. Writes and creates nothing.
 
     Raises:
-        ProblemsFound: Every reason for which they would not.
+        ProblemsFound: Every reason for which it would be refused.
     """
-    if problems := load_backend(job.backend).validate(render(job, context)):
+    if problems := backend_registry.load_backend(job.backend).validate(render(job, context)):
         raise ProblemsFound(problems)
 
 
@@ -85,7 +91,7 @@ def track(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> 
     """
     if not tracking.is_tracked(job):
         return job
-    bundles.refuse_unwritable(render(job, context).directory)
+    bundles.refuse_unwritable(directory(job))
     return tracking.reserve_run(job, context, is_visible=is_visible)
 
 
@@ -119,14 +125,9 @@ def submit(bundle: Bundle, backend: Backend) -> JobRecord:
 
 
 def _end_refused(bundle: Bundle, backend: Backend, handle: JobHandle | None, *, is_interrupted: bool) -> None:
-    """End a job that this process cannot follow, and mark its run by how it ended; the first refusal says more."""
+    """End a job that this process cannot follow, and set its run's final state; the first refusal is reported."""
     with contextlib.suppress(ProblemsFound):
         if handle:
             backend.cancel(handle)
         if (state := registry.refused(bundle.directory, backend)).is_final:
             tracking.finish(bundle, JobState.CANCELLED if is_interrupted and state is JobState.FAILED else state)
-
-
-def load_backend(cluster: str) -> Backend:
-    """Return the backend of a choice of `cluster`."""
-    return backend_module(cluster, "backend").BACKEND

@@ -131,6 +131,7 @@ def _overlap(path: str, other: str) -> bool:
     return f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [LLAMA_K8S, (*LLAMA_K8S, ELASTIC), ()], ids=["static", "elastic", "default"])
 @settings(max_examples=60)
 @given(words=WORDS)

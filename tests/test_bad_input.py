@@ -85,6 +85,7 @@ CASES = {name: (text.encode(), code, says) for name, (text, code, says) in HOSTI
 MOST_S, MOST_MIB = 5.0, 120  # on a loaded machine; some 0.2 s and 40 MiB are seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_recipe_is_one_problem(name, problems, tmp_path):
     raw, code, says = CASES[name]
@@ -126,6 +127,7 @@ def measured(folder: Path) -> dict[str, tuple[float, float]]:
     return found
 
 
+@pytest.mark.slow
 def test_hostile_recipes_cost_little_time_and_memory(tmp_path):
     """In a process of their own, which a stack that ends would end."""
     program = MEASURED.format(tests=str(ROOT / "tests"), root=str(ROOT), folder=str(tmp_path))
@@ -165,6 +167,7 @@ def test_faulty_defaults_name_file_line_and_column(files, says, problems, tmp_pa
     assert [word for word in says if word not in str(problem)] == []
 
 
+@pytest.mark.slow
 def test_defaults_that_multiply_are_refused(problems, tmp_path):
     for i in NINE:
         below = "".join(f"  - b{i + 1}@x{j}\n" for j in NINE)

@@ -73,6 +73,7 @@ def test_every_published_recipe_is_there():
     assert sum(entry.is_elastic for entry in entries) == 46
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_recipes_compose_to_their_published_values(name):
     expected = published(name)

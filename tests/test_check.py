@@ -414,10 +414,14 @@ def test_a_faulty_reference_is_reported_where_it_is_written(problems):
     assert (problem.path, problem.message) == ("recipes.run.name", "refers to recipes.nothere, which is not there")
 
 
-@pytest.mark.parametrize("setting", ["scenario=tour", "contract=sagemaker"])
-def test_a_setting_of_another_cluster_says_which(problems, setting):
+@pytest.mark.parametrize(
+    ("setting", "clusters"),
+    [("scenario=tour", "cluster=local"), ("contract=sagemaker", "cluster=local or cluster=sm_local")],
+    ids=["scenario", "contract"],
+)
+def test_a_setting_of_another_cluster_says_which(problems, setting, clusters):
     found = problems(*LLAMA_K8S, f"++cluster.{setting}")
-    assert [problem.remedy for problem in found] == ["only with cluster=local"]
+    assert [problem.remedy for problem in found] == [f"only with {clusters}"]
 
 
 def test_a_recipe_without_its_key_is_given_it(problems):

@@ -219,6 +219,7 @@ def test_the_bundle_has_the_policy_of_the_role(render):
     assert "checkpointing/bucket-policy.json" not in files and "checkpointing/cluster.json" not in files
 
 
+@pytest.mark.slow
 def test_the_policy_is_enough_and_no_more(render, monkeypatch):
     moto = pytest.importorskip("moto", reason="pip install 'moto[s3]'")
     boto3 = pytest.importorskip("boto3")
@@ -445,6 +446,7 @@ def test_what_the_command_cannot_tell_is_a_problem(recipes, tmp_path, words, cod
     assert exit_code == 2 and code in err and says in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_the_picture_is_the_same_bytes_again(recipes, tmp_path, suffix):
     pytest.importorskip("matplotlib")

@@ -120,6 +120,7 @@ def test_a_reader_that_goes_away_is_no_traceback(words):
     assert (result.returncode, result.stderr) == (141, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "has_colours"),
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
@@ -130,6 +131,7 @@ def test_a_terminal_gets_colours_unless_it_must_not(variables, has_colours):
     assert ("\x1b[" in on_a_terminal("rules", "E101", **variables)) is has_colours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["list"], ["show", SHORT], ["explain", SHORT, "datasets"], ["explain", SHORT, MICRO], ["rules"], ["--help"]],
@@ -250,6 +252,7 @@ def drive(terminal, keys, file):
             os.read(terminal, 65536)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
     ("keys", "line"),
@@ -279,6 +282,7 @@ def test_a_shell_completes_at_the_tab_key(tmp_path, shell, keys, line):
     assert typed(shell, keys, tmp_path) == line
 
 
+@pytest.mark.slow
 def test_bash_leaves_no_blank_between_a_key_and_its_value(tmp_path):
     keys = "recipes plan tiny_lm_cpu cluster.scen\tpreem\t"
     assert typed("bash", keys, tmp_path) == "recipes plan tiny_lm_cpu cluster.scenario=preemption"
@@ -294,6 +298,7 @@ def test_bash_completes_with_the_script_it_is_given(recipes, tmp_path):
     assert result.stdout == "schema\n"
 
 
+@pytest.mark.slow
 def test_lines_of_problems_are_cut_between_words():
     err = on_a_terminal("check", "tiny_lm_cpu", "recipes.nonsense=1", NO_COLOR="1")
     lines = err.replace("\r", "").splitlines()

@@ -8,6 +8,7 @@ import pytest
 from conftest import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2026, 2027])
 def test_no_random_command_line_is_a_fault_of_the_programs(seed):
     """In a process of its own, which is kept from clusters, clouds and most of the machine's memory."""

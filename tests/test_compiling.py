@@ -36,6 +36,7 @@ def two_entries(monkeypatch):
     monkeypatch.setattr(catalogue, "entries", lambda: tuple(entries))
 
 
+@pytest.mark.slow
 def test_check_all_says_how_much_it_checked(recipes, two_entries):
     code, out, err = recipes("check", "--all")
     assert (code, err) == (0, "")
@@ -44,6 +45,7 @@ def test_check_all_says_how_much_it_checked(recipes, two_entries):
     assert all(int(told) <= num_jobs for told in re.findall(r"[EN]\d{3} on (\d+) jobs", out))
 
 
+@pytest.mark.slow
 def test_check_all_says_a_problem_once_and_on_which_instances(recipes, two_entries):
     code, out, err = recipes("check", "--all", "recipes.training_config.training_args.save_steps=often")
     assert code == 2 and err.count("E102 recipes.training_config.training_args.save_steps") == 1
@@ -106,6 +108,7 @@ def test_a_picture_that_cannot_be_drawn_is_a_problem(recipes, picture):
     assert code == 2 and err.startswith("E709")
 
 
+@pytest.mark.slow
 def test_a_new_recipe_inherits_and_passes(recipes):
     code, out, _ = recipes("new", "mine.yaml", "--from", SHORT)
     assert code == 0 and "recipes plan mine.yaml cluster=k8s\n" in out

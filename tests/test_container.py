@@ -134,6 +134,7 @@ def work(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_entrypoint_runs_commands_workers_and_commands_from_what_is_in_the_image(built, work):
     variables = {
         "NPROC_PER_NODE": "2",
@@ -151,6 +152,7 @@ def test_the_entrypoint_runs_commands_workers_and_commands_from_what_is_in_the_i
     assert (work / "post").read_text() == "".join(ranks)
 
 
+@pytest.mark.slow
 def test_commands_that_fail_fail_the_node_before_its_workers(built, work):
     with Pod(built, work, ["train.py", "0"], NPROC_PER_NODE="1", PRE_SCRIPT_COMMANDS="false\ntouch pre") as pod:
         pod.start()
@@ -158,6 +160,7 @@ def test_commands_that_fail_fail_the_node_before_its_workers(built, work):
     assert not (work / "pre").exists() and not (work / "rank-0").exists()
 
 
+@pytest.mark.slow
 def test_the_agent_is_the_process_that_the_kubelet_started_and_ends_while_it_waits(built, work):
     with Pod(built, work, ["train.py", "0"], NPROC_PER_NODE="1") as pod:
         pod.until(lambda: pod.state() is AgentState.READY)
@@ -182,6 +185,7 @@ def test_sigterm_ends_the_agent_while_it_imports(built, work):
         assert pod.process.wait(TIMEOUT_S) == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_workers_and_then_the_agent(built, work):
     with Pod(built, work, ["train.py", "600"], NPROC_PER_NODE="2") as pod:
         pod.start()
@@ -194,6 +198,7 @@ def test_sigterm_ends_the_workers_and_then_the_agent(built, work):
     assert status == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_the_image_trains_a_recipe_with_what_is_in_it(built, work, prepare):
     job = prepare("recipes=training/tiny/tiny_lm_cpu", "recipes.training_config.training_args.max_epochs=1")
     configs = work / "configs"
@@ -206,6 +211,7 @@ def test_the_image_trains_a_recipe_with_what_is_in_it(built, work, prepare):
         pod.until(lambda: (work / "metrics.jsonl").exists() and (work / "metrics.jsonl").read_text().count("\n") >= 3)
 
 
+@pytest.mark.slow
 def test_a_pod_that_waits_for_the_operator_ends_at_once(built, work, render):
     words = ("recipes=training/tiny/tiny_lm_cpu", "++recipes.elastic_policy.is_elastic=true")
     start = work / "start.sh"
@@ -217,6 +223,7 @@ def test_a_pod_that_waits_for_the_operator_ends_at_once(built, work, render):
         assert pod.process.wait(TIMEOUT_S) == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_pod_that_is_deleted_saves_what_it_trained_since_its_last_checkpoint(built, work, prepare, render):
     """The whole of it: the rendered start script, the image's entrypoint, the real agent, the real trainer."""
     words = (

@@ -97,6 +97,7 @@ def carry_out(words: Sequence[str]) -> int:
     return own_flags.serve(given, launch.main) if any(word.startswith("-") for word in given) else launch.main(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [c for c in ALL if c.words[0] in ("python", "recipes") and not A_JOB & set(c.words)], ids=str
 )

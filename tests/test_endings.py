@@ -44,6 +44,7 @@ def ended(command, cwd, **streams):
     return commands.run(command, cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True, timeout=200, **streams)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRINTING)
 def test_nobody_reads_on_is_exit_code_141(name, tmp_path):
     reader, writer = os.pipe()
@@ -53,6 +54,7 @@ def test_nobody_reads_on_is_exit_code_141(name, tmp_path):
     assert (result.returncode, result.stderr) == (141, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cfg", "help", "dry-run", "recipes-list", "recipes-stdout"])
 def test_an_output_on_a_full_disk_is_named(name, tmp_path):
     with Path("/dev/full").open("w") as full:
@@ -60,6 +62,7 @@ def test_an_output_on_a_full_disk_is_named(name, tmp_path):
     assert (result.returncode, result.stderr) == (2, "the output cannot be written: No space left on device\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dry-run", "cfg", "recipes-plan", "recipes-list"])
 @pytest.mark.parametrize("imports", [1, 20, 60, 120, 180])
 def test_ctrl_c_while_a_program_imports_is_exit_code_130(name, imports, tmp_path):
@@ -121,6 +124,7 @@ def test_a_number_too_large_is_a_problem_at_once(problems, overrides, path, says
     assert len(found) == 1 and says in str(found[0]) and found[0].path == (path or found[0].path)
 
 
+@pytest.mark.slow
 def test_the_largest_batch_and_the_largest_table_are_planned(prepare):
     largest = f"{ARGS}.train_batch_size={2**31 - 1}"
     prepare(
@@ -136,6 +140,7 @@ def test_the_largest_batch_and_the_largest_table_are_planned(prepare):
     assert job.scales[-1].nodes == MOST_SIZES
 
 
+@pytest.mark.slow
 def test_a_batch_that_divides_at_no_size_gets_no_remedy_of_thousands_of_digits(problems):
     (problem,) = problems(*STEPS, f"{MAX_NODES}={MOST_SIZES}")
     assert problem.code == "E221" and len(str(problem)) < 1000

@@ -205,6 +205,7 @@ def test_the_disruption_budget_knows_the_pods_of_our_jobs(render):
     assert selector and selector.items() <= labels.items()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [P5, SHARED, ("team=a", "instance_type=m5.xlarge", "nodes=1")], ids="pmc")
 def test_objects_pass_the_schemas_of_kubernetes_and_kueue(words, schemas):
     validate = pytest.importorskip("kubernetes_validate").validate

@@ -235,6 +235,7 @@ def test_an_unknown_type_is_a_notice_where_nothing_uses_it(prepare):
     assert "ml.p9.48xlarge" in codes(prepare(*LLAMA_K8S, label))["N160"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -293,6 +294,7 @@ def test_a_use_of_instances_is_one_of_two(recipes):
     assert code == 2 and "training or hyperpod" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["[p5]", "{a: 1}", "3", "null", "''", "'a b'"])
 @pytest.mark.parametrize(
     "cluster", [("cluster=k8s",), SM_JOBS, (*CONTRACT, SM_JOBS[-1])], ids=["k8s", "sm", "contract"]

@@ -24,6 +24,7 @@ from launcher.common.names import JOB_FILE, NAME_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs import registry, removal
 from launcher.jobs.listing import STATES, ListedJob
+from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 
 UNTRACKED = "recipes.training_config.mlflow.enabled=false"
@@ -81,7 +82,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch):
     found = Cluster()
-    monkeypatch.setattr(pipeline, "load_backend", lambda name: found)
+    monkeypatch.setattr(backend_registry, "load_backend", lambda name: found)
     return found
 
 
@@ -93,6 +94,7 @@ def make_unknown(results):
     (folder / JOB_FILE).write_text(json.dumps(record))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -230,6 +232,7 @@ def test_a_job_that_is_launched_meanwhile_is_kept(results, cluster):
     assert outcome == [False, False] and (results / "failed").exists() and (results / "dry").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "is_removed"), [("y\n", True), ("\n", False), ("n\n", False), ("\x04", False)])
 def test_remove_asks_on_a_terminal(results, answer, is_removed):
     pid, terminal = pty.fork()
@@ -288,16 +291,17 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
     assert "did you mean baseline?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--name", "base line"), "is not a name for a job"),
-        (("--name", "../x"), "is not a name for a job"),
+        (("--name", "base line"), "is not a valid job name"),
+        (("--name", "../x"), "is not a valid job name"),
         (("--name=-x",), "has no value"),
         (("--name",), "has no value"),
         (("--name", "x", "--name=y"), "is given twice"),
         (("--name", "taken"), "is the name of"),
-        (("--name", "x" * 64), "is not a name for a job"),
+        (("--name", "x" * 64), "is not a valid job name"),
         (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
         (("--name", "x", "--multi", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
     ],

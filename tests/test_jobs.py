@@ -24,6 +24,7 @@ from launcher.common.interrupts import Interrupted
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs import listing, registry, tracking
+from launcher.model import backend_registry
 from launcher.model.backend import RANK_0
 from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogSelection
 
@@ -131,7 +132,7 @@ def on(monkeypatch):
     """Return a function that puts a cluster in place of every backend."""
 
     def put(cluster):
-        monkeypatch.setattr(pipeline, "load_backend", lambda name: cluster)
+        monkeypatch.setattr(backend_registry, "load_backend", lambda name: cluster)
         return cluster
 
     return put
@@ -328,7 +329,7 @@ def test_wait_gives_up_on_a_cluster_that_has_not_answered(record, on, capsys):
 
     on(Silent())
     assert cli.run(["wait", NAME, "--timeout", "3"]) == 2
-    assert "has not ended after 3 s: in that time no answer came" in capsys.readouterr().err
+    assert "has not ended after 3 s: its cluster did not answer" in capsys.readouterr().err
 
 
 def test_wait_gives_up_with_what_the_job_waits_for(record, on, capsys):
@@ -614,7 +615,7 @@ def test_main_follows_where_it_is_asked_to(tmp_path, monkeypatch, on, with_rende
 @pytest.fixture
 def with_rendering(on):
     """Return a function that puts a cluster in place of every backend but for what k8s itself renders."""
-    real = pipeline.load_backend("k8s")
+    real = backend_registry.load_backend("k8s")
 
     def put(cluster):
         cluster.check, cluster.render = real.check, real.render

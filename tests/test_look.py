@@ -210,6 +210,7 @@ EXPLAINED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", EXPLAINED.values(), ids=EXPLAINED)
 @pytest.mark.parametrize("name", [LLAMA, "training/tiny/tiny_lm_cpu"], ids=["llama", "tiny"])
 def test_every_value_of_every_size_is_what_its_named_origin_says(name, overrides):
@@ -245,6 +246,7 @@ def test_a_bundle_is_what_its_overrides_give_now(recipes, elastic_bundle):
     assert recipes("diff", elastic_bundle.name, "--exit-code") == (0, "", "no difference\n")
 
 
+@pytest.mark.slow
 def test_a_bundle_is_compared_with_what_its_overrides_give_now(recipes, tmp_path):
     recipe = tmp_path / "mine.yaml"
     text = "defaults:\n  - /recipes/training/tiny/tiny_lm_cpu@_here_\n  - _self_\nrun: {name: %s}\n"
@@ -298,6 +300,7 @@ def own_folder(tmp_path):
     return f"hydra.searchpath=[{folder}]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["first", "second", "team/second"])
 def test_recipes_of_another_folder_are_named_like_ours(recipes, own_folder, name):
     code, out, _ = recipes("show", name, own_folder)

@@ -19,6 +19,7 @@ from launcher.backends.local.event_log import tell
 from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.cli import launch, terminal
 from launcher.jobs import registry, tracking
+from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 from launcher.timeline.records import OperatorEvent
 
@@ -79,6 +80,7 @@ def test_an_untracked_dry_run_imports_neither_mlflow_nor_torch_nor_kubernetes(tm
     subprocess.run([sys.executable, "-c", code, *LLAMA_K8S, ELASTIC, "dry_run=true"], cwd=tmp_path, check=True)
 
 
+@pytest.mark.slow
 def test_k8s_without_dry_run_writes_the_bundle_and_says_that_nothing_was_submitted(tmp_path):
     result = main(*LLAMA_K8S, cwd=tmp_path, KUBECONFIG=str(tmp_path / "absent"))
     assert result.returncode == 2
@@ -86,6 +88,7 @@ def test_k8s_without_dry_run_writes_the_bundle_and_says_that_nothing_was_submitt
     assert len(list((tmp_path / "results").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_hydra_s_own_flags_work_from_any_folder(tmp_path):
     shown = main("--cfg", "job", *LLAMA_K8S, cwd=tmp_path)
     assert shown.returncode == 0 and "model_name_or_path: meta-llama" in shown.stdout
@@ -105,6 +108,7 @@ def test_a_flag_that_hydra_does_not_have_is_a_problem(tmp_path):
     assert files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_hydra_s_flags_take_recipe_files_and_search_paths(tmp_path):
     folder = tmp_path / "it's here"
     (folder / "recipes").mkdir(parents=True)
@@ -274,6 +278,7 @@ def test_a_bundle_that_was_never_launched_has_nothing_to_show(tmp_path, command)
     assert result.returncode == 2 and result.stderr.startswith("E705")
 
 
+@pytest.mark.slow
 def test_timeline_is_printed_and_written_anew(rehearsed):
     result = recipes("timeline", "rehearsed", cwd=rehearsed)
     assert (result.returncode, result.stderr) == (0, "")
@@ -284,6 +289,7 @@ def test_timeline_is_printed_and_written_anew(rehearsed):
     assert picture == "picture results/rehearsed/run/timeline.svg" or "pip install '.[local]'" in picture
 
 
+@pytest.mark.slow
 def test_timeline_as_json_is_the_file(rehearsed):
     result = recipes("timeline", "results/rehearsed", "--json", cwd=rehearsed)
     data = json.loads(result.stdout)
@@ -321,6 +327,7 @@ def steady(run_dir, *, unfired=False):
     job.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("play", "lines"),
     [
@@ -335,7 +342,7 @@ def test_a_job_that_scaled_is_followed_by_its_timeline(prepare, context, monkeyp
     pytest.importorskip("matplotlib")
     bundle = pipeline.render(prepare("recipes.training_config.mlflow.enabled=false"), context)
     pipeline.write(bundle)
-    monkeypatch.setattr(pipeline, "load_backend", lambda name: Rehearsal(play))
+    monkeypatch.setattr(backend_registry, "load_backend", lambda name: Rehearsal(play))
     assert launch.launch(bundle, "local") == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[-2] == "succeeded" and shown[-1].startswith("logs ")
@@ -477,7 +484,7 @@ def test_ctrl_c_ends_the_run_and_says_so_however_often_it_is_pressed(prepare, co
     bundle = pipeline.render(prepare("recipes.training_config.mlflow.enabled=false"), context)
     pipeline.write(bundle)
     backend, finished = Interrupted(presses), []
-    monkeypatch.setattr(pipeline, "load_backend", lambda name: backend)
+    monkeypatch.setattr(backend_registry, "load_backend", lambda name: backend)
     monkeypatch.setattr(tracking, "finish", lambda bundle, state, course: finished.append(state))
     assert launch.launch(bundle, "local") == 130
     said = capsys.readouterr().err
@@ -495,7 +502,7 @@ def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkey
     pipeline.write(bundle)
     backend = Rehearsal(play)
     backend.status = lambda handle: JobStatus(JobState.FAILED, 0, "the job's operator died")
-    monkeypatch.setattr(pipeline, "load_backend", lambda name: backend)
+    monkeypatch.setattr(backend_registry, "load_backend", lambda name: backend)
     assert launch.launch(bundle, "local") == 3
     said = capsys.readouterr().err
     assert "failed  the job's operator died" in said

@@ -192,6 +192,7 @@ def test_what_would_be_refused_later_is_one_problem_now(problems, override, code
     assert says in str(problem)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("override", FINE, ids=lambda value: value[:60])
 def test_values_at_the_bounds_are_rendered(render, override):
     render(*LLAMA_K8S, ELASTIC, override)
@@ -208,6 +209,7 @@ TITLE = "recipes.display_name={}"
 THRICE = "${recipes.display_name}" * 3  # one override alone cannot be as long
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "path", "most"),
     [
@@ -223,12 +225,14 @@ def test_a_word_that_no_program_can_be_passed_is_refused(prepare, problems, over
     assert (problem.code, problem.path) == ("E324", path)
 
 
+@pytest.mark.slow
 def test_many_variables_are_too_long_together(problems):
     many = [f"+env_vars.A{i}={'b' * 60_000}" for i in range(18)]
     (problem,) = problems(*LLAMA_K8S, *many)
     assert (problem.code, problem.path) == ("E324", "env_vars")
 
 
+@pytest.mark.slow
 def test_a_job_that_the_api_could_not_keep_is_refused(render):  # two parts have the variables twice
     parts = f"++{POLICY}.preemption={{base_priority_class: a, elastic_priority_class: b}}"
     many = [f"+env_vars.A{i}={'b' * 60_000}" for i in range(14)]

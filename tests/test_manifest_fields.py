@@ -153,6 +153,7 @@ def resources(found):
     return container["resources"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "asked"),
     [
@@ -283,6 +284,7 @@ def test_the_plan_says_which_kind_of_job_it_is(render):
     assert "Kubeflow PyTorchJob on ml.p5.48xlarge" in render(*LLAMA_K8S, KUBEFLOW).files["plan.md"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
 def test_jobs_of_every_recipe_have_known_fields_only(job, entry):
     elastic = [ELASTIC] if entry.is_elastic else []

@@ -74,6 +74,7 @@ def hostile(job, text):
     return dataclasses.replace(job, settings=changed, config=config, image=text, name=text, recipe=text)
 
 
+@pytest.mark.slow
 @given(text=TEXT)
 @example(text="a\x85b")
 @example(text="a\u2028b\n")
@@ -114,6 +115,7 @@ def check(found, job, text):
     assert spec.keys() <= {"nprocPerNode", "elasticPolicy", "runPolicy", "replicaSpecs", "pytorchReplicaSpecs"}
 
 
+@pytest.mark.slow
 @given(name=TEXT, text=TEXT)
 @settings(max_examples=150)
 def test_any_configuration_comes_back_as_it_was(jobs, name, text):
@@ -124,6 +126,7 @@ def test_any_configuration_comes_back_as_it_was(jobs, name, text):
         assert found.keys() == {"apiVersion", "kind", "metadata", "data"}
 
 
+@pytest.mark.slow
 @given(
     value=st.dictionaries(
         TEXT.filter(lambda key: len(key) < 150), st.lists(st.one_of(TEXT, st.integers(), st.booleans(), st.none()))

@@ -107,6 +107,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "code", "path", "says"), FAULTS, ids=[f"{f[1]}-{' '.join(f[0])[:60]}" for f in FAULTS]
 )

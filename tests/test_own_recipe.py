@@ -63,6 +63,7 @@ def test_new_keys_are_declared_and_reach_every_size(prepare, problems, tmp_path)
     assert "extra_keys" not in job.scales[0].config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "base", [entry.name for entry in entries() if entry.model_type != "llm_finetuning_aws"] + [LLAMA]
 )

@@ -185,6 +185,7 @@ BATCH = "recipes.training_config.training_args.train_batch_size=32"
 RATE_OF_2 = "+recipes.scale_config.2.training_config.training_args.learning_rate=0.25"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "rates"),
     [

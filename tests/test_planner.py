@@ -179,6 +179,7 @@ def test_the_square_root_gives_the_published_learning_rate(prepare):
     assert job.scales[0].learning_rate == prepare(*LLAMA_K8S, ELASTIC).scales[0].learning_rate == 4e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "largest", "said"),
     [
@@ -349,6 +350,7 @@ def test_a_recipe_without_a_learning_rate_is_planned_without_one():
     assert unsaid.said == "64 samples a step (the base recipe), at most 8 in a pass (the base recipe)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 @pytest.mark.parametrize("overrides", [(), (AUTO,)], ids=["one_size", "sixteen"])
 def test_the_picture_is_the_same_for_the_same_plan(prepare, tmp_path, suffix, overrides):

@@ -33,6 +33,7 @@ def test_rules_are_found_by_code_and_by_word(recipes):
     assert len(json.loads(recipes("rules", "--json")[1])) > 90
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["scripts", "docs"])
 def test_generated_files_are_checked_and_written(recipes, monkeypatch, tmp_path, command):
     monkeypatch.setattr("launcher.common.paths.CHECKOUT", tmp_path)

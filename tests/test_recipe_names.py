@@ -60,6 +60,7 @@ def file(request, tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_relative_and_an_absolute_path_are_taken_as_typed(file, context):
     for text in (f"recipes={file.name}", f"recipes={file}", f"recipes=./{file.name}"):
         job = pipeline.prepare((text, *LAUNCH), context)
@@ -68,6 +69,7 @@ def test_a_relative_and_an_absolute_path_are_taken_as_typed(file, context):
         assert again.tree["recipes"]["run"]["name"] == "mine"
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_search_path_may_hold_it(file, context):
     folder = file.parent / "team's, [own] {größe}"
     (folder / "recipes").mkdir(parents=True)
@@ -77,6 +79,7 @@ def test_a_folder_of_the_search_path_may_hold_it(file, context):
     assert job.config["recipes"]["run"]["name"] == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "check", "plan", "explain", "diff", "render"])
 def test_every_command_about_recipes_takes_it(command, file, recipes):
     more = {"explain": ("recipes.run.name",), "diff": ("training/tiny/tiny_lm_cpu",), "render": LAUNCH[1:]}
@@ -85,6 +88,7 @@ def test_every_command_about_recipes_takes_it(command, file, recipes):
     assert (code, err) == (0, "") and out
 
 
+@pytest.mark.slow
 def test_a_recipe_may_inherit_it(file, recipes, tmp_path):
     code, _, err = recipes("new", "own.yaml", "--from", str(file))
     if code:  # what Hydra's `defaults` cannot name
@@ -94,6 +98,7 @@ def test_a_recipe_may_inherit_it(file, recipes, tmp_path):
     assert (code, err) == (0, "") and yaml_io.load(out)["run"]["name"] == "own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["größe", 'it\'s "mine"', "a,b", "${oc.env:HOME}", "-x", "[a]", "a@b"])
 def test_main_py_takes_it_with_and_without_flags(name, tmp_path):
     (tmp_path / "own" / "recipes").mkdir(parents=True)

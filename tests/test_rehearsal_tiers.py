@@ -68,5 +68,5 @@ def test_after_both_nodes_are_lost_the_job_goes_on_from_the_persistent_tier_and_
     assert code == 0, err
     ((tier, step, detail),) = loaded_from(tmp_path)
     assert (tier, step) == ("persistent", EVERY)
-    assert "was published, and no tier has it any more" in detail and f"goes on from step {EVERY}" in out
+    assert "was published, but no tier has it any more" in detail and f"resumes from step {EVERY}" in out
     assert_whole(tmp_path, alone)

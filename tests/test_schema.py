@@ -13,11 +13,11 @@ from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.config import catalogue, recipe_parts
 from launcher.config.compose import compose
+from launcher.model import backend_registry
 from launcher.model.config_tree import leaves
 from launcher.model.validation import field_names, submodel
 
 FAMILIES = families.names()
-CLUSTERS = sorted(path.stem for path in (COLLECTION / "cluster").glob("*.yaml"))
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 ARGS = "training_config.training_args"
 OUTSIDE_RECIPES = {"container"}
@@ -77,7 +77,7 @@ def test_every_shipped_recipe_is_valid(family, recipes):
 
 SCHEMAS = {
     **{f"recipe-{name}": lambda name=name: schema.recipe_schema(name) for name in FAMILIES},
-    **{f"cluster-{name}": lambda name=name: schema.cluster_schema(name) for name in CLUSTERS},
+    **{f"cluster-{name}": lambda name=name: schema.cluster_schema(name) for name in backend_registry.names()},
     "launch": schema.launch_schema,
 }
 

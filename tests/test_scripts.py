@@ -98,6 +98,7 @@ def test_stale_scripts_are_found_and_written_anew(tmp_path):
     assert scripts.write(folder) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_script_runs_through_to_a_bundle(name, tmp_path, recorder, execute):
     entry, words = ENTRIES[name], words_for(ENTRIES[name], tmp_path)
@@ -113,6 +114,7 @@ def test_every_script_runs_through_to_a_bundle(name, tmp_path, recorder, execute
     assert manifest["overrides"][-len(words) :] == words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [LLAMA_SCRIPT, FOLDER / "tiny" / "run_tiny_lm_cpu.sh"], ids=lambda s: s.stem)
 def test_a_script_runs_in_its_own_processes_from_any_folder(script, tmp_path):
     entry = next(entry for entry in ENTRIES.values() if entry.path.stem == script.stem.removeprefix("run_"))
@@ -162,6 +164,7 @@ def test_arguments_are_passed_on_as_they_are(tmp_path, recorder, name):
     assert recorded.stdout.split("\0")[-4:-1] == [f"recipes.run.name={name}", "a b", ""]
 
 
+@pytest.mark.slow
 def test_scripts_are_clean(shellcheck):
     result = subprocess.run([shellcheck, *sorted(FOLDER.rglob("*.sh"))], capture_output=True, text=True, timeout=200)
     assert result.returncode == 0, result.stdout

@@ -162,6 +162,7 @@ CLUSTERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", CLUSTERS.values(), ids=CLUSTERS)
 def test_no_recipe_of_the_collection_looks_like_a_secret(overrides, tmp_path):
     num_compiled = 0

@@ -123,6 +123,7 @@ pre_script: ["git clone https://oauth2:{CANARY}@github.com/a/b"]
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [CANARY, "x1y2"], ids=["long", "short"])
 @pytest.mark.parametrize(
     "flags",
@@ -201,6 +202,7 @@ def problems_of_launch(tmp_path, monkeypatch, context):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [
@@ -304,6 +306,7 @@ raise RuntimeError("cannot log in with " + os.environ["DB_PASS"])
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_prints_its_secret_leaves_it_in_its_own_log_only(tmp_path):
     (tmp_path / "leaky.py").write_text(LEAKY)
     words = ("recipes=training/custom/script", "cluster=local", "training_cfg.entry_script=leaky.py")

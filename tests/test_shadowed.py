@@ -82,6 +82,7 @@ def test_planned_sizes_keep_the_value_of_a_file_that_inherits_the_table(prepare,
     assert (notices(job), rates(job)) == ([], {0.123})
 
 
+@pytest.mark.slow
 def test_no_shipped_recipe_gets_the_notice(prepare):
     for entry in catalogue.entries():
         if entry.is_elastic and entry.model_type == "llm_finetuning_aws":
@@ -99,6 +100,7 @@ def test_a_value_of_a_file_in_config_dir_is_noticed(tmp_path):
     assert "N167 learning_rate=0.123" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elastic", [(), (ELASTIC,)], ids=["static", "elastic"])
 def test_a_file_whose_self_comes_first_loses_and_is_named(elastic, prepare, tmp_path):
     file = tmp_path / "mine.yaml"

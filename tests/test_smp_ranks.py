@@ -228,6 +228,7 @@ def test_a_mistake_is_a_problem(words, code, text, recipes):
     assert err.startswith(code) and text in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_a_picture_shows_every_host_and_is_the_same_each_time(suffix, recipes, tmp_path):
     pytest.importorskip("matplotlib")

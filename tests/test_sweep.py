@@ -48,6 +48,7 @@ def entry_of(folder: Path, name: str, text: str) -> catalogue.Entry:
     return catalogue.Entry(name, "", "", "", "", None, True, (), LLMFT, path)
 
 
+@pytest.mark.slow
 def test_the_shipped_catalogue_is_clean(plain):
     assert [result for result in plain if result.problems] == []
     published = [result for result in plain if result.recipe in PUBLISHED]
@@ -63,6 +64,7 @@ def test_what_does_not_add_up_on_four_devices_is_known_to_the_size(plain):
     assert {result.instance_type for result, _ in told} == {"ml.g5.12xlarge", "ml.g6.12xlarge", "ml.g6e.12xlarge"}
 
 
+@pytest.mark.slow
 def test_every_recipe_is_planned_on_every_instance_type(llmft):
     jobs = 0
     for entry, base in llmft:
@@ -74,6 +76,7 @@ def test_every_recipe_is_planned_on_every_instance_type(llmft):
     assert jobs > 314
 
 
+@pytest.mark.slow
 def test_planned_jobs_keep_the_samples_and_learning_rate_of_the_published_sizes(llmft):
     for entry, base in llmft:
         if not entry.is_elastic:
@@ -91,6 +94,7 @@ def test_planned_jobs_keep_the_samples_and_learning_rate_of_the_published_sizes(
         assert set(map(int, table)) <= {point.nodes for point in job.scales}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 40, 85], ids=["first", "middle", "last"])
 def test_a_variant_is_what_composing_it_gives(llmft, place):
     _, base = llmft[place]
@@ -109,6 +113,7 @@ def test_a_recipe_that_refers_to_its_instance_type_is_composed_for_each(tmp_path
     )
 
 
+@pytest.mark.slow
 def test_faults_of_a_recipe_are_told_with_file_and_line(tmp_path):
     bad = entry_of(
         tmp_path, "team/bad", "trainer: {devices: eight}\ninstance_types: [ml.p5.48xlarge, ml.g6.12xlarge]\n"

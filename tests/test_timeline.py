@@ -577,6 +577,7 @@ def svg(run_dir):
     return draw
 
 
+@pytest.mark.slow
 def test_the_picture_is_the_same_bytes_for_the_same_records(run_dir, svg):
     rehearse(run_dir)
     first = svg()
@@ -625,6 +626,7 @@ def test_without_matplotlib_text_and_json_are_written_and_the_old_picture_goes(r
     assert [path.name for path in timeline.report_files(run_dir)] == ["timeline.txt", "timeline.json"]
 
 
+@pytest.mark.slow
 def test_a_report_is_written_anew_only_when_something_has_come_after_it(run_dir):
     job = rehearse(run_dir)
     timeline.refresh(run_dir)

@@ -107,6 +107,7 @@ def artifacts(client, run, folder="bundle"):
     return {item.path for item in client.list_artifacts(run.info.run_id, folder)}
 
 
+@pytest.mark.slow
 def test_the_default_is_a_sqlite_file_beside_the_bundles(tracked_first, context):
     job, bundle = tracked_first()
     settings = tracking.tracking(job)
@@ -123,6 +124,7 @@ def test_the_default_is_a_sqlite_file_beside_the_bundles(tracked_first, context)
     assert sorted(p.name for p in (context.cwd / "results").iterdir()) == ["mlartifacts", "mlflow.db", job.name]
 
 
+@pytest.mark.slow
 def test_a_bundle_that_is_not_launched_leaves_no_run_and_a_launch_has_the_run_of_its_bundle(reserved):
     job, bundle = reserved()
     assert runs_of(job) == []
@@ -145,6 +147,7 @@ def test_a_launch_whose_run_cannot_be_described_leaves_no_run(reserved, monkeypa
     assert runs_of(job) == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_leaves_a_run_that_its_recipe_names_as_it_was(tracked, context):
     first, _ = tracked()
     client, before = run_of(first)
@@ -173,6 +176,7 @@ def test_the_run_s_id_is_in_every_size(tracked):
         assert mlflow["run_id"] == run_id and mlflow["tracking_uri"].startswith("sqlite:////")
 
 
+@pytest.mark.slow
 def test_a_path_is_a_sqlite_file_there(tracked, tmp_path):
     job, _ = tracked(
         f"{MLFLOW}.tracking_uri={tmp_path}/elsewhere", f"{MLFLOW}.experiment_name=mine", f"++{MLFLOW}.run_name=r"
@@ -182,6 +186,7 @@ def test_a_path_is_a_sqlite_file_there(tracked, tmp_path):
     assert (settings.experiment_name, settings.run_name) == ("mine", "r")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uri", ["sqlite:///mine.db", "mine.db"])
 def test_a_relative_store_lies_in_the_current_folder(tracked, context, uri):
     job, _ = tracked(f"{MLFLOW}.tracking_uri={uri}")
@@ -239,6 +244,7 @@ def test_the_run_ends_as_the_job_did(tracked, state, status):
     assert run_of(job)[1].info.status == status
 
 
+@pytest.mark.slow
 def test_the_run_holds_the_job_s_course_and_every_step_once(tracked):
     from launcher import timeline
 
@@ -264,6 +270,7 @@ def test_the_run_holds_the_job_s_course_and_every_step_once(tracked):
     assert run.info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_the_totals_of_a_launch_that_starts_anew_are_beside_its_own_curves(tracked):
     from launcher import timeline
     from launcher.runtime.reporting import Reporter
@@ -294,6 +301,7 @@ def test_a_malformed_metrics_line_is_no_trouble_at_the_end(tracked):
     assert run_of(job)[1].info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_more_events_than_a_tag_holds_are_cut(tracked):
     from launcher import timeline
 
@@ -354,6 +362,7 @@ def test_an_unknown_run_is_a_problem(server, context):
         pipeline.track(job, context)
 
 
+@pytest.mark.slow
 def test_main_says_soon_that_a_server_is_away(tmp_path):
     began = time.monotonic()
     result = commands.run(
@@ -367,6 +376,7 @@ def test_main_says_soon_that_a_server_is_away(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_command_at_the_end_of_a_run_shows_that_run(tracked_first, tmp_path, context, capsys):
     """The printed line is run by a shell as it is, but for a port of its own."""
     from mlflow import MlflowClient

@@ -17,6 +17,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(trees)
 def test_what_is_dumped_is_what_is_loaded(tree):
     assert yaml_io.load(yaml_io.dump(tree)) == tree
@@ -81,6 +82,7 @@ def test_a_key_given_twice_is_a_fault(text):
         yaml_io.load(text)
 
 
+@pytest.mark.slow
 def test_our_own_large_bundles_are_read_back():
     tree = {f"key{i}": list(range(20)) for i in range(2000)}
     assert yaml_io.load(yaml_io.dump(tree)) == {key: list(range(20)) for key in tree}

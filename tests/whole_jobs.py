@@ -14,6 +14,8 @@ import pytest
 import yaml
 from conftest import ROOT, made_once
 
+from launcher.runtime.warm import fork_name
+
 ARGS = "recipes.training_config.training_args"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 """On a busy machine two threads spend their time waiting for each other: 3 s a step were seen."""
@@ -94,6 +96,29 @@ def listening_addresses(folder):
             connections = process.net_connections(kind="inet")
             found |= {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
     return found
+
+
+def hold_until(folder, step, is_over):
+    """Hold the workers of the job under `folder` from `step` until `is_over()`, so that no later step comes before.
+
+    What an event brings, such as a new node, takes as long as the machine needs for it.
+    """
+
+    def last_step():
+        done = [line for path in folder.glob("results/*/run/metrics.jsonl") for line in records(path)]
+        return done[-1]["step"] if done else 0
+
+    wait_for(lambda: last_step() >= step, f"step {step}")
+    held = [process for process in processes_of(folder) if process.name().startswith(fork_name(""))]
+    try:
+        if not is_over():
+            for process in held:
+                process.suspend()
+        wait_for(is_over, f"what comes at step {step}")
+    finally:
+        for process in held:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def records(path):

@@ -13,11 +13,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.mutation.operators import mutants
 
@@ -74,24 +75,41 @@ class Row:
         return f"{self.module:48} {counts} {self.seconds:6.0f} s"
 
 
-def measure(module: str, tests: list[str], only: str) -> Row:
-    """Run the tests against the mutants of a module."""
-    began = time.perf_counter()
+def groups(chosen: dict[str, list[str]]) -> list[dict[str, list[str]]]:
+    """Return the modules in groups that share tests, each of which runs in one process."""
+    found: list[dict[str, list[str]]] = []
+    for module, tests in chosen.items():
+        own = {module: tests}
+        others = [group for group in found if any(set(tests) & set(files) for files in group.values())]
+        for group in others:
+            own = group | own
+            found.remove(group)
+        found.append(own)
+    return found
+
+
+def measure(group: dict[str, list[str]], only: str) -> Iterator[Row]:
+    """Run the tests of modules against their mutants; yield the figures of each."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder, "mutants.json")
-        command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "benchmarks.mutation.session", *tests]
+        files = sorted({file for tests in group.values() for file in tests})
+        command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "benchmarks.mutation.session", *files]
         options = ["-o", "timeout=0", "-p", "no:cacheprovider", "-o", "tmp_path_retention_policy=none"]
-        own = ["--mutate", module, "--mutants-out", str(out), "--mutants-only", only]
+        mutated = [f"--mutate={module}={','.join(tests)}" for module, tests in group.items()]
+        own = [*mutated, "--mutants-out", folder, "--mutants-only", only]
         # Other runs of pytest clean up beside theirs: a folder of its own is left alone.
         environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": folder}
         subprocess.run([*command, *options, *own], cwd=ROOT, env=environment, check=True)
-        found = json.loads(out.read_text())["mutants"]
+        for number, module in enumerate(group):
+            yield _row(module, json.loads(Path(folder, f"{number}.json").read_text()))
+
+
+def _row(module: str, found: dict[str, Any]) -> Row:
     named = equivalents()
-    states = Counter(each["state"] for each in found)
-    listed = [each for each in found if (module, each["function"], each["text"]) in named]
+    states = Counter(each["state"] for each in found["mutants"])
+    listed = [each for each in found["mutants"] if (module, each["function"], each["text"]) in named]
     mistaken = tuple((each["function"], each["text"]) for each in listed if each["state"] == "killed")
     equivalent = len(listed) - len(mistaken)
-    return Row(module, len(found), states["killed"], equivalent, time.perf_counter() - began, mistaken)
+    return Row(module, len(found["mutants"]), states["killed"], equivalent, found["seconds"], mistaken)
 
 
 def main() -> int:
@@ -100,11 +118,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only functions with this in their name")
     given = parser.parse_args()
     unknown = unknown_equivalents()
-    rows = []
-    for module, tests in targets().items():
-        if not given.parts or any(part in module for part in given.parts):
-            rows.append(measure(module, tests, given.only))
-            print(rows[-1], flush=True)
+    chosen = {
+        module: tests
+        for module, tests in targets().items()
+        if not given.parts or any(part in module for part in given.parts)
+    }
+    rows = [row for group in groups(chosen) for row in measure(group, given.only)]
     head = f"{'module':48} {'mutants':>8} {'killed':>7} {'equivalent':>11} {'surviving':>10} {'killed':>7}"
     counts = [sum(getattr(row, name) for row in rows) for name in ("mutants", "killed", "equivalent", "seconds")]
     total = Row("all", *counts)

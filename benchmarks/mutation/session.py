@@ -39,8 +39,8 @@ KILLED, SURVIVED, UNREACHED = "killed", "survived", "unreached"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--mutate", help="path of the module")
-    parser.addoption("--mutants-out", help="file for the results")
+    parser.addoption("--mutate", action="append", default=[], help="path of a module, '=' and files of its tests")
+    parser.addoption("--mutants-out", help="folder for the results")
     parser.addoption("--mutants-only", default="", help="only mutants whose function has this in its name")
 
 
@@ -50,52 +50,51 @@ def pytest_configure(config: pytest.Config) -> None:
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
     hypothesis.settings.register_profile("mutation", profile, derandomize=True, database=None, phases=phases)
     hypothesis.settings.load_profile("mutation")
-    if config.getoption("--mutate", default=None):
-        config.pluginmanager.register(Session(config))
+    if targets := config.getoption("--mutate"):
+        out, only = Path(config.getoption("--mutants-out")), config.getoption("--mutants-only")
+        config.pluginmanager.register(Session(dict(each.split("=") for each in targets), out, only))
 
 
 class Session:
-    """Runs the tests once as they are and once for each mutant.
+    """Runs the tests once as they are, and those that concern it for each mutant.
 
     Args:
-        config: Of pytest.
+        targets: Paths of modules, and the files of the tests that concern each, separated by commas.
+        out: Folder for the results.
+        only: Part of the name of each mutated function.
     """
 
-    def __init__(self, config: pytest.Config):
-        self.path = ROOT / config.getoption("--mutate")
-        self.out = Path(config.getoption("--mutants-out"))
-        self.only = config.getoption("--mutants-only")
-        self.tree = ast.parse(self.path.read_text(), str(self.path))
+    def __init__(self, targets: dict[str, str], out: Path, only: str):
+        self.targets = {ROOT / path: tuple(files.split(",")) for path, files in targets.items()}
+        self.out, self.only = out, only
         self.seconds: dict[str, float] = {}
-        self.lines: dict[int, set[str]] = {}
-        self.kills: Counter[tuple[str, str]] = Counter()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        found = [m for m in mutants(self.tree) if self.only in m.function]
         self.items = {item.nodeid: item for item in session.items}
         began = time.perf_counter()
-        self._baseline(session)
-        figures = f"{len(found)} mutants, {len(session.items)} tests in {time.perf_counter() - began:.0f} s"
-        print(f"\n{self.path.relative_to(ROOT)}: {figures}", flush=True)
-        self.functions, self.caches = _functions(self.path), _caches()
+        contexts = self._baseline(session)
+        print(f"\n{len(self.items)} tests in {time.perf_counter() - began:.0f} s", flush=True)
+        fast = [name for name, seconds in self.seconds.items() if seconds <= SLOWEST_S]
+        targets = [
+            Target(
+                path,
+                [name for name in fast if name.startswith(files)],
+                contexts.get_data().contexts_by_lineno(str(path)),
+                self,
+            )
+            for path, files in self.targets.items()
+        ]
         gc.collect()
         gc.freeze()
-        results = []
-        for mutant in found:
-            state, by = self._judge(mutant)
-            if state != KILLED:
-                print(f"{state} {mutant.function}:{mutant.first_line} {mutant.text}", flush=True)
-            results.append({"function": mutant.function, "text": mutant.text, "state": state, "by": by})
-        self._control()
-        left_out = sorted(name for name, seconds in self.seconds.items() if seconds > SLOWEST_S)
-        done = {"seconds": time.perf_counter() - began, "left_out": left_out, "mutants": results}
-        self.out.write_text(json.dumps(done, indent=1))
+        for number, target in enumerate(targets):
+            self.out.joinpath(f"{number}.json").write_text(json.dumps(target.judged(self.only)))
         return True
 
-    def _baseline(self, session: pytest.Session) -> None:
-        """Run every test as it is; note its time and the lines of the module that it reaches."""
-        measured = coverage.Coverage(data_file=None, include=[str(self.path)], branch=False, config_file=False)
+    def _baseline(self, session: pytest.Session) -> coverage.Coverage:
+        """Run every test as it is; note its time, and the lines of the modules that it reaches."""
+        paths = [str(path) for path in self.targets]
+        measured = coverage.Coverage(data_file=None, include=paths, branch=False, config_file=False)
         measured.start()
         for item, following in zip(session.items, [*session.items[1:], session.items[-1]], strict=True):
             measured.switch_context(item.nodeid)
@@ -105,24 +104,53 @@ class Session:
             if failed := [report for report in reports if report.failed]:
                 raise pytest.UsageError(f"{item.nodeid} fails without a mutant:\n{failed[0].longreprtext}")
         measured.stop()
-        contexts = measured.get_data().contexts_by_lineno(str(self.path))
-        self.lines = {line: {name for name in names if name} for line, names in contexts.items()}
+        return measured
+
+
+class Target:
+    """A module whose mutants are judged.
+
+    Args:
+        path: Of the module.
+        names: Of the tests that concern it.
+        contexts: Each line's tests.
+        session: Has the tests.
+    """
+
+    def __init__(self, path: Path, names: list[str], contexts: dict[int, list[str]], session: Session):
+        self.path, self.names = path, names
+        self.tree = ast.parse(path.read_text(), str(path))
+        self.items, self.seconds = session.items, session.seconds
+        self.lines = {line: set(reaching).intersection(names) for line, reaching in contexts.items()}
+        self.kills: Counter[tuple[str, str]] = Counter()
+        self.functions, self.caches = _functions(path), _caches(_dependents(path))
+
+    def judged(self, only: str) -> dict[str, Any]:
+        """Return what became of each mutant, and the seconds that it took."""
+        began, results = time.perf_counter(), []
+        print(f"\n{self.path.relative_to(ROOT)}", flush=True)
+        for mutant in mutants(self.tree):
+            if only in mutant.function:
+                state, by = self._judge(mutant)
+                if state != KILLED:
+                    print(f"{state} {mutant.function}:{mutant.first_line} {mutant.text}", flush=True)
+                results.append({"function": mutant.function, "text": mutant.text, "state": state, "by": by})
+        self._control()
+        return {"seconds": time.perf_counter() - began, "mutants": results}
 
     def _control(self) -> None:
-        """Run all tests on the code as it is, in a fork as a mutant's: none may fail.
+        """Run the tests on the code as it is, in forks as a mutant's: none may fail.
 
         Raises:
             pytest.UsageError: One failed, so that it is not known what killed the mutants.
         """
-        names = [name for name in self.items if self.seconds[name] <= SLOWEST_S]
         for again in (False, True):
-            if by := self._run(None, names, again=again):
+            if by := self._run(None, self.names, again=again):
                 raise pytest.UsageError(f"without a mutant, {by} fails after the mutants")
 
     def _judge(self, mutant: Mutant) -> tuple[str, str]:
         """Return what became of a mutant, and the test that killed it."""
-        reached = self._reaching(mutant)
-        names = [name for name in reached if self.seconds[name] <= SLOWEST_S]
+        names = list(self._reaching(mutant))
         if not names:
             return UNREACHED, ""
         names.sort(key=lambda name: (-self.kills[mutant.function, name], self.seconds[name]))
@@ -141,7 +169,7 @@ class Session:
             spans = [(node.lineno, node.end_lineno or node.lineno) for node in used]
         numbers = {line for first, last in spans for line in range(first, last + 1)}
         reached = set().union(*(self.lines.get(line, set()) for line in numbers))
-        return reached if mutant.function or reached else set(self.items)
+        return reached if mutant.function or reached else set(self.names)
 
     def _run(self, mutant: Mutant | None, names: list[str], *, again: bool = False) -> str | None:
         """Run tests in a fork; return the one that fails, or what ended the fork.
@@ -222,15 +250,15 @@ def _functions(path: Path) -> list[types.FunctionType]:
 
 def _exchange(module: types.CodeType, name: str, functions: list[types.FunctionType]) -> bool:
     """Give the functions within `name` their code in a mutated module; return whether that was possible."""
-    codes = {(code.co_qualname, code.co_firstlineno): code for code in _codes(module)}
+    codes, is_known = {(code.co_qualname, code.co_firstlineno): code for code in _codes(module)}, False
     for function in functions:
         old = function.__code__
         if old.co_qualname == name or old.co_qualname.startswith(f"{name}.<locals>"):
             new = codes.get((old.co_qualname, old.co_firstlineno))
             if new is None or new.co_freevars != old.co_freevars:
                 return False
-            function.__code__ = new
-    return True
+            function.__code__, is_known = new, True
+    return is_known
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:
@@ -238,10 +266,36 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
     return inner + [each for one in inner for each in _codes(one)]
 
 
-def _caches() -> list[Any]:
-    """Return the caches of our functions, which may hold what a function returned before it was mutated."""
+def _dependents(path: Path) -> set[str]:
+    """Return the names of the imported modules that import a module, directly or not, and its own."""
+    imports: dict[str, set[str]] = {}
+    own = ""
+    for name, module in sys.modules.copy().items():
+        file = getattr(module, "__file__", None) or ""
+        if name.startswith("launcher") and file.endswith(".py"):
+            own = name if file == str(path) else own
+            imports[name] = _imports(ast.parse(Path(file).read_text()))
+    found, size = {own}, 0
+    while size != len(found):
+        size = len(found)
+        found |= {name for name, used in imports.items() if used & found}
+    return found
+
+
+def _imports(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    return names
+
+
+def _caches(modules: set[str]) -> list[Any]:
+    """Return the caches of modules: they may hold what a function returned before it was mutated."""
     caches = (each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper)
-    return [each for each in caches if each.__module__.startswith("launcher")]
+    return [each for each in caches if each.__module__ in modules]
 
 
 def _imported_again(path: Path, code: types.CodeType, names: list[str]) -> int:

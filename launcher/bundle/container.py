@@ -66,10 +66,10 @@ def files(base: str) -> dict[str, str]:
     """Return the build context of an image on top of `base`, relative path to text.
 
     Raises:
-        ProblemsFound: `base` is no image reference, or one that moves.
+        ProblemsFound: `base` is not an image reference, or its tag may move.
     """
     if not _FIXED_IMAGE.fullmatch(base):
-        message = "is no image reference that stays what it is"
+        message = "is not a fixed image reference"
         raise fail("E366", "--base", message, value=base, allowed="[registry/]name:tag or name@sha256:…; not :latest")
     place = {"home": HOME, "work": _WORK, "config_dir": _AGENT_CONFIG, "port": _PORT, "uid": UID}
     return {
@@ -116,8 +116,8 @@ def env(job: JobSpec) -> dict[str, str]:
 
 
 def is_own(job: JobSpec) -> bool:
-    """Tell whether a job runs in such an image."""
-    return job.settings.runtime == "launcher"
+    """Return whether a job runs in such an image."""
+    return bool(job.settings.runtime == "launcher")
 
 
 def problems(job: JobSpec) -> tuple[Problem, ...]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 from launcher.checkpointing import access
 from launcher.common import yaml_io
@@ -51,7 +52,12 @@ def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bun
         "files": hashes,
     }
     files = {path: files[path] for path in sorted(files)} | {MANIFEST: json.dumps(manifest, indent=2) + "\n"}
-    return Bundle(job.name, job.base_results_dir / job.name, files, digest)
+    return Bundle(job.name, directory(job), files, digest)
+
+
+def directory(job: JobSpec) -> Path:
+    """Return the directory that a job's bundle is written to."""
+    return job.base_results_dir / job.name
 
 
 def bundle_digest(hashes: Mapping[str, str]) -> str:

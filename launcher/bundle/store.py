@@ -1,4 +1,4 @@
-"""Bundles on disk: written whole or not at all, read back with every hash checked."""
+"""Bundles on disk: written atomically, read back with every hash checked."""
 
 import contextlib
 import difflib
@@ -50,7 +50,7 @@ def write(bundle: Bundle) -> None:
 
 @contextlib.contextmanager
 def _draft(directory: Path) -> Iterator[Path]:
-    """Give an empty folder beside `directory`, and remove it after the block unless it was renamed.
+    """Yield an empty folder beside `directory`, and remove it after the block unless it was renamed.
 
     Raises:
         ProblemsFound: `directory` exists, or the operating system refuses something in the block.
@@ -59,27 +59,30 @@ def _draft(directory: Path) -> Iterator[Path]:
         raise fail(
             "E701",
             "base_results_dir",
-            "a bundle of that name exists and is never overwritten",
+            "a bundle of that name exists; bundles are never overwritten",
             value=str(directory),
-            remedy="launch again (the name's end is random), or remove the old one",
+            remedy="launch again (each name has a random suffix), or remove the old one",
         )
-    parent, draft = directory.parent, None
+    parent = directory.parent
     made = [path for path in directory.parents if not os.path.lexists(path)]
     _refuse_tilde(parent, made)
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
-        yield draft
-    except OSError as error:
-        raise os_errors.refused("E702", "base_results_dir", error, parent) from error
-    except ValueError as error:  # a null character
-        raise fail("E702", "base_results_dir", f"is not a path: {error}", value=str(parent)) from error
-    finally:
-        if draft:
-            shutil.rmtree(draft, ignore_errors=True)
-        for path in made:
-            with contextlib.suppress(OSError, ValueError):
-                path.rmdir()  # unless something is in it
+    with contextlib.ExitStack() as cleanup:
+        for path in reversed(made):
+            cleanup.callback(_remove_empty, path)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
+            cleanup.callback(shutil.rmtree, draft, ignore_errors=True)
+            yield draft
+        except OSError as error:
+            raise os_errors.refused("E702", "base_results_dir", error, parent) from error
+        except ValueError as error:  # a null character
+            raise fail("E702", "base_results_dir", f"is not a path: {error}", value=str(parent)) from error
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        folder.rmdir()
 
 
 def _refuse_tilde(folder: Path, absent: Sequence[Path]) -> None:
@@ -93,7 +96,7 @@ def locate(name: str) -> Path:
     """Return the folder of a bundle that a user names: its path, or under `results` its folder or its job's own name.
 
     Raises:
-        ProblemsFound: There is no such bundle.
+        ProblemsFound: No such bundle exists.
     """
     if folder := find(name):
         return folder
@@ -101,7 +104,7 @@ def locate(name: str) -> Path:
 
 
 def find(name: str) -> Path | None:
-    """Return the folder of a bundle that a user names as in `locate`; None if there is no such bundle.
+    """Return the folder of a bundle that a user names as in `locate`; None if it does not exist.
 
     Raises:
         ProblemsFound: It is the folder of an adopted job.
@@ -117,7 +120,7 @@ def locate_job(name: str) -> Path:
     """Return the folder of a job that a user names as in `locate`; an adopted job's holds no bundle.
 
     Raises:
-        ProblemsFound: There is no such job.
+        ProblemsFound: No such job exists.
     """
     if folder := _found(name, MANIFEST) or _found(name, ADOPTED_FILE):
         return folder
@@ -184,7 +187,7 @@ def read(directory: Path) -> tuple[Bundle, str]:
     """Read a bundle and the name of its backend.
 
     Raises:
-        ProblemsFound: It is no bundle, or a file is missing or is not what was rendered.
+        ProblemsFound: It is not a bundle directory, or a file is missing or has been changed.
     """
     if os.path.isfile(directory / ADOPTED_FILE) and not os.path.exists(directory / MANIFEST):
         raise _bundleless(directory)
@@ -196,7 +199,7 @@ def read(directory: Path) -> tuple[Bundle, str]:
         job_name, digest = manifest["job_name"], manifest["digest"]
         backend = json.loads(files["plan.json"])["backend"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise fail("E703", str(directory), f"is no bundle: {error}") from error
+        raise fail("E703", str(directory), f"is not a bundle directory: {error}") from error
     changed = [path for path, held in files.items() if hashlib.sha256(held.encode()).hexdigest() != hashes[path]]
     changed += sorted(_files_in(directory) - {*files, MANIFEST})
     if changed or bundle_digest(hashes) != digest:

@@ -2,6 +2,7 @@
 
 import json
 
+from launcher.model.backend_registry import described
 from launcher.model.checkpointing import S3, Checkpointing
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec
@@ -24,7 +25,7 @@ def files(job: JobSpec) -> dict[str, str]:
     another account; Amazon SageMaker API, CreateCluster and UpdateCluster: TieredStorageConfig.
     """
     tree = get(job.config, "recipes.checkpointing")
-    if job.backend == "local" or not tree:
+    if not (tree and described(job.backend).has_containers):
         return {}
     section, found = Checkpointing.model_validate(tree), {}
     if section.persistent and section.persistent.path.startswith(S3):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launcher import pipeline
+from launcher.bundle import outline
 from launcher.bundle import store as bundles
 from launcher.cli import terminal
 from launcher.common import console, interrupts, os_errors, process, redaction
@@ -21,10 +22,11 @@ from launcher.common.interrupts import (
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.common.process import INTERRUPTED, USER_ERROR, mute_lost_streams
-from launcher.jobs import adopted, job_names, registry, relaunch, tracking
+from launcher.config.hydra_compose import CompositionCache
+from launcher.jobs import job_names, registry, relaunch, tracking
 from launcher.jobs.registry import JobRecord
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.config_tree import get
 from launcher.model.context import LaunchContext
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState, JobStatus
 
@@ -43,12 +45,13 @@ EXIT_CODES = {
 _LATE = "about to finish; another Ctrl-C skips the rest"
 
 
-def main(overrides: Sequence[str], name: str | None = None) -> int:
+def main(overrides: Sequence[str], name: str | None = None, cache: CompositionCache | None = None) -> int:
     """Compile `overrides`, write the bundle, launch it and, if requested, follow it.
 
     Args:
         overrides: As typed by the user.
         name: The user's name for the job, if any.
+        cache: Files read by earlier launches of this process; None for the first.
 
     Returns:
         The exit code: 0, 2 if the input is invalid, 3 if the job failed, 128 plus the signal's number if a signal
@@ -56,14 +59,14 @@ def main(overrides: Sequence[str], name: str | None = None) -> int:
     """
     redaction.install()
     with signals_as_interrupts():
-        return _main(overrides, name)
+        return _main(overrides, name, cache)
 
 
-def _main(overrides: Sequence[str], name: str | None) -> int:
+def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | None) -> int:
     outcome = "nothing was written or submitted"
     try:
         context = LaunchContext.read()
-        job = _prepared(overrides, context, name)
+        job = _prepared(overrides, context, name, cache)
         terminal.show_plan(job)
         if job.config["server_dry_run"]:
             pipeline.validate(job, context)
@@ -82,7 +85,9 @@ def _main(overrides: Sequence[str], name: str | None) -> int:
             return 0
         terminal.show_bundle(bundle)
         return launch(
-            bundle, job.backend, wait=job.config["wait"] or get(job.config, "cluster.sm_jobs_config.wait") is True
+            bundle,
+            job.backend,
+            wait=job.config["wait"] or backend_registry.described(job.backend).waits(job.settings),
         )
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)
@@ -98,7 +103,9 @@ def _main(overrides: Sequence[str], name: str | None) -> int:
         return USER_ERROR
 
 
-def _prepared(overrides: Sequence[str], context: LaunchContext, name: str | None) -> JobSpec:
+def _prepared(
+    overrides: Sequence[str], context: LaunchContext, name: str | None, cache: CompositionCache | None
+) -> JobSpec:
     """Return the planned job.
 
     Raises:
@@ -106,7 +113,7 @@ def _prepared(overrides: Sequence[str], context: LaunchContext, name: str | None
     """
     found = job_names.problems(name)
     try:
-        job = pipeline.prepare(overrides, context)
+        job = pipeline.prepare(overrides, context, cache)
     except ProblemsFound as error:
         raise ProblemsFound((*found, *error.problems)) from error
     if found := found or job_names.problems(name, job.base_results_dir):
@@ -129,7 +136,7 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
     Raises:
         ProblemsFound: The backend refuses, or the job has already succeeded (E715).
     """
-    backend = pipeline.load_backend(backend_name)
+    backend = backend_registry.load_backend(backend_name)
     with signals_as_interrupts():
         if backend.ends_with_launcher:
             return _run_here(bundle, backend, is_again=is_again)
@@ -182,7 +189,7 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
 
 def conclude(job: JobRecord, status: JobStatus) -> None:
     """Close the MLflow run of a job elsewhere, once; if the store refuses, the next command tries again."""
-    if job.is_closed or status.state is JobState.DELETED or adopted.is_adopted(job.handle.bundle_dir):
+    if job.is_closed or status.state is JobState.DELETED or outline.is_adopted(job.handle.bundle_dir):
         return  # an adopted job's run is known to its own bundle only
     try:
         tracking.finish(bundles.read(job.handle.bundle_dir)[0], status.state)

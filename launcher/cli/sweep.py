@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import pipeline
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Notice, Problem, ProblemsFound
 from launcher.config.catalogue import Entry
 from launcher.config.compose import compose
+from launcher.config.hydra_compose import CompositionCache
+from launcher.model import backend_registry
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
@@ -64,18 +65,19 @@ def sweep(entries: Sequence[Entry], context: LaunchContext, overrides: Sequence[
     Yields:
         One result for each recipe, instance type and kind of job, in that order, as soon as it is there.
     """
+    cache = CompositionCache()
     for entry in entries:
         words = [*choice(entry), *overrides]
         if not any(word.startswith("cluster=") for word in words):
             words.append("cluster=k8s")
         try:
-            base = compose(words, context.cwd)
+            base = compose(words, context.cwd, cache=cache)
             if brought := _brought(base):
-                base = compose([*words, *brought], context.cwd)
+                base = compose([*words, *brought], context.cwd, cache=cache)
         except ProblemsFound as error:
             yield Checked(entry.name, entry.path, None, False, 0, error.problems)
             continue
-        for variant in variants(base, context):
+        for variant in variants(base, context, cache):
             yield checked(entry, variant, context)
 
 
@@ -94,7 +96,9 @@ def _brought(base: Composition) -> list[str]:
     return words
 
 
-def variants(base: Composition, context: LaunchContext) -> Iterator[Composition]:
+def variants(
+    base: Composition, context: LaunchContext, cache: CompositionCache | None = None
+) -> Iterator[Composition]:
     """Yield a recipe's composition for each instance type it lists, as static and as elastic job."""
     recipe = base.tree["recipes"]
     listed = recipe.get("instance_types") if isinstance(recipe, Mapping) else None
@@ -104,11 +108,13 @@ def variants(base: Composition, context: LaunchContext) -> Iterator[Composition]
     for instance_type in types:
         for is_elastic in kinds:
             said = {_INSTANCE: instance_type} | ({} if is_elastic is None else {_ELASTIC: is_elastic})
-            yield _composed_anew(base, said, context) if is_referred_to else _with_values(base, said)
+            yield _composed_anew(base, said, context, cache) if is_referred_to else _with_values(base, said)
 
 
-def _composed_anew(base: Composition, said: Mapping[str, object], context: LaunchContext) -> Composition:
-    return compose([*base.overrides, *_words(said)], context.cwd)
+def _composed_anew(
+    base: Composition, said: Mapping[str, object], context: LaunchContext, cache: CompositionCache | None
+) -> Composition:
+    return compose([*base.overrides, *_words(said)], context.cwd, cache=cache)
 
 
 def _with_values(base: Composition, said: Mapping[str, object]) -> Composition:
@@ -141,7 +147,8 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
     checked, problems = examine(composition)
     if checked is not None and not problems:
         job = plan(checked, context)
-        return result(len(job.scales), pipeline.load_backend(job.backend).check(job), notices(checked, job))
+        found = backend_registry.load_backend(job.backend).check(job)
+        return result(len(job.scales), found, notices(checked, job))
     others = [problem for problem in problems if problem.code not in _DEALING]
     notice = _is_for_more_devices(checked, others)
     if checked is None or notice is None:

@@ -108,3 +108,9 @@ def fail(
 ) -> ProblemsFound:
     """Return the exception for a single Problem; the arguments are its fields."""
     return ProblemsFound((Problem(code, path, message, value, allowed, remedy, where),))
+
+
+def first_line(error: Exception) -> str:
+    """Return the first non-empty line of an exception's message, or the exception's name."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

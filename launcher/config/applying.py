@@ -7,9 +7,10 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.common.problems import Problem, ProblemsFound, shown
+from launcher.common.problems import Problem, ProblemsFound, first_line
 from launcher.config.effects import Effects
-from launcher.config.hydra_compose import first_line
+from launcher.config.override_text import text_of
+from launcher.config.resolving import as_tree
 from launcher.model.config_tree import AUTO, SCALES, is_index, leaves
 from launcher.model.recipe import RecipeBase
 from launcher.model.validation import field_names
@@ -77,7 +78,7 @@ def _keys_at(config: DictConfig, path: str) -> bool:
 
 def _set(config: DictConfig, override: Override) -> Problem | None:
     """Apply one value override to `config`; return what is wrong with it, if anything."""
-    key, where = override.key_or_group, shown(override.input_line)
+    key, where = override.key_or_group, text_of(override)
     if override.package is not None:
         return Problem("E003", key, "a value cannot be given a package with @", where=where)
     try:
@@ -88,8 +89,8 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
         if key.partition(".")[0] in config and (place := _misplaced(config, key)):
             return Problem("E101", key, "unknown key", remedy=f"did you mean {place}?", where=where)
         if isinstance(override.value(), dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
-            remedy = f'"{key}=[{override.input_line.partition("=")[2]}]"' if where == override.input_line else None
-            return Problem("E003", key, "is a list", remedy=remedy, where=where)
+            given = f'"{key}=[{where.partition("=")[2]}]"' if where == override.input_line else None
+            return Problem("E003", key, "is a list", remedy=given, where=where)
         OmegaConf.update(config, key, override.value(), merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
         return Problem("E003", key, first_line(error), where=where)
@@ -99,16 +100,17 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
 def _unreachable(config: DictConfig, key: str, where: str) -> Problem | None:
     """Return why a key cannot be reached: a list on the way lacks the item, or a reference stands in the way."""
     node: Any = config
-    words = key.split(".")
-    for i, word in enumerate(words):
+    names = key.split(".")
+    for i, name in enumerate(names):
+        word: str | int = name
         if OmegaConf.is_list(node):
-            if not (is_index(word) and int(word) < len(node)):
-                return _no_item(".".join(words[:i]), len(node), key, where)
-            word = int(word)
+            if not (is_index(name) and int(name) < len(node)):
+                return _no_item(".".join(names[:i]), len(node), key, where)
+            word = int(name)
         elif not OmegaConf.is_dict(node) or word not in node:
             return None
-        if OmegaConf.is_interpolation(node, word) and i < len(words) - 1:
-            above = ".".join(words[: i + 1])
+        if OmegaConf.is_interpolation(node, word) and i < len(names) - 1:
+            above = ".".join(names[: i + 1])
             message = f"cannot be set: {above} is {node._get_node(word)._value()}"
             return Problem("E003", key, message, remedy="set the key that it refers to", where=where)
         node = node._get_node(word) if not OmegaConf.is_missing(node, word) else None
@@ -124,7 +126,7 @@ def _no_item(path: str, length: int, key: str, where: str) -> Problem:
 
 def _remove(config: DictConfig, override: Override) -> Problem | None:
     """Remove a key; return why that cannot be done, if it cannot."""
-    key, where = override.key_or_group, shown(override.input_line)
+    key, where = override.key_or_group, text_of(override)
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent) if parent else config
     if OmegaConf.is_list(node):
@@ -132,8 +134,8 @@ def _remove(config: DictConfig, override: Override) -> Problem | None:
         return Problem("E008", key, "an item is not removed by itself", remedy=remedy, where=where)
     if not OmegaConf.is_dict(node) or name not in node:
         place = _misplaced(config, key)
-        remedy = f"did you mean ~{place}?" if place else None
-        return Problem("E008", key, "cannot be removed: there is no such key", remedy=remedy, where=where)
+        near = f"did you mean ~{place}?" if place else None
+        return Problem("E008", key, "cannot be removed: there is no such key", remedy=near, where=where)
     if override.value() not in (None, "") and OmegaConf.select(config, key) != override.value():
         remedy = f"~{key} removes it, whatever its value"
         return Problem("E008", key, "cannot be removed: it has another value", remedy=remedy, where=where)
@@ -146,7 +148,7 @@ def _misplaced(config: DictConfig, key: str) -> str | None:
     head, _, rest = key.partition(".")
     if head in config and (not rest or OmegaConf.is_dict(config[head])):
         return None
-    tree = OmegaConf.to_container(config, resolve=False)
+    tree = as_tree(config, resolve=False)
     found = [path for path, _ in leaves(tree) if path.endswith(f".{key}") and not path.startswith(SCALES)]
     if found:
         return " or ".join(found[:_MOST_PLACES])

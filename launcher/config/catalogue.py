@@ -16,7 +16,7 @@ import yaml
 
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound
 from launcher.model.config_tree import ABSENT, child, get
 
 _FOLDER = "recipes"
@@ -84,7 +84,8 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
     """
     folder = folder.resolve()
     files = Files(tuple(dict.fromkeys((COLLECTION, folder))), {})
-    found, problems = [], []
+    found: list[Entry] = []
+    problems: list[Problem] = []
     for name in names(folder):
         try:
             found.append(_entry(name, folder / _FOLDER / f"{name}.yaml", files))
@@ -139,7 +140,7 @@ def _target(key: str, num_dots: int, path: str) -> str:
     """Return the key of the recipe that a reference at `key` means: one dot stands for the mapping `key` is in."""
     if num_dots == 0:
         head, _, path = path.partition(".")
-        parents = [] if head == _FOLDER and path else None
+        parents: list[str] | None = [] if head == _FOLDER and path else None
     else:
         around = key.split(".")
         parents = around[: len(around) - num_dots] if num_dots <= len(around) else None

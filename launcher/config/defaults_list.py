@@ -185,6 +185,6 @@ def _instead(entry: _Entry, names: Sequence[str]) -> str | None:
     name, _, package = entry.written.partition("@")
     if name in names:
         return f"/{entry.written}, with a slash before it"
-    near = nearest(entry.config, names, cutoff=0.7)
+    near = nearest(entry.config or "", names, cutoff=0.7)
     place = f"@{package or _HERE}"
     return f"did you mean {' or '.join(f'/{found}{place}' for found in near)}?" if near else None

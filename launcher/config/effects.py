@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from hydra.core.override_parser.types import Override
 
-from launcher.common.problems import shown
+from launcher.config.override_text import text_of
 from launcher.model.composition import UnusedOverride
 from launcher.model.config_tree import AUTO, SCALES, lookup, prefixes
 
@@ -56,7 +56,7 @@ class Effects:
 
 def _shown(known: Mapping[str, Override]) -> dict[str, str]:
     """Return what is known of each path as it may be shown; one override may set thousands."""
-    texts = {id(override): shown(override.input_line) for override in {id(o): o for o in known.values()}.values()}
+    texts = {id(override): text_of(override) for override in {id(o): o for o in known.values()}.values()}
     return {path: texts[id(override)] for path, override in known.items()}
 
 
@@ -76,4 +76,4 @@ def _unused_value(override: Override) -> UnusedOverride:
 
 def unused(override: Override, reason: str = "a later override decides") -> UnusedOverride:
     """Return an override that changes nothing, as it may be shown, and why."""
-    return UnusedOverride(shown(override.input_line), reason)
+    return UnusedOverride(text_of(override), reason)

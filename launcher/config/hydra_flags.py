@@ -1,6 +1,7 @@
 """The flags of `main.py`: `--multirun` and `--config-dir` are served here, the others by Hydra."""
 
 import argparse
+import functools
 import logging
 import os
 import re
@@ -17,11 +18,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher.common import console, redaction
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import Problem, ProblemsFound, fail, shown
+from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
 from launcher.common.process import USER_ERROR, check_output_is_read
 from launcher.common.secret_forms import holds_token
 from launcher.config import multirun, override_text, recipe_files, slips
-from launcher.config.hydra_compose import CONFIG, first_line
+from launcher.config.collection import CONFIG
+from launcher.config.hydra_compose import CompositionCache
 from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, register
 
 _UNSUPPORTED = ("experimental_rerun", "config_name", "config_path")
@@ -36,11 +38,11 @@ _REFUSALS = (
 """What Hydra raises for input that it cannot compose: its own exceptions, and Python's that it lets through."""
 
 
-def serve(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+def serve(run: Callable[..., int], words: Sequence[str]) -> int:
     """Serve a command line that has flags.
 
     Args:
-        run: Called with the overrides of each job that the flags ask for.
+        run: Called with the overrides of each job that the flags ask for, and with the cache that the jobs share.
         words: The command line, without the program.
 
     Returns:
@@ -55,6 +57,7 @@ def serve(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
     except ProblemsFound as error:
         console.show_problems(error.problems)
         return USER_ERROR
+    run = functools.partial(run, cache=CompositionCache())
     return multirun.run_all(run, [[*job, *added] for job in jobs])
 
 
@@ -67,7 +70,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     if problems := slips.of_flags(words):
         raise ProblemsFound(problems)
     parser = get_args_parser()
-    parser.error = _refuse
+    parser.error = _refuse  # type: ignore[method-assign]  # Hydra makes the parser, and argparse asks for its method
     flags, unknown = parser.parse_known_intermixed_args(list(words))
     if problems := (*_faults(flags, unknown), *filter(None, map(override_text.unreadable, flags.overrides))):
         raise ProblemsFound(problems)
@@ -171,11 +174,11 @@ def _for_hydra(flags: argparse.Namespace) -> Iterator[str]:
     )
     yield "--"
     yield from (f"hydra/{log}=disabled" for log in ("job_logging", "hydra_logging"))
-    search = []
+    search: list[str] = []
     for text in flags.overrides:
         override = OverridesParser.create().parse_override(text)
         if override.key_or_group == "hydra.searchpath" and isinstance(override.value(), list):
-            search += map(str, override.value())
+            search += map(str, override_text.value_of(override))
         elif override.key_or_group == "recipes" and str(override.value()).endswith((".yaml", ".yml")):
             file = recipe_files.existing(str(override.value()), Path.cwd()) or Path.cwd() / str(override.value())
             search.append(f"{UserRecipe.scheme()}://{file}")

@@ -3,12 +3,13 @@
 With `compose`, `chosen` and `flags`, all there is of Hydra.
 """
 
+import itertools
 import os
-import re
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 from hydra import version
@@ -16,14 +17,15 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from launcher.common import redaction, yaml_io
+from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.secret_names import names_secret
+from launcher.config.file_cache import FileCache, FileText
 
 USER_RECIPE = "file/_recipe_"
 """Choice under `recipes` that stands for a recipe given as a file outside the collection."""
@@ -31,41 +33,58 @@ USER_RECIPE = "file/_recipe_"
 _NEIGHBOURS = "recipes"
 """Group from which Hydra looks up what that file's `defaults` name without a slash: the files beside it."""
 
-MAX_BYTES = 1 << 20
-"""Bytes of a file. More does not fit into the ConfigMap that carries a job's configuration.
-
-Source: Kubernetes, ConfigMaps, Motivation.
-"""
-
-MAX_REFERENCES = 1000
-"""`${…}` of a file; each takes a tenth of a millisecond to parse. The published recipes have two."""
-
-_TOO_DEEP = re.compile(r"(?:\$\{[^{}]*){9}")
-"""References within references, nine deep: the time to parse them grows with the square of their depth."""
-
 _SHOWN = 60
 """Characters of a faulty value that a Problem repeats."""
+
+
+@dataclass
+class LoadedFile(ConfigResult):
+    """A file as Hydra reads its `defaults`. Its values stay a plain tree: wrapping each takes longer than reading it.
+
+    Args:
+        tree: The values of the file.
+    """
+
+    tree: dict[str, Any] = field(default_factory=dict)
+
+    def wrap(self) -> None:
+        """Let Hydra have the values too."""
+        self.config = OmegaConf.create(self.tree)
+
+
+def _outline(tree: Mapping[str, Any]) -> DictConfig:
+    """Return what Hydra looks for in a file before it merges: `defaults`, and whether there is anything else."""
+    others = {key: 0 for key, value in tree.items() if key != "defaults" and value != MISSING}
+    content = dict(itertools.islice(others.items(), 1))
+    return OmegaConf.create({**content, "defaults": tree["defaults"]} if "defaults" in tree else content)
 
 
 class RecipeFiles(FileConfigSource):
     """Hydra's file source, reading with libyaml, each file once while it is unchanged."""
 
-    read: ClassVar[dict[Path, int]] = {}
-    """Files read by the composition under way, with their modification times in nanoseconds."""
+    def __init__(self, provider: str, path: str):
+        super().__init__(provider, path)
+        self._cache = FileCache()
+        self._used: dict[Path, FileText] = {}
+
+    def serve(self, cache: FileCache, used: dict[Path, FileText]) -> None:
+        """Read through a cache from now on, and add every file that is read to `used`. Hydra makes sources itself."""
+        self._cache, self._used = cache, used
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = self.file(config_path)
-        mtime_ns = RecipeFiles.read[path] = path.stat().st_mtime_ns
-        text, tree = _read(path, mtime_ns)
-        try:
-            config = OmegaConf.create(tree)
-        except (OmegaConfBaseException, RecursionError) as error:  # the latter from references within references
-            raise ProblemsFound(tuple(_unreadable_values(path, text))) from error
-        return ConfigResult(
-            config=config,
+        file = self._used[path] = self._cache.read(path)
+        if "${" in file.text:
+            try:
+                OmegaConf.create(file.tree)
+            except (OmegaConfBaseException, RecursionError) as error:  # the latter from references within references
+                raise ProblemsFound(tuple(_unreadable_values(path, file.text))) from error
+        return LoadedFile(
+            config=_outline(file.tree),
             path=f"file://{self.path}",
             provider=self.provider,
-            header=ConfigSource._get_header_dict(text[:512]),
+            header=ConfigSource._get_header_dict(file.text[:512]),
+            tree={key: value for key, value in file.tree.items() if key != "defaults"},
         )
 
     def file(self, config_path: str) -> Path:
@@ -92,7 +111,7 @@ class UserRecipe(RecipeFiles):
         return config_path.startswith(f"{_NEIGHBOURS}/") and os.path.isfile(self.file(config_path))
 
 
-@lru_cache(maxsize=1)
+@cache  # Hydra's plugins and OmegaConf's resolvers are of the process, and looking for plugins takes 50 ms
 def register() -> None:
     """Make Hydra read through these sources, with our resolvers. Idempotent."""
     version.setbase("1.3")
@@ -124,50 +143,6 @@ _RESOLVERS = {
     "divide_ceil": _divide_ceil,
     "divide_floor": lambda a, b: a // b,
 }
-
-
-@lru_cache(maxsize=4096)
-def _read(path: Path, mtime_ns: int) -> tuple[str, Any]:
-    """Return a file's text and tree. `mtime_ns` is part of the key: a changed file is read again."""
-    text = _text(path)
-    if (count := text.count("${")) > MAX_REFERENCES:
-        raise fail("E004", str(path), f"holds {count} references", allowed=f"at most {MAX_REFERENCES} times ${{…}}")
-    if deep := _TOO_DEEP.search(text):
-        place = f"{path}:{text.count(chr(10), 0, deep.start()) + 1}"
-        raise fail("E004", place, "references stand within references more than 8 deep")
-    try:
-        tree = yaml_io.load(text, yaml_io.MAX_VALUES) or {}
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise fail("E004", place, f"not valid YAML: {error.problem}") from error
-    if not path.is_relative_to(COLLECTION):
-        redaction.learn(tree)
-    if not isinstance(tree, dict):
-        raise fail("E004", str(path), "a recipe is a mapping of keys", allowed="key: value")
-    return text, tree
-
-
-def count_references() -> int:
-    """Return how many `${…}` the files of the last composition hold."""
-    return sum(_read(path, mtime_ns)[0].count("${") for path, mtime_ns in RecipeFiles.read.items())
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise fail("E004", str(path), f"cannot be read: {error.strerror}") from error
-    if len(raw) > MAX_BYTES:
-        allowed = "at most 1 MiB, all that a ConfigMap carries to a job"
-        raise fail("E004", str(path), f"is {path.stat().st_size / MAX_BYTES:.1f} MiB", allowed=allowed)
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line, column = raw.count(b"\n", 0, error.start) + 1, error.start - raw.rfind(b"\n", 0, error.start)
-        message = f"not UTF-8: {error.reason}, byte {raw[error.start]:#04x}"
-        raise fail("E004", f"{path}:{line}:{column}", message, remedy="save the file as UTF-8") from error
 
 
 def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:

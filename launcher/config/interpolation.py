@@ -8,8 +8,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.common.problems import Problem
-from launcher.config.hydra_compose import first_line
+from launcher.common.problems import Problem, first_line
 from launcher.model.config_tree import ABSENT, child
 from launcher.model.context import job_name
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, RangeSweep, ValueType
@@ -11,8 +12,8 @@ from hydra.errors import HydraException
 from launcher.common import console
 from launcher.common.problems import Problem, ProblemsFound, shown
 from launcher.config import catalogue
-from launcher.config.hydra_compose import GROUPS, clusters
-from launcher.config.override_text import respelled, unreadable
+from launcher.config.collection import GROUPS, clusters
+from launcher.config.override_text import respelled, text_of, unreadable
 
 _MOST_JOBS = 1000
 """Jobs of one command line: each is compiled, and launched, after the one before."""
@@ -27,7 +28,8 @@ def jobs(overrides: Sequence[str]) -> list[list[str]]:
     Raises:
         ProblemsFound: A sweep is not understood, or they stand for too many jobs.
     """
-    problems, choices = [], []
+    problems: list[Problem] = []
+    choices: list[list[str]] = []
     for text in overrides:
         try:
             choices.append(_choices(text))
@@ -72,12 +74,13 @@ def _choices(text: str) -> list[str]:
         return [text]
     if problem := _fault(override, text):
         raise ProblemsFound((problem,))
-    values = _globbed(override) if isinstance(override._value, Glob) else override.sweep_string_iterator()
+    glob = override._value
+    values = _globbed(override, glob) if isinstance(glob, Glob) else override.sweep_string_iterator()
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
 def _fault(override: Override, text: str) -> Problem | None:
-    value = override._value
+    value: Any = override._value
     if problem := respelled(override):
         return problem
     if override.value_type is ValueType.INTERVAL_SWEEP:
@@ -94,15 +97,15 @@ def _fault(override: Override, text: str) -> Problem | None:
 
 def _length(sweep: RangeSweep) -> float:
     """Return how many values a range has, without making them."""
-    bounds = (sweep.start, sweep.stop, sweep.step)
-    if not all(isinstance(bound, int | float) and abs(bound) < 1e300 for bound in bounds) or sweep.step == 0:
+    start, stop, step = sweep.start, sweep.stop, sweep.step
+    if start is None or stop is None or any(abs(bound) >= 1e300 for bound in (start, stop, step)) or step == 0:
         return math.inf
-    return max(0, math.ceil((sweep.stop - sweep.start) / sweep.step))
+    return max(0, math.ceil((stop - start) / step))
 
 
-def _globbed(override: Override) -> Iterator[str]:
+def _globbed(override: Override, glob: Glob) -> Iterator[str]:
     """Return the recipes or clusters that a glob matches, at least one."""
     known = catalogue.names() if override.key_or_group == "recipes" else clusters()
-    if not (found := override._value.filter(known)):
-        raise ProblemsFound((Problem("E002", shown(override.input_line), "matches nothing"),))
+    if not (found := glob.filter(known)):
+        raise ProblemsFound((Problem("E002", text_of(override), "matches nothing"),))
     return iter(found)

@@ -12,6 +12,8 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString, Swee
 from launcher.common.problems import Problem, shown
 from launcher.common.yaml_io import LONGEST_NUMBER, MAX_DEPTH
 
+REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
+"""The remedy where an override is not written as one."""
 TOO_LONG_A_NUMBER = f"holds a number of more than {LONGEST_NUMBER} digits"
 _LONGEST = 1 << 16
 """Characters of an override. Longer values belong in a recipe's file, which takes 1 MiB."""
@@ -26,6 +28,21 @@ _SHOWN = 60
 """Characters of an override that a Problem repeats when it refuses its length."""
 
 _OPENING, _CLOSING, _SEPARATORS = frozenset("[{("), frozenset("]})"), frozenset("[{(,:")
+
+
+def text_of(override: Override) -> str:
+    """Return an override as it may be shown."""
+    return shown(override.input_line or "")
+
+
+def value_of(override: Override) -> Any:
+    """Return the value of an override. The grammar allows any; Hydra's type for it lists them all."""
+    return override.value()
+
+
+def folders(override: Override) -> list[str]:
+    """Return the folders that an override of the search path names."""
+    return [folder(place) for place in value_of(override)]
 
 
 def unreadable(text: str) -> Problem | None:
@@ -53,23 +70,22 @@ def respelled(override: Override) -> Problem | None:
     try:
         override._value = _with_text_keys(override._value)
     except ValueError as error:
-        return Problem("E003", override.key_or_group, str(error), where=shown(override.input_line))
+        return Problem("E003", override.key_or_group, str(error), where=text_of(override))
     return None
 
 
 def hydra_fault(override: Override) -> Problem | None:
     """Return what is wrong with an override of Hydra's own settings, of which only the search path is ours."""
-    key, value, text = override.key_or_group, override.value(), shown(override.input_line)
+    key, value, text = override.key_or_group, value_of(override), text_of(override)
     if key != "hydra.searchpath" or override.package is not None:
         return Problem(
             "E009", key, "is a setting of Hydra that no launch reads", allowed="hydra.searchpath", where=text
         )
-    folders = value if isinstance(value, list) else [value]
-    if not isinstance(value, list) or not all(isinstance(folder, str) for folder in folders):
+    if not isinstance(value, list) or not all(isinstance(place, str) for place in value):
         return Problem(
             "E009", key, "is a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
         )
-    absent = [place for place in folders if not os.path.isdir(folder(place))]
+    absent = [place for place in value if not os.path.isdir(folder(place))]
     return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
 
 

@@ -1,14 +1,13 @@
 """Which line of which file set a value."""
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
+from launcher.config.file_cache import FileCache, value_nodes
 from launcher.model.composition import Setting
 from launcher.model.config_tree import ABSENT, child
 
@@ -21,23 +20,24 @@ def leaf_origins(layers: Iterable[tuple[Path, str]]) -> dict[str, str]:
     """
     origins: dict[str, str] = {}
     for file, package in layers:
-        node = _nodes(file)
+        node = value_nodes(file)
         origins |= {path: f"{_name(file)}:{line}" for path, line in _leaves(node, package)}
     return origins
 
 
-def settings(layers: Iterable[tuple[Path, str]], path: str) -> Iterator[Setting]:
+def settings(layers: Iterable[tuple[Path, str]], path: str, cache: FileCache) -> Iterator[Setting]:
     """Yield what each layer that sets a leaf or replaces it says, in the order of the layers.
 
     Args:
         layers: As for `leaf_origins`.
         path: Dotted path of the leaf.
+        cache: The files read so far.
     """
     for file, package in layers:
         below = path if not package else path.removeprefix(f"{package}.")
         if package and below == path:
             continue
-        tree, node = _parsed(file, file.stat().st_mtime_ns)
+        tree, node = cache.nodes(file)
         if isinstance(node, yaml.MappingNode) and not node.value:
             continue  # a file of defaults alone sets nothing
         if found := _find(tree, node, below):
@@ -51,26 +51,13 @@ def _find(tree: Any, node: yaml.Node | None, path: str) -> tuple[str, Any, int] 
         rest, item = path[len(index) + 1 :], node.value[int(index)]
         return _find(tree[int(index)], item, rest) if rest else ("", tree[int(index)], item.start_mark.line + 1)
     if not isinstance(node, yaml.MappingNode) or not node.value:
-        return node and (path, tree, node.start_mark.line + 1)
+        return (path, tree, node.start_mark.line + 1) if node else None
     for key, value in node.value:
         if path == key.value:
             return "", tree[key.value], value.start_mark.line + 1
         if path.startswith(f"{key.value}."):
             return _find(tree[key.value], value, path.removeprefix(f"{key.value}."))
     return None
-
-
-@lru_cache(maxsize=256)
-def _parsed(file: Path, mtime_ns: int) -> tuple[Any, yaml.Node | None]:
-    """Return a file's tree and nodes. `mtime_ns` is part of the key: a changed file is read again."""
-    return yaml_io.load(file.read_text(encoding="utf-8")), _nodes(file)
-
-
-def _nodes(file: Path) -> yaml.Node | None:
-    node = yaml_io.load_nodes(file.read_text(encoding="utf-8"))
-    if isinstance(node, yaml.MappingNode):
-        node.value = [(key, value) for key, value in node.value if key.value != "defaults"]
-    return node
 
 
 def _name(file: Path) -> Path:

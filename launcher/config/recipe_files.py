@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import ProblemsFound
 from launcher.config.override_text import quoted, unreadable
+from launcher.config.parsed_overrides import search_path
 
 ENDINGS = (".yaml", ".yml")
 _CHOICE = re.compile(r"(\+{0,2}recipes=)(.*)", re.S)
@@ -67,8 +68,6 @@ def _normal(name: str) -> str:
 
 
 def _search_path(overrides: Sequence[str]) -> list[str]:
-    from launcher.config.compose import search_path
-
     try:
         return list(map(str, (COLLECTION, *search_path(overrides))))
     except ProblemsFound:  # the composition reports it, among others

@@ -75,7 +75,8 @@ def choices_of(file: Path) -> dict[str, str]:
 
 def sizes(recipe: Path) -> str:
     """Return the numbers of nodes an elastic recipe may have, in words; empty for one that never changes its size."""
-    tree = functools.reduce(merged, (layer.recipe for layer in _collection().layers(recipe)), {})
+    layers = (layer.recipe for layer in _collection().layers(recipe))
+    tree = functools.reduce(merged, layers, dict[str, Any]())
     policy, table = tree.get("elastic_policy"), tree.get("scale_config")
     if not policy:
         return ""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from launcher.common.problems import Problem, shown
 from launcher.common.secret_names import names_secret
 from launcher.common.suggestions import nearest
+from launcher.config import catalogue
+from launcher.config.collection import ALL_RECIPES, clusters
 
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 _PLAIN = re.compile(r"[\w./@:+-]+")
@@ -60,9 +62,6 @@ def _problem(words: Sequence[str]) -> Problem:
 
 def remedy(word: str) -> str | None:
     """Return what a word that is not an override was probably meant to be, None if that is not known."""
-    from launcher.config import catalogue
-    from launcher.config.hydra_compose import ALL_RECIPES, clusters
-
     key, colon, _ = word.partition(":")
     if colon and _is_key(key):
         return f"{key}=…, with = in place of the colon"

@@ -9,9 +9,10 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import shown
 from launcher.config import defaults_list, provenance
+from launcher.config.file_cache import FileCache
 from launcher.config.hydra_sources import locate
+from launcher.config.override_text import text_of
 from launcher.model.composition import Setting
 from launcher.model.config_tree import SCALES, is_index, leaves
 
@@ -24,11 +25,13 @@ class FileLayers:
         files: Name and package of each layer, lowest precedence first.
         search: Folders and files that are searched beside the collection.
         values: The overrides that set or remove values, as typed.
+        cache: The files read so far.
     """
 
     files: tuple[tuple[str, str], ...]
     search: tuple[str, ...]
     values: Sequence[Override]
+    cache: FileCache
 
     @cached_property
     def leaf_origins(self) -> Mapping[str, str]:
@@ -49,12 +52,12 @@ class FileLayers:
     def settings(self, path: str) -> tuple[Setting, ...]:
         """Return every place that sets the leaf `path`, lowest precedence first: files, then overrides as typed."""
         typed = (_setting(override, path) for override in self.values)
-        return (*provenance.settings(self._located, path), *filter(None, typed))
+        return (*provenance.settings(self._located, path, self.cache), *filter(None, typed))
 
     def layers(self, path: str) -> tuple[tuple[int, Any], ...]:
         """Return number and value of each layer that sets `path`, lowest precedence first."""
         numbered = enumerate(self._located)
-        found = ((i, setting) for i, layer in numbered for setting in provenance.settings([layer], path))
+        found = ((i, setting) for i, layer in numbered for setting in provenance.settings([layer], path, self.cache))
         return tuple((i, setting.value) for i, setting in found if setting.path == path)
 
     def above(self, layer: int) -> frozenset[int]:
@@ -79,7 +82,7 @@ class FileLayers:
 
 def _setting(override: Override, path: str) -> Setting | None:
     """Return what an override sets or removes at a leaf, None when it is about other keys."""
-    key, origin = override.key_or_group, shown(override.input_line)
+    key, origin = override.key_or_group, text_of(override)
     if path != key and not path.startswith(f"{key}."):
         index = key.removeprefix(f"{path}.").partition(".")[0]
         is_item = key.startswith(f"{path}.") and is_index(index) and path != SCALES and not override.is_delete()

@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.common.names import ENV_CHECKPOINTING
 from launcher.families import BUNDLE_CONFIGS, Interface
+from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism.distribution import Distribution
@@ -46,7 +47,7 @@ def _program(job: JobSpec) -> tuple[str, ...]:
     training = get(job.config, "recipes.training_cfg")
     if training.get("entry_module"):
         entry = ("-m", training["entry_module"])
-    elif job.backend == "local":
+    elif not described(job.backend).has_containers:
         entry = (str(Path(job.cwd, Path(training["entry_script"]).expanduser())),)
     else:
         entry = (training["entry_script"],)

@@ -7,12 +7,11 @@ from typing import Any
 from launcher.common import text_table
 from launcher.common.problems import fail
 from launcher.jobs.prices import Prices
-from launcher.model.config_tree import get
+from launcher.model.backend_registry import described
 from launcher.model.instances import canonical
 from launcher.model.job_spec import JobSpec
 
 _SECONDS_PER_HOUR = 3600
-_JOBS = "cluster.sm_jobs_config"
 SERVERLESS = "no price of a serverless job is known: AWS chooses its instances"
 
 
@@ -56,11 +55,11 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
     """
     if is_serverless(job):
         raise fail("E806", "--prices", SERVERLESS, remedy="leave out --prices and --hours")
-    groups = get(job.config, f"{_JOBS}.instance_groups")
+    groups = described(job.backend).instance_groups(job.settings)
     bound = _bound_h(job, hours)
     if groups:
-        per_hour = sum(each["instance_count"] * prices.of(each["instance_type"]) for each in groups)
-        return (Cost(sum(each["instance_count"] for each in groups), per_hour, bound),)
+        per_hour = sum(each.count * prices.of(each.instance_type) for each in groups)
+        return (Cost(sum(each.count for each in groups), per_hour, bound),)
     if job.resources.instance_type is None:
         raise fail("E806", "--prices", "a job on this machine has no instances to pay for", remedy="cluster=sm_jobs")
     price = prices.of(job.resources.instance_type)
@@ -69,17 +68,13 @@ def costs(job: JobSpec, prices: Prices, hours: float | None = None) -> tuple[Cos
 
 def is_serverless(job: JobSpec) -> bool:
     """Return whether AWS chooses the instances of a job, so that those of its plan are not paid for."""
-    if job.backend != "sm_jobs":
-        return False
-    from launcher.backends.sagemaker import default_values
-
-    return default_values.is_serverless(job.settings.sm_jobs_config)
+    return described(job.backend).chooses_instances(job.settings)
 
 
 def instance_types(job: JobSpec) -> tuple[str, ...]:
     """Return the instance types that a job pays for, each with its `ml.`; none on this machine."""
-    groups = get(job.config, f"{_JOBS}.instance_groups")
-    names = [each["instance_type"] for each in groups] if groups else [job.resources.instance_type]
+    groups = described(job.backend).instance_groups(job.settings)
+    names = [each.instance_type for each in groups] or [job.resources.instance_type or ""]
     return tuple(dict.fromkeys(canonical(name) for name in names if name))
 
 
@@ -124,18 +119,14 @@ def as_json(job: JobSpec, found: tuple[Cost, ...], prices: Prices) -> dict[str, 
 
 
 def _bound_h(job: JobSpec, hours: float | None) -> float | None:
-    """Return the hours that are paid for: until a training job is stopped by its limit, and its warm pool."""
+    """Return the hours that are paid for: until the backend stops the job, and those for which instances stay."""
     if hours is not None and not math.isfinite(hours):
-        raise fail("E806", "--hours", "is no number of hours", value=hours)
-    if job.backend != "sm_jobs":
+        raise fail("E806", "--hours", "must be a number of hours", value=hours)
+    limit = described(job.backend).runtime_limit(job.settings)
+    if limit is None:
         return hours
-    from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S
-    from launcher.backends.sagemaker.training_options import effective
-
-    jobs = effective(job.settings.sm_jobs_config)
-    limit_h = (jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S) / _SECONDS_PER_HOUR
-    if hours is not None and hours > limit_h:
-        remedy = f"{_JOBS}.stopping_condition.max_runtime_s={math.ceil(hours * _SECONDS_PER_HOUR)}"
+    if hours is not None and hours > limit.hours:
+        remedy = f"{limit.key}={math.ceil(hours * _SECONDS_PER_HOUR)}"
         message = "the job is stopped before that"
-        raise fail("E806", "--hours", message, value=hours, allowed=f"at most {limit_h:g}", remedy=remedy)
-    return (limit_h if hours is None else hours) + (jobs.keep_alive_s or 0) / _SECONDS_PER_HOUR
+        raise fail("E806", "--hours", message, value=hours, allowed=f"at most {limit.hours:g}", remedy=remedy)
+    return (limit.hours if hours is None else hours) + limit.warm_hours

@@ -20,7 +20,7 @@ _ALLOWED = "1 to 63 letters, digits, '.', '_' and '-', the first a letter or dig
 
 
 def problems(name: str | None, results: Path | None = None) -> tuple[Problem, ...]:
-    """Return what keeps `name` from being a new job's.
+    """Return why `name` cannot be given to a new job.
 
     Args:
         name: As the user gave it; None for a job without a name.
@@ -29,12 +29,12 @@ def problems(name: str | None, results: Path | None = None) -> tuple[Problem, ..
     if name is None:
         return ()
     if not _FORM.fullmatch(name) or holds_token(name):
-        return (Problem("E717", "--name", "is not a name for a job", name, _ALLOWED),)
+        return (Problem("E717", "--name", "is not a valid job name", name, _ALLOWED),)
     return _taken(name, results) if results else ()
 
 
 def give(folder: Path, name: str) -> None:
-    """Give the job of the bundle in `folder` a name, in place of an earlier one.
+    """Name the job of the bundle in `folder`, replacing an earlier name.
 
     Raises:
         ProblemsFound: The name is not valid, is another job's, or cannot be written.
@@ -52,7 +52,7 @@ def give(folder: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def given(folder: Path, name: str | None) -> Iterator[None]:
-    """Give a job a name for a launch; one that is refused leaves the name that the job had.
+    """Name a job for a launch; a launch that is refused restores the earlier name.
 
     Raises:
         ProblemsFound: As `give`.
@@ -76,4 +76,4 @@ def _taken(name: str, results: Path, besides: Path | None = None) -> tuple[Probl
     folders = [results / name, *(folder for folder, known in bundles.given_names(results) if known == name)]
     taken = next((folder for folder in folders if folder.exists() and folder.resolve() != own), None)
     remedy = "another name, or recipes jobs remove the old job"
-    return (Problem("E717", "--name", f"is the name of {taken} already", name, remedy=remedy),) if taken else ()
+    return (Problem("E717", "--name", f"is already the name of {taken}", name, remedy=remedy),) if taken else ()

@@ -13,8 +13,8 @@ from launcher.common.names import ADOPTED_FILE
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.suggestions import did_you_mean
 from launcher.jobs.registry import JobRecord, read, status
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.backend_registry import backends
 from launcher.model.job_spec import JobState, JobStatus
 
 RENDERED, UNKNOWN = "rendered", "unknown"
@@ -87,14 +87,14 @@ class ListedJob:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs of a results folder are meant. What is None selects everything.
+    """Which jobs of a results folder are selected. A condition that is None selects all.
 
     Args:
         states: Any of STATES.
         backend: A choice of `cluster`.
         recipe: Part of the recipe's path.
         older_than, newer_than: Age, as a number of minutes, hours, days or weeks: 30m, 12h, 7d, 2w.
-        has_dry_runs: Whether bundles that were never launched are meant too.
+        has_dry_runs: Whether bundles that were never launched are selected too.
     """
 
     states: Sequence[str] = ()
@@ -116,7 +116,7 @@ class Filter:
             if state not in STATES:
                 remedy = did_you_mean(state, STATES)
                 found.append(Problem("E818", "--state", "is not a state of a job", state, ", ".join(STATES), remedy))
-        known = sorted(backends())
+        known = sorted(backend_registry.names())
         if self.backend is not None and self.backend not in known:
             remedy = did_you_mean(self.backend, known)
             found.append(Problem("E818", "--backend", "is not a backend", self.backend, ", ".join(known), remedy))
@@ -143,12 +143,11 @@ class Filter:
 
 
 def _age(text: str) -> timedelta:
-    number, unit = _AGE.fullmatch(text).groups()
-    return timedelta(**{_UNITS[unit]: int(number)})
+    return timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
 
 
 def listing(results: Path) -> tuple[ListedJob, ...]:
-    """Return every bundle and adopted job below a folder as its record has it, the one submitted last at the end."""
+    """Return every bundle and adopted job below a folder as recorded, the latest submission last."""
     folders = {file.parent for name in (MANIFEST, ADOPTED_FILE) for file in results.glob(f"*/{name}")}
     found = (listed(folder) for folder in folders if not folder.name.startswith("."))  # being written or removed
     return tuple(sorted(found, key=lambda each: (each.record.submitted if each.record else "", each.name)))
@@ -178,8 +177,8 @@ def filtered(
 def with_statuses(every: Iterable[ListedJob], load_backend: Callable[[str], Backend]) -> Iterator[ListedJob]:
     """Yield bundles with the status of their jobs as they are now.
 
-    A cluster that does not answer is not asked for its other jobs, which could take a minute each. A Problem of one
-    job concerns that job alone.
+    A cluster that does not answer is not asked about its other jobs, which could take a minute each. A Problem of one
+    job affects no other.
     """
     refused: dict[tuple[str | None, ...], Problem] = {}
     for each in every:

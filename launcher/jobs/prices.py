@@ -20,13 +20,13 @@ _KINDS = {
     "ec2": "EC2 on demand",
     "block": "EC2 Capacity Block",
 }
-_PREFERRED = {"sm_jobs": ("training", "studio", "ec2", "block")}
-"""Kinds of price for a backend, the nearest to what it charges first."""
+_PREFERRED = {"training": ("training", "studio", "ec2", "block")}
+"""Kinds of price for a use of instances, the nearest to what is charged first."""
 _OTHERS = ("ec2", "block")
 _REMARKS = {
     "studio": "training's rates are within 0.4 % of it where both are known",
     "ec2": "SageMaker charges 1.15 to 1.40 times as much where both are known",
-    "block": "there is no price on demand",
+    "block": "no on-demand price exists",
 }
 """Source: the types of `prices.csv` that have prices of two kinds."""
 
@@ -80,9 +80,13 @@ class Prices:
         return self.per_hour[name]
 
 
-def shipped(backend: str) -> Prices:
-    """Return the dated prices that come nearest to what a backend's instances cost, in USD."""
-    order = _PREFERRED.get(backend, _OTHERS)
+def shipped(use: str | None) -> Prices:
+    """Return the dated prices that come nearest to what instances cost, in USD.
+
+    Args:
+        use: What they are used for, as in `instances.csv`; None for EC2's.
+    """
+    order = _PREFERRED.get(use or "", _OTHERS)
     text = Path(__file__).with_name("prices.csv").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")][1:]
     found: dict[str, tuple[int, float, Basis]] = {}

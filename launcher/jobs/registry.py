@@ -16,8 +16,8 @@ from launcher.common import os_errors, redaction
 from launcher.common.interrupts import Interrupted
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import ProblemsFound, fail
+from launcher.model import backend_registry
 from launcher.model.backend import Backend
-from launcher.model.backend_registry import backends
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 from launcher.runtime.durable import write_text
 
@@ -34,9 +34,9 @@ class JobRecord:
         digest: Its bundle's.
         submitted: When, ISO 8601 in UTC.
         user: Who submitted it.
-        cancelled_by: Who asked for its end; None where nobody did from this bundle.
+        cancelled_by: The user who cancelled it from this bundle; None if nobody did.
         ended: How it ended, once a command has seen that; the job itself may be gone by then.
-        is_closed: Whether its MLflow run says so too.
+        is_closed: Whether its MLflow run has the final state too.
         is_submitted: False while a launch is under way, and after one that was killed.
     """
 
@@ -62,15 +62,15 @@ def refuse_unwritable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def launching(folder: Path) -> Iterator[None]:
-    """Keep other launches of a bundle waiting; the next one finds what this one has made."""
+    """Make other launches of a bundle wait; the next one finds the job of this one."""
     with locked(folder / MANIFEST):
         yield
 
 
 def refused(folder: Path, backend: Backend) -> JobState:
-    """Return how the job of a bundle stands after a launch that was refused: an earlier one may go on.
+    """Return the state of a bundle's job after a launch that was refused: an earlier launch may still run.
 
-    What nobody can tell counts as pending.
+    An unknown state counts as pending.
     """
     if (job := _known(folder)) is None:
         return JobState.FAILED
@@ -83,9 +83,9 @@ def refused(folder: Path, backend: Backend) -> JobState:
 
 @contextlib.contextmanager
 def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
-    """Record what is about to be submitted, for commands after a launch that is killed meanwhile.
+    """Record a submission before it starts, so that commands find its job after a launch that was killed.
 
-    The block submits. If it fails, the record is as it was before, unless something of the submission is left.
+    The block submits. If it fails, the record is restored, unless objects of the submission are left.
 
     Raises:
         ProblemsFound: The bundle's job runs on another cluster (E348), or the disk refuses.
@@ -110,14 +110,14 @@ def submitting(bundle: Bundle, backend: Backend, user: str) -> Iterator[None]:
 
 
 def _is_rolled_back(error: ProblemsFound | KeyboardInterrupt) -> bool:
-    """Return whether it is known that a submission that failed has left nothing."""
+    """Return whether a failed submission is known to have left nothing."""
     if isinstance(error, ProblemsFound):
         return all(problem.code != "E352" for problem in error.problems)
     return isinstance(error, Interrupted) and error.is_rolled_back
 
 
 def _restore(folder: Path, known: JobRecord | None) -> None:
-    """Put back the record as it was before a submission that left nothing."""
+    """Restore the record from before a submission that left nothing."""
     with contextlib.suppress(OSError), locked(folder):
         if known:
             write(folder, known)
@@ -126,9 +126,9 @@ def _restore(folder: Path, known: JobRecord | None) -> None:
 
 
 def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
-    """Write down that a bundle's job was submitted now; one that was there before keeps its record.
+    """Record that a bundle's job was submitted now; a job that existed before keeps its record.
 
-    Its MLflow run counts as open again, since submitting marks it as running.
+    Its MLflow run is open again, since submitting marks it as running.
 
     Raises:
         ProblemsFound: The disk refuses.
@@ -137,7 +137,7 @@ def record(bundle: Bundle, handle: JobHandle, user: str) -> JobRecord:
     if known and _is_same(known.handle, handle):
         job = replace(known, handle=handle, is_closed=False, is_submitted=True)
         if handle.server and job.ended and job.ended.state is JobState.CANCELLED:
-            job = replace(job, ended=None, cancelled_by=None)  # it was taken for deleted, and is not
+            job = replace(job, ended=None, cancelled_by=None)  # it was wrongly recorded as deleted
     else:
         job = JobRecord(handle, bundle.digest, datetime.now(UTC).isoformat(timespec="seconds"), user)
     try:
@@ -160,7 +160,7 @@ def read(folder: Path) -> JobRecord | None:
 
 
 def _findable(job: JobRecord) -> JobRecord:
-    """Return a record with a handle that finds the job: without the uid where a launch may have replaced the job."""
+    """Return a record whose handle finds the job: without the uid if a launch may have replaced the job."""
     return job if job.is_submitted else replace(job, handle=replace(job.handle, uid=None))
 
 
@@ -170,18 +170,18 @@ def _stored(folder: Path) -> JobRecord | None:
         fields = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
         native = {"server": None, **fields["native"]}  # earlier versions did not record it
         native = {name: native[name] for name in _NATIVE}
-        if fields["backend"] not in backends():
-            raise ValueError(f"there is no cluster={fields['backend']}")
+        if fields["backend"] not in backend_registry.names():
+            raise ValueError(f"unknown backend {fields['backend']}")
         handle = JobHandle(fields["backend"], fields["job_name"], folder.resolve(), **native)
         ended = fields["ended"] and _status(fields["ended"])
-        if ended and ended.state is JobState.DELETED:  # earlier versions took it for final
+        if ended and ended.state is JobState.DELETED:  # earlier versions recorded it as final
             ended = None
         own = (fields["digest"], fields["submitted"], fields["user"], fields["cancelled_by"])
         return JobRecord(handle, *own, ended, fields["is_closed"], fields.get("is_submitted", True))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        remedy = "recipes launch finds a job that is still there again"
+        remedy = "recipes launch finds a job that still exists"
         raise fail("E711", str(folder / JOB_FILE), f"is damaged: {error!r}", remedy=remedy) from error
 
 
@@ -203,7 +203,7 @@ def submitted(folder: Path) -> JobRecord:
 
 
 def status(job: JobRecord, backend: Backend) -> JobStatus:
-    """Return a job as it is now; one that was seen to end is not asked for again."""
+    """Return the current status of a job; for one that is known to have ended, the recorded one."""
     return job.ended or settled(job, backend.status(job.handle), backend)
 
 
@@ -220,23 +220,23 @@ def changes(job: JobRecord, backend: Backend, *, timeout_s: float | None = None)
     for each in backend.wait(job.handle, timeout_s=timeout_s):
         yield (seen := settled(job, each, backend))
     if seen is None or not seen.state.is_final:
-        words = [seen.state.value, seen.message] if seen else ["in that time no answer came from where it runs"]
+        words = [seen.state.value, seen.message] if seen else ["its cluster did not answer in that time"]
         after = "" if timeout_s is None else f" after {timeout_s:g} s"
         message = f"has not ended{after}: {', '.join(filter(None, words))}"
         raise fail("E712", job.handle.job_name, message)
 
 
 def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
-    """Keep in the record how a job ended, which its cluster forgets; return the status.
+    """Record how a job ended, since its cluster forgets it; return the status.
 
     Args:
         job: The record as it was read.
-        seen: The job as it is now; one that is gone is as another command has seen it end.
-        backend: The job's. Jobs that end with their launcher leave their own record of it.
+        seen: Its current status; for a deleted job, the end that another command has recorded is returned.
+        backend: The job's. Jobs that end with their launcher record their end themselves.
     """
     if not seen.state.is_final or backend.ends_with_launcher:
         return seen
-    # A folder that is not ours to write: the next command finds the end by itself.
+    # If the folder cannot be written to, the next command finds the end again.
     with contextlib.suppress(OSError), _current(job) as current:
         if current is None:
             return seen
@@ -244,7 +244,7 @@ def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
             seen = replace(seen, state=JobState.CANCELLED, message=f"cancelled by {current.cancelled_by}")
         if current.ended:
             return current.ended
-        if seen.state is not JobState.DELETED:  # not an end: it may be found again, where one answer was wrong
+        if seen.state is not JobState.DELETED:  # not final: the job may be found again after a wrong answer
             write(job.handle.bundle_dir, replace(current, ended=seen))
     return seen
 
@@ -256,7 +256,7 @@ def cancel(job: JobRecord, backend: Backend, user: str) -> JobStatus:
         ProblemsFound: The backend refuses.
     """
     if not backend.ends_with_launcher:
-        # Beforehand: whoever else follows the job sees only that it is gone.
+        # First, since other commands that follow the job see only that it is deleted.
         with contextlib.suppress(OSError), _current(job) as current:
             if current:
                 write(job.handle.bundle_dir, replace(current, cancelled_by=user))
@@ -265,14 +265,14 @@ def cancel(job: JobRecord, backend: Backend, user: str) -> JobStatus:
 
 
 def close(job: JobRecord) -> None:
-    """Keep in the record that the job's MLflow run says how it ended."""
+    """Record that the job's MLflow run has its final state."""
     with contextlib.suppress(OSError), _current(job) as current:
         if current:
             write(job.handle.bundle_dir, replace(current, is_closed=True))
 
 
 def as_json(job: JobRecord, seen: JobStatus | None) -> dict[str, Any]:
-    """Return a job as plain data; `seen` None where nobody could tell its status."""
+    """Return a job as plain data; `seen` is None if its status is unknown."""
     native = {name: value for name in _NATIVE if (value := getattr(job.handle, name))}
     return {
         "job": job.handle.job_name,
@@ -288,14 +288,14 @@ def as_json(job: JobRecord, seen: JobStatus | None) -> dict[str, Any]:
 
 
 def _known(folder: Path) -> JobRecord | None:
-    """Return the record, None also where it is damaged: it is about to be replaced."""
+    """Return the record; None also if it is damaged, since it is about to be replaced."""
     with contextlib.suppress(ProblemsFound):
         return _stored(folder)
     return None
 
 
 def write(folder: Path, job: JobRecord) -> None:
-    """Write a job's record into its folder. Callers hold the folder's lock, or are the only ones who know it."""
+    """Write a job's record into its folder. The caller holds the folder's lock, or the folder is new."""
     fields = {
         "backend": job.handle.backend,
         "job_name": job.handle.job_name,
@@ -317,7 +317,7 @@ def _status(fields: dict[str, Any]) -> JobStatus:
 
 @contextlib.contextmanager
 def _current(job: JobRecord) -> Iterator[JobRecord | None]:
-    """Give a job's record as it is now, None where it was submitted anew; others leave it alone meanwhile."""
+    """Yield a job's current record under the folder's lock; None if the job was submitted anew."""
     with locked(job.handle.bundle_dir):
         current = _known(job.handle.bundle_dir)
         found = current and _findable(current)
@@ -326,7 +326,7 @@ def _current(job: JobRecord) -> Iterator[JobRecord | None]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other commands on this machine from what they do under the same lock meanwhile."""
+    """Hold the lock of a file or folder; other commands on this machine wait for it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -12,7 +12,7 @@ from launcher.model.job_spec import JobState, JobStatus
 
 
 def finished(folder: Path, backend: Backend) -> tuple[JobRecord, JobStatus] | None:
-    """Return the job of the bundle in `folder` with how it ended; None where it has not ended, or was never launched.
+    """Return the job of the bundle in `folder` and its final status; None if it has not ended or was never launched.
 
     Raises:
         ProblemsFound: Its backend cannot be asked.

@@ -1,4 +1,4 @@
-"""Removing bundles from a results folder: only those whose jobs have ended, and nothing outside of the folder."""
+"""Removing bundles from a results folder: only those whose jobs have ended, and nothing outside the folder."""
 
 import contextlib
 import fcntl
@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher import pipeline
 from launcher.bundle import store as bundles
 from launcher.bundle.render import MANIFEST
 from launcher.common.job_lock import is_alive
 from launcher.common.names import ADOPTED_FILE, RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs.listing import Filter, ListedJob, filtered, listed, listing, with_statuses
+from launcher.model import backend_registry
 
 _REMOVED = ".removed-by-recipes"
-"""End of the name of a folder that is being removed; it begins with a dot, so that no command takes it for a job."""
+"""Suffix of a folder that is being removed; its name begins with a dot, so that no command lists it as a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Chosen:
     """What a user wants to remove.
 
     Args:
-        removable: What may be removed.
-        kept: What may not, and why.
+        removable: Bundles that may be removed.
+        kept: Jobs whose bundles are kept, each with the reason.
     """
 
     removable: tuple[Removable, ...]
@@ -54,13 +54,14 @@ def named(results: Path, names: Sequence[str]) -> Chosen:
         ProblemsFound: For each that does not exist, is not in the folder, or whose job may still run.
     """
     _refuse_link(results)
-    folders, problems = [], []
+    folders: list[Path] = []
+    problems: list[Problem] = []
     for name in names:
         try:
             folders.append(_located(results, name))
         except ProblemsFound as error:
             problems += error.problems
-    for each in with_statuses(map(listed, dict.fromkeys(folders)), pipeline.load_backend):
+    for each in with_statuses(map(listed, dict.fromkeys(folders)), backend_registry.load_backend):
         if reason := _reason_to_keep(each):
             problems.append(Problem("E718", each.name, reason, remedy=f"recipes cancel {each.folder}"))
     if problems:
@@ -76,7 +77,7 @@ def selected(results: Path, wanted: Filter) -> Chosen:
     """
     _refuse_link(results)
     removable, kept = [], []
-    for each in filtered(listing(results), wanted, pipeline.load_backend)[0]:
+    for each in filtered(listing(results), wanted, backend_registry.load_backend)[0]:
         if reason := _reason_to_keep(each) or _reason_of_place(results, each.folder):
             kept.append((each, reason))
         else:
@@ -93,7 +94,7 @@ def remove(each: Removable) -> bool:
     folder = each.job.folder
     try:
         with _held(folder) as is_held:
-            (now,) = with_statuses([listed(folder)], pipeline.load_backend)
+            (now,) = with_statuses([listed(folder)], backend_registry.load_backend)
             if not is_held or _reason_to_keep(now) or _reason_of_place(folder.parent, folder):
                 return False
             doomed = folder.with_name(f".{folder.name}{_REMOVED}")
@@ -107,7 +108,7 @@ def remove(each: Removable) -> bool:
 
 
 def _unless_gone(_function: object, _path: str, error: tuple[type, BaseException, object]) -> None:
-    """Raise what keeps a file from being removed, unless another process has removed it."""
+    """Raise the error that kept a file from being removed, unless another process has removed it."""
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]
 
@@ -122,7 +123,7 @@ def _located(results: Path, name: str) -> Path:
     """Return the folder of a job in a results folder, by its path, its folder's name or its own.
 
     Raises:
-        ProblemsFound: There is no such job, or it is not in the folder.
+        ProblemsFound: No such job exists, or it is not in the folder.
     """
     own = (folder for folder, known in bundles.given_names(results) if known == name)
     for folder in (results / name, Path(name), *own):
@@ -153,7 +154,7 @@ def _reason_to_keep(each: ListedJob) -> str | None:
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[bool]:
-    """Keep launches of a bundle waiting, and yield True; False while one is under way."""
+    """Hold a bundle's launch lock and yield True; yield False while a launch holds it."""
     manifest = folder / MANIFEST
     descriptor = os.open(manifest if manifest.exists() else folder, os.O_RDONLY)
     try:

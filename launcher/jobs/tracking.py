@@ -10,13 +10,15 @@ import os
 import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.bundle.render import MANIFEST
 from launcher.common import names, os_errors, yaml_io
 from launcher.common.problems import ProblemsFound, fail
+from launcher.model.backend_registry import described
 from launcher.model.config_tree import get, leaves
 from launcher.model.context import LaunchContext
 from launcher.model.job_spec import Bundle, JobSpec, JobState
@@ -52,21 +54,21 @@ _STATUS = {JobState.SUCCEEDED: "FINISHED", JobState.FAILED: "FAILED", JobState.C
 
 
 def is_tracked(job: JobSpec) -> bool:
-    """Tell whether `job` gets an MLflow run: on this machine always, on a cluster where a store is named."""
+    """Return whether `job` gets an MLflow run: always on this machine, on a cluster if a store is named."""
     settings = tracking(job)
-    return settings.enabled is not False and bool(settings.tracking_uri or job.backend == "local")
+    return settings.enabled is not False and bool(settings.tracking_uri or not described(job.backend).has_containers)
 
 
 def reserve_run(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> JobSpec:
     """Write the id of the job's MLflow run into every size: that of a new run, or of the one its recipe names.
 
     A new run is created and deleted at once, so that a bundle that is never launched leaves no run behind; `start`
-    restores it. MLflow chooses ids itself, hence there is no id without a run.
+    restores it. MLflow chooses the ids, so an id needs a run.
 
     Args:
         job: The planned job.
         context: The launch's.
-        is_visible: Whether a new run stays: for manifests that others apply, who call no `start`.
+        is_visible: Whether a new run stays visible, for manifests that are applied without `start`.
 
     Raises:
         ProblemsFound: The store cannot be reached, refuses, or does not know the run.
@@ -115,8 +117,14 @@ def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
     scheme = named.partition("://")[0] if "://" in named else None
     if scheme not in (None, "file", "sqlite"):
         allowed = "http, https, an ARN, sqlite, or a path"
-        raise fail("E507", f"{_PATH}.tracking_uri", "is no kind of store for a job", value=scheme, allowed=allowed)
-    if job.backend != "local":
+        raise fail(
+            "E507",
+            f"{_PATH}.tracking_uri",
+            "is not a supported kind of tracking store",
+            value=scheme,
+            allowed=allowed,
+        )
+    if described(job.backend).has_containers:
         raise fail(
             "E504",
             f"{_PATH}.tracking_uri",
@@ -144,16 +152,13 @@ def start(bundle: Bundle) -> None:
     with _problems(settings.tracking_uri):
         client = _client(settings.tracking_uri)
         run = _known_run(client, settings.run_id, "render the recipe again, for a bundle with a run of its own")
-        is_reserved = run.info.lifecycle_stage == _DELETED
-        if is_reserved:
-            client.restore_run(settings.run_id)
-        try:
+        with ExitStack() as undo:
+            if run.info.lifecycle_stage == _DELETED:
+                client.restore_run(settings.run_id)
+                undo.callback(client.delete_run, settings.run_id)
             _describe(client, run, bundle)
             client.update_run(settings.run_id, status="RUNNING")
-        except BaseException:
-            if is_reserved:
-                client.delete_run(settings.run_id)
-            raise
+            undo.pop_all()
 
 
 def _describe(client: Any, run: Any, bundle: Bundle) -> None:
@@ -168,16 +173,16 @@ def _describe(client: Any, run: Any, bundle: Bundle) -> None:
     client.set_tag(run.info.run_id, _DIGEST, bundle.digest)
 
 
-def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) -> None:
-    """Send what the job left unsent of its metrics, mark the run by how the job ended, and log its course.
+def finish(bundle: Bundle, state: JobState, timeline: "Timeline | None" = None) -> None:
+    """Send the metrics that the job left unsent, set the run's final state, and log its timeline.
 
     Args:
         bundle: The job's.
         state: How it ended.
-        course: Its timeline, whose report is in the run folder; None for a job without one.
+        timeline: Its timeline, whose report is in the run folder; None for a job without one.
 
     Raises:
-        ProblemsFound: The store cannot be reached; what is unsent stays in the run folder.
+        ProblemsFound: The store cannot be reached; unsent metrics stay in the run folder.
     """
     if settings := run_of(bundle):
         from launcher.runtime import metric_shipping
@@ -191,38 +196,53 @@ def finish(bundle: Bundle, state: JobState, course: "Timeline | None" = None) ->
                 raise fail("E506", f"{_PATH}.tracking_uri", f"the last metrics could not be sent: {error}") from error
             client = _client(settings.tracking_uri)
             client.set_terminated(settings.run_id, _STATUS[state])
-            if course:
-                _log_course(client, settings.run_id, course, run_dir, metric_shipping.prefix(run_dir))
+            if timeline:
+                _log_timeline(client, settings.run_id, timeline, run_dir, metric_shipping.prefix(run_dir))
 
 
 def _refuse_removed_store(uri: str) -> None:
-    """Raise a Problem where a store's file is gone: MLflow would write a traceback, or make an empty store."""
+    """Raise a Problem if a store's file no longer exists: MLflow would print a traceback or create an empty one."""
     if uri.startswith("sqlite:///") and not os.path.exists(uri.removeprefix("sqlite:///")):
         raise fail("E502", f"{_PATH}.tracking_uri", "the tracking store no longer exists", value=uri)
 
 
-def _log_course(client: Any, run_id: str, course: "Timeline", run_dir: Path, prefix: str) -> None:
+def _log_timeline(client: Any, run_id: str, timeline: "Timeline", run_dir: Path, prefix: str) -> None:
     """Log the report's files, the totals at the last step, and the events as a tag, beside the curves of `prefix`."""
     from mlflow.entities import Metric
 
     from launcher.timeline import report_files
 
-    time_ms = int((course.launched + course.wall_s) * 1000)
-    totals = {name: float(getattr(course, name)) for name in _TOTALS}
+    time_ms = int((timeline.launched + timeline.wall_s) * 1000)
+    totals = {name: float(getattr(timeline, name)) for name in _TOTALS}
     client.log_batch(
-        run_id, metrics=[Metric(prefix + name, value, time_ms, course.last_step) for name, value in totals.items()]
+        run_id, metrics=[Metric(prefix + name, value, time_ms, timeline.last_step) for name, value in totals.items()]
     )
-    text = "\n".join(f"{event.time_s:.1f} s  {event.message}" for event in course.events)
+    text = "\n".join(f"{event.time_s:.1f} s  {event.message}" for event in timeline.events)
     text = text if len(text) <= _TAG_LENGTH else f"{text[: _TAG_LENGTH - 1]}…"
     client.set_tag(run_id, f"{prefix}events", text)
     for path in report_files(run_dir):
         client.log_artifact(run_id, str(path), f"{prefix}{names.TIMELINE}")
 
 
-def run_of(bundle: Bundle) -> Mlflow | None:
-    """Return where a bundle is tracked, or None where it is not."""
+@dataclass(frozen=True, slots=True)
+class TrackedRun:
+    """The MLflow run of a bundle.
+
+    Args:
+        tracking_uri: The store.
+        run_id: The run.
+    """
+
+    tracking_uri: str
+    run_id: str
+
+
+def run_of(bundle: Bundle) -> TrackedRun | None:
+    """Return the run of a bundle; None if it is not tracked."""
     settings = Mlflow.model_validate(get(yaml_io.load(bundle.files["recipe.yaml"]), _PATH))
-    return settings if settings.run_id and settings.tracking_uri and settings.enabled is not False else None
+    if settings.enabled is False or not settings.tracking_uri or not settings.run_id:
+        return None
+    return TrackedRun(settings.tracking_uri, settings.run_id)
 
 
 def ui_command(uri: str) -> str | None:
@@ -242,7 +262,7 @@ def ui_command(uri: str) -> str | None:
 
 @contextmanager
 def _problems(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises into a Problem; leave no half-made store behind where the disk is full."""
+    """Turn what MLflow raises into a Problem; remove an incomplete store if the disk is full."""
     from launcher.runtime import store_errors  # which imports MLflow
 
     errors, file = store_errors.raised(), _file_of(uri)
@@ -250,8 +270,8 @@ def _problems(uri: str) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        refusal = _refusal(uri, error)  # as long as what fills the disk is there
-        if is_new and store_errors.code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        refusal = _refusal(uri, error)  # while the disk is still full
+        if file and is_new and store_errors.code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
             for path in file.parent.glob(f"{file.name}*"):
                 path.unlink()
             with suppress(OSError):
@@ -260,16 +280,16 @@ def _problems(uri: str) -> Iterator[None]:
 
 
 def _refusal(uri: str, error: Exception) -> ProblemsFound:
-    """Return what a store raised as a Problem, in the operating system's terms where a file refuses."""
+    """Return a store's error as a Problem, in the operating system's terms for a file."""
     from launcher.runtime import store_errors
 
     key, file = f"{_PATH}.tracking_uri", _file_of(uri)
     if isinstance(error, OSError):
         return os_errors.refused("E502", key, error, error.filename or (file and file.parent))
-    number = _NUMBERS.get(store_errors.code(error)) if file else None
-    if number is not None:
-        refusal = os_errors.written(file.parent) or os_errors.limited(file) or (number and OSError(number, ""))
-        if refusal:
+    number = _NUMBERS.get(store_errors.code(error) or 0) if file else None
+    if file and number is not None:
+        written = os_errors.written(file.parent) or os_errors.limited(file)
+        if refusal := written or (OSError(number, "") if number else None):
             return os_errors.refused("E502", key, refusal, file)
     return fail("E502", key, store_errors.plain(error), value=uri)
 
@@ -281,7 +301,7 @@ def _file_of(uri: str) -> Path | None:
 def _client(uri: str) -> Any:
     from mlflow import MlflowClient
 
-    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of its tables at every new store
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs its tables for every new store
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     return MlflowClient(tracking_uri=uri)
@@ -292,14 +312,14 @@ def _is_server(uri: str) -> bool:
 
 
 def _reach(uri: str) -> None:
-    """Ask the server anything, before MLflow with its minutes of retries does."""
+    """Check that the server answers, before MLflow retries for minutes."""
     import urllib.error  # costs 10 ms, which an untracked job does not pay
     import urllib.request
 
     try:
         urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_REACH_TIMEOUT_S).close()
     except urllib.error.HTTPError:
-        return  # it answers; MLflow will say what it thinks of us
+        return  # it answers; MLflow reports any refusal itself
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise fail(

@@ -1,4 +1,8 @@
-"""What every backend offers. A backend is one package beside this file, loaded by name.
+"""What every backend offers: a description of itself, which checking and planning read, and the running of jobs.
+
+A backend is a package under `launcher.backends`, loaded by name (`backend_registry`). Its module `description` holds
+the describing half, `DESCRIPTION`; code outside of the package asks it and never compares names of backends. One that
+only describes itself has its keys checked, and cannot launch jobs yet.
 
 What a method cannot do is a ProblemsFound with its reason; there are no other exceptions. A JobHandle comes from
 `submit`, or from the job's record (`jobs.registry`) in a later process, so following a job needs nothing that is kept
@@ -6,28 +10,166 @@ in the backend's object. tests/job_suite.py holds every backend to this.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from launcher.common.problems import Problem
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
 
+if TYPE_CHECKING:  # a command that only follows jobs does without pydantic
+    from launcher.model.base_model import Model
+    from launcher.model.checked_recipe import CheckedRecipe
+
+OptionsT = TypeVar("OptionsT", bound="Model")
+"""The typed `cluster` section of a backend."""
+
 NEWS = ("event", "fault", "scale")
-"""First words of the log lines, two spaces behind them, in which a backend tells what happens to the job."""
+"""First words of the log lines, followed by two spaces, in which a backend reports what happens to the job."""
 
 RANK_0 = LogSelection()
+
+
+class MemoryKeeper(Enum):
+    """Who keeps the checkpoints of `recipes.checkpointing.memory`."""
+
+    SERVICE = "service"
+    """A service on each node, to which the pods hand staged copies."""
+    WORKERS = "workers"
+    """The workers' own runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """Instances of one type within a job.
+
+    Args:
+        instance_type: The type, as it was given.
+        count: Number of instances.
+    """
+
+    instance_type: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeLimit:
+    """When a backend stops a job by itself.
+
+    Args:
+        hours: Most hours that a job runs.
+        key: Dotted path of the key that sets the limit, in seconds.
+        warm_hours: Hours for which its instances stay, and are paid for, after the job.
+    """
+
+    hours: float
+    key: str
+    warm_hours: float = 0.0
+
+
+class BackendDescription(Generic[OptionsT]):
+    """What a backend is, as far as checking, planning and listing need to know. Loading one imports little else.
+
+    A subclass in the backend's package states what differs from the defaults. Its options are the typed `cluster`
+    section.
+    """
+
+    name: ClassVar[str]
+    """Name of the backend in plans, bundles and job records."""
+    choice: ClassVar[str]
+    """The choice of `cluster` that selects it."""
+    cluster_types: ClassVar[tuple[str, ...]]
+    """Values of the published key `cluster_type` that agree with it."""
+    title: ClassVar[str]
+    """What users call the place where its jobs run."""
+    rule_modules: ClassVar[tuple[str, ...]] = ()
+    """Modules of the rules about its jobs, with E and N codes, beside those of `launcher.rules`."""
+
+    runs_here: ClassVar[bool] = False
+    """Whether jobs run on the machine that launches them, whatever they are planned for."""
+    has_instances: ClassVar[bool] = True
+    """Whether a node is an instance of `instance_type`, which decides devices, memory and prices."""
+    has_containers: ClassVar[bool] = True
+    """Whether processes run in containers, which see neither the files nor the folder of the launching machine."""
+    runs_training_jobs: ClassVar[bool] = False
+    """Whether jobs are SageMaker training jobs: a request, channels, and an image whose toolkit starts scripts."""
+    resizes_jobs: ClassVar[bool] = False
+    """Whether the size of a running job may change, as `recipes.elastic_policy` asks for."""
+    has_pods: ClassVar[bool] = False
+    """Whether jobs have pods on a cluster: whether it is a `PodBackend`."""
+    memory_tier: ClassVar[MemoryKeeper | None] = None
+    """Who keeps checkpoints in memory; None where `recipes.checkpointing.memory` is unsupported."""
+    has_bundle: ClassVar[bool] = True
+    """Whether processes have every file of the bundle, not its configurations only."""
+    toolkit_key: ClassVar[str | None] = None
+    """Key whose false starts the image's own program in place of a script; None where images have none."""
+    secret_sources: ClassVar[tuple[str, ...]] = ("env", "secretKeyRef")
+    """Kinds of secret references that its jobs can resolve."""
+    url_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys beyond the common ones in which its own rules look for URLs with credentials."""
+    instance_use: ClassVar[str | None] = None
+    """The `use` of instance types, in `instances.csv`, whose prices its jobs pay; None for those of EC2."""
+
+    def load(self) -> "Backend | None":
+        """Return the part that runs jobs; None if there is none yet."""
+        return None
+
+    def options(self) -> type[OptionsT]:
+        """Return the model of the `cluster` section."""
+        raise NotImplementedError
+
+    def job_kind(self, job: JobSpec) -> str:
+        """Return what a job is called in its plan."""
+        return self.title
+
+    def initial_nodes(self, job: JobSpec) -> int | None:
+        """Return the size that a job starts with if the backend decides that; None leaves it to the recipe."""
+        return None
+
+    def waits(self, options: OptionsT) -> bool:
+        """Return whether the `cluster` section asks to follow the job until it has ended, as wait=true does."""
+        return False
+
+    def spot_keys(self, options: OptionsT) -> Iterator[tuple[str, object]]:
+        """Yield path and value of each key of the typed `cluster` section that asks for Spot capacity."""
+        yield from ()
+
+    def chooses_instances(self, options: OptionsT) -> bool:
+        """Return whether the backend chooses the instances itself, so that those of the plan have no effect."""
+        return False
+
+    def starts_scripts(self, checked: "CheckedRecipe") -> bool:
+        """Return whether a job needs a script to start; False if its image runs a program of its own."""
+        return True
+
+    def instance_groups(self, options: OptionsT) -> tuple[InstanceGroup, ...]:
+        """Return the instances of a job that has several types; none if all are of `instance_type`."""
+        return ()
+
+    def runtime_limit(self, options: OptionsT) -> RuntimeLimit | None:
+        """Return when the backend stops a job; None if it never does."""
+        return None
+
+    def secret_values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield path and content of each mapping of its section that must not hold a secret in clear."""
+        yield from ()
+
+    def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield path and words of each command of its section that must not hold a secret in clear."""
+        yield from ()
 
 
 class Backend(Protocol):
     """Turns a planned job into files, and files into a running job."""
 
     name: ClassVar[str]
-    """The choice of `cluster`."""
+    """That of its description."""
 
     ends_with_launcher: ClassVar[bool]
-    """Whether a job lives no longer than the process that submitted it, which therefore follows it to its end."""
+    """Whether a job ends with the process that submitted it, which therefore follows it until then."""
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return what this backend cannot do with `job`, or this machine for it. Changes nothing, asks no server."""
+        """Return what the backend, or this machine, does not support in `job`. Changes nothing, asks no server."""
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the backend's own files of the bundle, relative path to text. Pure.
@@ -38,7 +180,7 @@ class Backend(Protocol):
         """
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
-        """Return every reason for which a bundle, on disk or not, would be refused where it is to run.
+        """Return every reason why a bundle, on disk or not, would be refused where it is to run.
 
         Creates nothing.
         """
@@ -50,16 +192,16 @@ class Backend(Protocol):
 
         Args:
             bundle: The bundle.
-            known: Its job that was submitted before and was not seen to end.
+            known: Its job that was submitted before and is not known to have ended.
 
         Raises:
             ProblemsFound: That job is on another cluster (E348).
         """
 
     def submit(self, bundle: Bundle) -> JobHandle:
-        """Start the job of a bundle that is on disk: whole, or not at all.
+        """Start the job of a bundle that is on disk, atomically.
 
-        A bundle whose very job is there already is not submitted again; the handle says so (`is_new`).
+        A bundle whose job exists already is not submitted again; the handle's `is_new` is then false.
 
         Raises:
             ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
@@ -73,26 +215,26 @@ class Backend(Protocol):
 
         Args:
             handle: The job.
-            timeout_s: When to end all the same; None never does.
+            timeout_s: Seconds after which to stop; None for no limit.
         """
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield selected log lines and NEWS of the job; with `follow`, until it has ended, each line once.
 
         Raises:
-            ProblemsFound: There is no such rank, attempt or stream.
+            ProblemsFound: No such rank, attempt or stream exists.
         """
 
     def events(self, handle: JobHandle, *, follow: bool) -> Iterator[JobEvent]:
         """Yield what happened to the job, oldest first; with `follow`, until it has ended, each event once."""
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
-        """Ask for another size. Returns once that is accepted; the job follows as its recipe says.
+        """Request another size. Returns once that is accepted; the job follows according to its recipe.
 
         Args:
             handle: The job.
             num_nodes: The most it may have.
-            min_nodes: The least it goes on with; None for the plan's smallest size.
+            min_nodes: The least it may have; None for the plan's smallest size.
 
         Raises:
             ProblemsFound: The job does not run (E412), or its plan has no such size (E413).

@@ -1,58 +1,56 @@
-"""The backends by the name of their `cluster`, each loaded when it is chosen."""
+"""The backends: one line each. Loaded by name, so that a launch imports the one it uses."""
 
 import importlib
-import importlib.util
-from types import ModuleType
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-_BACKENDS = {
-    "local": "local",
-    "contract": "sagemaker_local",
-    "k8s": "kubernetes",
-    "slurm": "slurm",
-    "sm_jobs": "sagemaker",
+from launcher.model.backend import Backend, BackendDescription
+
+_PACKAGES = {
+    "local": "launcher.backends.local",
+    "contract": "launcher.backends.sagemaker_local",
+    "k8s": "launcher.backends.kubernetes",
+    "slurm": "launcher.backends.slurm",
+    "sm_jobs": "launcher.backends.sagemaker",
 }
-"""Package under `launcher.backends` of each choice of `cluster`; `contract` is local's cluster.contract=sagemaker."""
+"""Package of each backend, by the name that plans and job records have."""
 
 
-SPELLINGS = {"contract": "local cluster.contract=sagemaker"}
-"""How a user chooses a backend that is no cluster of its own."""
+def names() -> tuple[str, ...]:
+    """Return the names of the backends."""
+    return tuple(_PACKAGES)
 
 
-def backend_module(cluster: str, part: str) -> ModuleType | None:
-    """Return the module `part` of a cluster's backend package, or None when it has none yet."""
-    name = f"launcher.backends.{_BACKENDS[cluster]}.{part}"
-    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+@cache
+def described(name: str) -> BackendDescription[Any]:
+    """Return the description of a backend."""
+    description: BackendDescription[Any] = importlib.import_module(f"{_PACKAGES[name]}.description").DESCRIPTION
+    return description
 
 
-_SETTINGS = {
-    "local": "simulation",
-    "contract": "contract_options",
-    "k8s": "job_options",
-    "slurm": "options",
-    "sm_jobs": "training_options",
-}
+def descriptions() -> tuple[BackendDescription[Any], ...]:
+    """Return the description of every backend."""
+    return tuple(map(described, _PACKAGES))
 
 
-_RULES = {
-    "contract": ("unsupported",),
-    "k8s": ("job_rules", "pod_rules", "operator_rules", "security", "stopping"),
-    "sm_jobs": ("job_rules", "input_rules", "script_rules", "tier_rules", "notices"),
-}
+def load_backend(name: str) -> Backend:
+    """Return the part of a backend that runs jobs.
+
+    Raises:
+        LookupError: It only describes itself; rule E901 refuses its jobs before.
+    """
+    backend = described(name).load()
+    if backend is None:
+        raise LookupError(f"cluster={described(name).choice} launches no jobs yet")
+    return backend
 
 
-def rule_modules(cluster: str) -> tuple[str, ...]:
-    """Return the modules of the rules that are only about a cluster."""
-    clusters = ("sm_jobs", "contract") if cluster == "contract" else (cluster,)
-    return tuple(f"launcher.backends.{_BACKENDS[each]}.{name}" for each in clusters for name in _RULES.get(each, ()))
+def name_of(choice: str) -> str:
+    """Return the name of the backend that a choice of `cluster` selects; the choice itself if there is none."""
+    return next((each.name for each in descriptions() if each.choice == choice), choice)
 
 
-def settings_model(cluster: str) -> Any:
-    """Return the pydantic model of a cluster's section."""
-    module = backend_module(cluster, _SETTINGS[cluster])
-    return module.Settings
-
-
-def backends() -> tuple[str, ...]:
-    """Return the names that jobs are recorded under."""
-    return tuple(_BACKENDS)
+def choices(has_trait: Callable[[BackendDescription[Any]], bool]) -> str:
+    """Return the choices of `cluster` whose backends have a trait, as a user types them."""
+    return ", ".join(f"cluster={each.choice}" for each in descriptions() if has_trait(each))

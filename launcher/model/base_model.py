@@ -22,6 +22,16 @@ class Model(BaseModel):
     )
 
 
+def default(value: str | bool | int | None, *, is_required: bool = True) -> Any:
+    """Declare what a file of the collection sets a key to: `recipes docs` writes it there, and into the reference.
+
+    Args:
+        value: The value.
+        is_required: Whether a configuration that lacks the key, because a user removed it, has a Problem.
+    """
+    return Field(... if is_required else value, json_schema_extra={"default": value})
+
+
 _INDEX = re.compile("[0-9]{1,6}")
 
 

@@ -354,7 +354,7 @@ class Launch(Model):
     """The recipe: a path under recipes/ without .yaml, or a YAML file. Its keys are recipes.<key>."""
     cluster: Any
     """Where the job runs: local, k8s, slurm or sm_jobs. Its keys are cluster.<key>."""
-    cluster_type: Literal["local", "k8s", "slurm", "sm_jobs"] | None
+    cluster_type: str | None
     """The same choice as cluster, for scripts that set it; the two must agree."""
     instance_type: str
     """What each node is, with or without ml. It gives accelerators, EFA devices and the batch arithmetic. Not used on

@@ -11,9 +11,9 @@ from launcher import families
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.suggestions import did_you_mean
 from launcher.config import interpolation
-from launcher.config.hydra_compose import GROUPS
+from launcher.config.collection import GROUPS
 from launcher.model import instance_specs
-from launcher.model.backend_registry import SPELLINGS, backends, settings_model
+from launcher.model.backend_registry import described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import (
@@ -73,7 +73,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     tree = composition.tree
     recipe_tree = tree["recipes"]
     launch, problems = type_problems(Launch, tree, "")
-    settings, settings_problems = type_problems(settings_model(composition.backend), tree["cluster"], "cluster")
+    settings, settings_problems = type_problems(described(composition.backend).options(), tree["cluster"], "cluster")
     family, family_problems = _family(recipe_tree)
     found = [*problems, *settings_problems, *family_problems]
     if family is None:
@@ -82,7 +82,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     found += recipe_problems
     if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})
-    is_here = composition.backend == "local"
+    is_here = not described(composition.backend).has_instances
     instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {})
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
@@ -266,10 +266,9 @@ def _with_places(composition: Composition, problems: list[Problem]) -> list[Prob
 def _clusters_with(path: str) -> list[str]:
     """Return the clusters whose settings have a key."""
     section, _, key = path.partition(".")
-    clusters = backends() if section == "cluster" else ()
-    found = [SPELLINGS.get(name, name) for name in clusters if is_field(settings_model(name), key)]
-    # A setting beside a cluster's name is not needed where the name alone has the key too.
-    return [each for each in found if each in clusters or each.partition(" ")[0] not in found]
+    if section != "cluster":
+        return []
+    return [each.choice for each in descriptions() if is_field(each.options(), key)]
 
 
 def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:

@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.families import interface
 from launcher.model import batch
-from launcher.model.backend_registry import backend_module
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.checkpointing import compiled
 from launcher.model.composition import Composition
@@ -43,7 +43,7 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
     policy = checked.recipe.elastic_policy
     name = job_name(checked.recipe.run.name, context.suffix)
     section = checked.recipe.checkpointing
-    tiers = section and compiled(section, name, context.cwd if checked.backend == "local" else None)
+    tiers = section and compiled(section, name, None if described(checked.backend).has_containers else context.cwd)
     sizes = tuple(_scale_point(checked, scale, name, tiers) for scale in checked.sizes)
     job = JobSpec(
         name=name,
@@ -63,8 +63,7 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
     )
-    start = backend_module(checked.backend, "start")
-    return dataclasses.replace(job, initial_nodes=(start and start.initial_nodes(job)) or job.initial_nodes)
+    return dataclasses.replace(job, initial_nodes=described(job.backend).initial_nodes(job) or job.initial_nodes)
 
 
 def tracking(job: JobSpec) -> Mlflow:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from launcher.model import batch
+from launcher.model.backend_registry import described
 from launcher.model.job_spec import JobSpec, ScalePoint
 
 COLUMNS = ("nodes", "ranks", "samples per rank", "micro x accum", "learning rate")
@@ -134,14 +135,7 @@ def samples_per_rank(point: ScalePoint) -> str:
 
 def kind(job: JobSpec) -> str:
     """Return what the job is and how far it scales, in a few words."""
-    what = {
-        "local": "local processes",
-        "contract": "SageMaker training job on this machine",
-        "k8s": "HyperPodPyTorchJob",
-        "sm_jobs": "SageMaker training job",
-    }.get(job.backend, job.backend)
-    if getattr(job.settings, "use_hyperpod_pytorch_job", None) is False:
-        what = "Kubeflow PyTorchJob"
+    what = described(job.backend).job_kind(job)
     where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""
     first, last = job.scales[0].nodes, job.scales[-1].nodes
     size = f"{first} to {last} nodes" if last > first else f"{first} node{'s' if first > 1 else ''}"

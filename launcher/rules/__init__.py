@@ -14,7 +14,7 @@ from functools import cache
 
 from launcher.checkpointing.forecast import Forecast, forecast
 from launcher.common.problems import Notice, Problem
-from launcher.model.backend_registry import backends, rule_modules
+from launcher.model import backend_registry
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.job_spec import JobSpec
 
@@ -22,9 +22,6 @@ SIZES = tuple(
     f"recipes.elastic_policy.{key}" for key in ("is_elastic", "min_nodes", "max_nodes", "replica_increment_step")
 )
 """The keys that decide which sizes a job may take: what a rule about sizes needs."""
-
-_SAME_RULES = {"contract": "sm_jobs"}
-"""Backend whose jobs keep the rules of another one: a training job on this machine, those of training jobs."""
 
 ORDER = (
     *("N165", "N168", "N167"),  # what was typed, and what is in the user's files
@@ -69,25 +66,26 @@ class Rule:
             that one fault is reported once.
         source: Where the rule comes from.
         check: Yields the Problems of a CheckedRecipe; its docstring is the reason.
-        backend: The only cluster it is about; None for all.
     """
 
     code: str
     needs: tuple[str, ...]
     source: str
     check: Check
-    backend: str | None = None
 
     @property
     def reason(self) -> str:
         """Why it is a rule, in a sentence or two."""
         return _reason(self.check)
 
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The choices of `cluster` whose jobs it is about; none if it is about all."""
+        return _clusters(self.check)
+
     def applies(self, backend: str, faulty: frozenset[str]) -> bool:
-        """Return whether it is about this cluster and none of the keys it needs is faulty."""
-        return _is_about(self.backend, backend) and not any(
-            related(need, bad) for need in self.needs for bad in faulty
-        )
+        """Return whether it is about a backend's jobs and none of the keys it needs is faulty."""
+        return _is_about(self.check, backend) and not any(related(need, bad) for need in self.needs for bad in faulty)
 
     def problems(self, checked: CheckedRecipe, *, is_faulty: bool) -> list[Problem]:
         """Return the Problems of a recipe.
@@ -111,22 +109,25 @@ class NoticeRule:
         code: The code of its Notices.
         source: Where the rule comes from.
         advice: Yields the Notices of a PlannedRecipe; its docstring is the reason.
-        backend: The only cluster it is about; None for all.
     """
 
     code: str
     source: str
     advice: Advice
-    backend: str | None = None
 
     @property
     def reason(self) -> str:
         """Why it is worth knowing, in a sentence or two."""
         return _reason(self.advice)
 
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The choices of `cluster` whose jobs it is about; none if it is about all."""
+        return _clusters(self.advice)
+
     def applies(self, backend: str) -> bool:
-        """Return whether it is about this cluster."""
-        return _is_about(self.backend, backend)
+        """Return whether it is about a backend's jobs."""
+        return _is_about(self.advice, backend)
 
     def notices(self, planned: PlannedRecipe) -> Iterator[Notice]:
         """Yield the Notices of a planned recipe."""
@@ -138,21 +139,21 @@ _rules: list[Rule] = []
 _notice_rules: list[NoticeRule] = []
 
 
-def rule(code: str, *needs: str, source: str, backend: str | None = None) -> Callable[[Check], Check]:
-    """Register the decorated generator of Problems as the rule `code`."""
+def rule(code: str, *needs: str, source: str) -> Callable[[Check], Check]:
+    """Register the decorated generator of Problems as the rule `code`: of the backend whose module it stands in."""
 
     def register(check: Check) -> Check:
-        _rules.append(Rule(code, needs, source, check, backend))
+        _rules.append(Rule(code, needs, source, check))
         return check
 
     return register
 
 
-def notice_rule(code: str, *, source: str, backend: str | None = None) -> Callable[[Advice], Advice]:
-    """Register the decorated generator of Notices as the rule `code`."""
+def notice_rule(code: str, *, source: str) -> Callable[[Advice], Advice]:
+    """Register the decorated generator of Notices as the rule `code`: of the backend whose module it stands in."""
 
     def register(advice: Advice) -> Advice:
-        _notice_rules.append(NoticeRule(code, source, advice, backend))
+        _notice_rules.append(NoticeRule(code, source, advice))
         return advice
 
     return register
@@ -161,7 +162,7 @@ def notice_rule(code: str, *, source: str, backend: str | None = None) -> Callab
 @cache
 def all_rules() -> tuple[Rule, ...]:
     """Return every rule with an E code, by code."""
-    for backend in backends():
+    for backend in backend_registry.names():
         _import(backend)
     return _by_code()
 
@@ -169,7 +170,7 @@ def all_rules() -> tuple[Rule, ...]:
 @cache
 def all_notice_rules() -> tuple[NoticeRule, ...]:
     """Return every rule with an N code, in the order in which notices are printed."""
-    for backend in backends():
+    for backend in backend_registry.names():
         _import(backend)
     return _in_order()
 
@@ -210,8 +211,15 @@ def _forecast(checked: CheckedRecipe) -> Forecast | None:
     return forecast(checked) if is_timed or checked.recipe.checkpointing else None
 
 
-def _is_about(own: str | None, backend: str) -> bool:
-    return own in (None, backend, _SAME_RULES.get(backend))
+def _is_about(generator: Check | Advice, backend: str) -> bool:
+    """Return whether a rule is about a backend's jobs: one of this package, or of the backend's own modules."""
+    module = generator.__module__
+    return module.startswith(f"{__name__}.") or module in backend_registry.described(backend).rule_modules
+
+
+def _clusters(generator: Check | Advice) -> tuple[str, ...]:
+    described = backend_registry.descriptions()
+    return tuple(each.choice for each in described if generator.__module__ in each.rule_modules)
 
 
 def _reason(generator: Check | Advice) -> str:
@@ -222,7 +230,7 @@ def _import(backend: str) -> None:
     """Import the modules of rules about every cluster and about this one, so that they are registered."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    for name in rule_modules(backend):
+    for name in backend_registry.described(backend).rule_modules:
         importlib.import_module(name)
 
 

@@ -1,21 +1,21 @@
 """Where checkpoints go: whether the tiers fit the job, the cluster, each other, and the time and memory they have."""
 
 import math
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import PurePosixPath
 
 from launcher.checkpointing.forecast import WAYS
 from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
 from launcher.common.problems import Notice, Problem
 from launcher.common.syntax import is_bucket
+from launcher.model.backend import MemoryKeeper
+from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.checkpointing import MEMORY_KEPT, MEMORY_STEPS, PERSISTENT_STEPS, REPLICAS, S3
 from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 from launcher.rules.elasticity import LIMITS, refuses_elastic
 
-_KEY = "recipes.checkpointing"
+KEY = "recipes.checkpointing"
 _CHECKPOINTING = "docs/checkpointing.md"
 _PAGE = "AWS, Accelerate your model training with managed tiered checkpointing on Amazon SageMaker HyperPod"
 _PREFIX = re.compile(r"[A-Za-z0-9!_.'()/-]*")
@@ -32,16 +32,16 @@ Source: hyperpod-elastic-agent 1.1.3, run.py: --shutdown-timeout.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-@rule("E208", *SIZES, _KEY, source=LIMITS)
+@rule("E208", *SIZES, KEY, source=LIMITS)
 def not_tiered(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Managed tiered checkpointing is tied to one world size."""
     section = checked.recipe.checkpointing
     if section and section.has_tiers:
         tiers = [name for name in ("memory", "persistent") if getattr(section, name)]
-        yield from refuses_elastic(checked, problem, f"{_KEY}.{tiers[0]}", "managed tiered checkpointing")
+        yield from refuses_elastic(checked, problem, f"{KEY}.{tiers[0]}", "managed tiered checkpointing")
 
 
-@rule("E260", _KEY, source=f"{_PAGE}, Best practices")
+@rule("E260", KEY, source=f"{_PAGE}, Best practices")
 def frequencies_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A persistent checkpoint is one of the memory tier's that is also written out, so its steps are a multiple."""
     section = checked.recipe.checkpointing
@@ -51,69 +51,50 @@ def frequencies_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
     if seldom % often:
         near = max(1, round(seldom / often)) * often
         yield problem(
-            f"{_KEY}.persistent.frequency",
+            f"{KEY}.persistent.frequency",
             f"{seldom} steps are no multiple of the memory tier's {often}",
             value=seldom,
             allowed=f"{often}, {2 * often}, {3 * often}, …",
-            remedy=f"{_KEY}.persistent.frequency={near}",
+            remedy=f"{KEY}.persistent.frequency={near}",
         )
 
 
-@rule("E261", f"{_KEY}.persistent", source="Amazon S3, General purpose bucket naming rules")
+@rule("E261", f"{KEY}.persistent", source="Amazon S3, General purpose bucket naming rules")
 def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Checkpoints go to a bucket of S3 or to a folder, which a container knows by an absolute path."""
-    path = _persistent_path(checked)
+    path = persistent_path(checked)
     if path is None:
         return
     allowed = "s3://bucket/prefix, or an absolute path such as /fsx/checkpoints"
     if path.startswith(S3):
         bucket, _, prefix = path.removeprefix(S3).partition("/")
         if not is_bucket(bucket):
-            yield problem(f"{_KEY}.persistent.path", "names no bucket", value=path, allowed=allowed)
+            yield problem(f"{KEY}.persistent.path", "names no bucket", value=path, allowed=allowed)
         elif not _PREFIX.fullmatch(prefix):
             message = "has a prefix with signs that mean something else in a policy or an address"
-            yield problem(f"{_KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")
+            yield problem(f"{KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")
     elif _SCHEME.match(path):
         yield problem(
-            f"{_KEY}.persistent.path", "is no kind of storage this program knows", value=path, allowed=allowed
+            f"{KEY}.persistent.path", "is no kind of storage this program knows", value=path, allowed=allowed
         )
-    elif checked.backend != "local" and not path.startswith("/"):
-        yield problem(f"{_KEY}.persistent.path", "is no absolute path", value=path, allowed=allowed)
+    elif described(checked.backend).has_containers and not path.startswith("/"):
+        yield problem(f"{KEY}.persistent.path", "is no absolute path", value=path, allowed=allowed)
 
 
-@rule("E262", f"{_KEY}.persistent", "cluster", source="Kubernetes, Volumes", backend="k8s")
-def path_outlives_the_pod(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """What a pod writes outside its mounts is gone with it."""
-    path = _persistent_path(checked)
-    if path is None or not path.startswith("/"):
-        return
-    mounts = [*(checked.settings.volumes or ()), *(checked.settings.persistent_volume_claims or ())]
-    places = [each.mountPath for each in mounts if not each.readOnly]
-    real = PurePosixPath(posixpath.normpath(path))
-    if not any(real.is_relative_to(place) for place in places):
-        yield problem(
-            f"{_KEY}.persistent.path",
-            "lies on no volume that the pods may write to: it would be lost with them",
-            value=path,
-            allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
-            remedy='"+cluster.persistent_volume_claims=[{claimName: fsx-claim, mountPath: /fsx}]"',
-        )
-
-
-@rule("E263", _KEY, "cluster", source=f"{_PAGE}, Conclusion")
+@rule("E263", KEY, "cluster", source=f"{_PAGE}, Conclusion")
 def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The memory tier is a service of HyperPod on EKS; this machine has its own stand-in."""
     section = checked.recipe.checkpointing
-    if section and section.memory and checked.backend not in ("k8s", "local"):
+    if section and section.memory and described(checked.backend).memory_tier is None:
         yield problem(
-            f"{_KEY}.memory",
-            f"there is no memory tier on cluster={checked.backend}",
-            allowed="cluster=k8s, cluster=local",
-            remedy=f"{_KEY}.memory=null",
+            f"{KEY}.memory",
+            f"there is no memory tier on cluster={described(checked.backend).choice}",
+            allowed=choices(lambda each: each.memory_tier is not None),
+            remedy=f"{KEY}.memory=null",
         )
 
 
-@rule("E264", _KEY, source="docs/checkpointing.md, The section")
+@rule("E264", KEY, source="docs/checkpointing.md, The section")
 def settings_have_a_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A setting of a tier that is not there would silently do nothing."""
     section = checked.recipe.checkpointing
@@ -132,10 +113,11 @@ def settings_have_a_tier(checked: CheckedRecipe, problem: Callable[..., Problem]
     for key, (has, what) in needs.items():
         value = getattr(section, key)
         if value is not None and not has:
-            yield problem(f"{_KEY}.{key}", f"does nothing without {_KEY}.{what}", value=value)
+            yield problem(f"{KEY}.{key}", f"does nothing without {KEY}.{what}", value=value)
 
 
-def _persistent_path(checked: CheckedRecipe) -> str | None:
+def persistent_path(checked: CheckedRecipe) -> str | None:
+    """Return where the persistent tier writes; None without one."""
     section = checked.recipe.checkpointing
     return section.persistent.path if section and section.persistent else None
 
@@ -144,17 +126,9 @@ def _persistent_path(checked: CheckedRecipe) -> str | None:
 def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """What an image's own program does with the section is up to it."""
     recipe = planned.checked.recipe
-    is_read = recipe.run.model_type == _READS_IT_ITSELF and planned.checked.backend != "local"
+    is_read = recipe.run.model_type == _READS_IT_ITSELF and described(planned.checked.backend).has_containers
     if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
         yield notice("recipes.checkpointing is for the image's own program to read; save_steps is its own key")
-
-
-@notice_rule("N134", source=_CHECKPOINTING, backend="k8s")
-def pods_have_their_nodes_role(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Pods without a service account of their own have their node's rights."""
-    path = _persistent_path(planned.checked)
-    if path and path.startswith(S3) and planned.checked.settings.service_account_name is None:
-        yield notice("the pods reach the bucket with their node's role: no cluster.service_account_name is given")
 
 
 @notice_rule("N130", source=_CHECKPOINTING)
@@ -186,7 +160,7 @@ def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
     kept = section.memory.retention or MEMORY_KEPT
     replicas = REPLICAS if section.replicas is None else section.replicas
     # The service has a part of the memory for itself; what the pods stage is beside it.
-    is_service = planned.checked.backend == "k8s"
+    is_service = described(planned.checked.backend).memory_tier is MemoryKeeper.SERVICE
     copies = SERVICE_HOST_COPIES if is_service else 1
     total, percent = instance.memory_gib * GIB, section.memory_percent or 100
     for nodes in expected.sizes:

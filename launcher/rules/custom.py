@@ -6,6 +6,7 @@ from typing import Any
 from launcher.common.problems import Notice, Problem
 from launcher.config.provenance import is_stand_in
 from launcher.families import BUNDLE_CONFIGS
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 
@@ -14,11 +15,6 @@ _SCRIPT = "recipes.training_cfg"
 _BATCH = "recipes.training_config.training_args.train_batch_size"
 _PROCESSES = (f"{_SCRIPT}.run.ntasks_per_node", "recipes.trainer.devices")
 _KEYS = "docs/decisions.md, A script of your own"
-_IMAGE_STARTS = tuple(
-    f"cluster.sm_jobs_config.{key}"
-    for key in ("toolkit", "container_entrypoint", "algorithm_name", "additional_estimator_kwargs")
-)
-"""Keys of a training job by which its image starts a program of its own."""
 _UNREAD = {
     "git": ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token"),
     "recipes": ("pre_script", "post_script"),
@@ -31,22 +27,9 @@ def is_script(checked: CheckedRecipe) -> bool:
     return checked.recipe.run.model_type == FAMILY
 
 
-def _image_starts(checked: CheckedRecipe) -> bool:
-    """Return whether a training job of SageMaker runs a program of its image in place of a script."""
-    if checked.backend not in ("sm_jobs", "contract"):
-        return False
-    from launcher.backends.sagemaker import default_values
-
-    return not default_values.has_toolkit(default_values.of_draft(checked))
-
-
 def is_serverless(checked: CheckedRecipe) -> bool:
-    """Return whether AWS chooses the instances of a training job."""
-    if checked.backend != "sm_jobs":
-        return False
-    from launcher.backends.sagemaker import default_values, keys
-
-    return default_values.is_serverless(keys.jobs_of(checked))
+    """Return whether the backend chooses the instances of the job."""
+    return described(checked.backend).chooses_instances(checked.settings)
 
 
 def is_unstated(checked: CheckedRecipe, path: str) -> bool:
@@ -65,7 +48,7 @@ def only_scripts_have_training_cfg(checked: CheckedRecipe, problem: Callable[...
         )
 
 
-@rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", *_IMAGE_STARTS, source=_KEYS)
+@rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", "cluster", source=_KEYS)
 def one_entry(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Every rank starts one program: a script or a module, unless a training job's image has a program of its own."""
     if not is_script(checked):
@@ -75,7 +58,7 @@ def one_entry(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
         for value in (checked.recipe.training_cfg.entry_script, checked.recipe.training_cfg.entry_module)
         if value
     ]
-    if len(given) != 1 and (given or not _image_starts(checked)):
+    if len(given) != 1 and (given or described(checked.backend).starts_scripts(checked)):
         yield problem(
             f"{_SCRIPT}.entry_script",
             "both a script and a module are given" if given else "there is no script to run",
@@ -86,16 +69,16 @@ def one_entry(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
 
 
 def _missing_entry(checked: CheckedRecipe) -> str:
-    """Return what to type where nothing starts; an image of SageMaker may have a program of its own."""
-    remedy = "training_cfg.entry_script=train.py"
-    own = f"; or {_IMAGE_STARTS[0]}=false for an image with a program of its own"
-    return f"{remedy}{own}" if checked.backend in ("sm_jobs", "contract") else remedy
+    """Return what to type where nothing starts; an image may have a program of its own."""
+    remedy, key = "training_cfg.entry_script=train.py", described(checked.backend).toolkit_key
+    return f"{remedy}; or {key}=false for an image with a program of its own" if key else remedy
 
 
 @rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
 def arguments_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An argument is a name and a value, in the order they are given."""
     arguments = checked.recipe.training_cfg.script_args if is_script(checked) else None
+    has_bundle = described(checked.backend).has_bundle
     for i, argument in enumerate(arguments or ()):
         path = f"{_SCRIPT}.script_args.{i}"
         if len(argument) != 1:
@@ -103,7 +86,7 @@ def arguments_are_words(checked: CheckedRecipe, problem: Callable[..., Problem])
         for name, value in argument.items():
             if not _is_value(value):
                 yield problem(f"{path}.{name}", "is no value of an argument", value=value, allowed=_VALUES)
-            elif checked.backend == "k8s" and str(value).startswith("bundle:") and value != BUNDLE_CONFIGS:
+            elif not has_bundle and str(value).startswith("bundle:") and value != BUNDLE_CONFIGS:
                 message = "a pod has the bundle's configurations only"
                 yield problem(f"{path}.{name}", message, value=value, allowed=BUNDLE_CONFIGS)
 
@@ -144,9 +127,7 @@ def states_no_processes(checked: CheckedRecipe) -> bool:
     return all(is_unstated(checked, path) for path in _PROCESSES) and not is_serverless(checked)
 
 
-@rule(
-    "E109", *_PROCESSES, "instance_type", "cluster.sm_jobs_config.serverless", source="launcher/model/instances.csv"
-)
+@rule("E109", *_PROCESSES, "instance_type", "cluster", source="launcher/model/instances.csv")
 def processes_are_stated(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One process a node leaves all devices but one idle, and they are paid for. A serverless job plans none."""
     if states_no_processes(checked):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from launcher.common.problems import Notice, Problem
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
 
@@ -50,7 +51,8 @@ def data_parallel_runs_here(checked: CheckedRecipe, problem: Callable[..., Probl
     if distribution is None or not distribution.is_data_parallel:
         return
     remedy = f"++{_TORCH}.enabled=true in place of it"
-    if checked.backend != "sm_jobs":
+    backend = described(checked.backend)
+    if backend.runs_here or not backend.runs_training_jobs:
         message = "the data parallel library is in AWS's training images only"
         yield problem(f"{_DATA}.enabled", message, value=True, allowed="cluster=sm_jobs", remedy=remedy)
     elif checked.instance and checked.instance.name not in _SMDDP:
@@ -66,7 +68,7 @@ def processes_have_a_launcher(checked: CheckedRecipe, problem: Callable[..., Pro
     if distribution is None or distribution.torch_distributed is None or distribution.starts:
         return
     ranks = checked.devices * checked.recipe.trainer.num_nodes
-    if ranks > 1 and checked.backend in ("sm_jobs", "contract"):
+    if ranks > 1 and described(checked.backend).runs_training_jobs:
         message = f"nothing else starts the {ranks} processes together"
         yield problem(f"{_TORCH}.enabled", message, value=False, remedy=f"~{_TORCH}")
 

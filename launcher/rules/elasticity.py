@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from launcher.common.problems import Notice, Problem
+from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import AUTO, get, leaves, size_of
 from launcher.model.job_spec import start_size
 from launcher.model.size_plan import spans
 from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 
-_PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
-LIMITS = f"{_PAGE}, Use elastic training with other HyperPod features"
-_POLICY = "recipes.elastic_policy"
+PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
+LIMITS = f"{PAGE}, Use elastic training with other HyperPod features"
+POLICY = "recipes.elastic_policy"
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
 _NUM_NODES = ("recipes.trainer.num_nodes", "recipes.training_cfg.run.nodes")
 _MOST_LISTED = 32
@@ -27,25 +28,25 @@ def refuses_elastic(
         yield problem(
             path,
             f"elastic training does not work with {what} ({LIMITS})",
-            remedy=details.pop("remedy", f"{_POLICY}.is_elastic=false"),
+            remedy=details.pop("remedy", f"{POLICY}.is_elastic=false"),
             **details,
         )
 
 
-@rule("E201", f"{_POLICY}.min_nodes", f"{_POLICY}.max_nodes", source=f"{_PAGE}, Elastic Policy")
+@rule("E201", f"{POLICY}.min_nodes", f"{POLICY}.max_nodes", source=f"{PAGE}, Elastic Policy")
 def bounds_in_order(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job cannot have fewer nodes at most than at least."""
     policy = checked.recipe.elastic_policy
     if policy and policy.min_nodes > policy.max_nodes:
         yield problem(
-            f"{_POLICY}.min_nodes",
+            f"{POLICY}.min_nodes",
             f"min_nodes {policy.min_nodes} is more than max_nodes {policy.max_nodes}",
             value=policy.min_nodes,
             allowed=f"1 to {policy.max_nodes}",
         )
 
 
-@rule("E202", *SIZES, source=f"{_PAGE}, Elastic Policy: replica_increment_step")
+@rule("E202", *SIZES, source=f"{PAGE}, Elastic Policy: replica_increment_step")
 def step_or_scales(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Sizes come from a step or from a list; the operator takes exactly one."""
     if not checked.is_elastic:
@@ -53,7 +54,7 @@ def step_or_scales(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
     step, scales = checked.recipe.elastic_policy.replica_increment_step, checked.recipe.scale_config
     if step and scales and scales != AUTO:
         yield problem(
-            f"{_POLICY}.replica_increment_step",
+            f"{POLICY}.replica_increment_step",
             "is given together with scale_config",
             value=step,
             allowed="one of the two",
@@ -67,7 +68,7 @@ def step_or_scales(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
         )
 
 
-@rule("E203", source=f"{_PAGE}, Scale Config")
+@rule("E203", source=f"{PAGE}, Scale Config")
 def scale_keys_are_sizes(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A key of scale_config is a number of nodes, its value what changes there."""
     for key, own in checked.entries.items():
@@ -77,7 +78,7 @@ def scale_keys_are_sizes(checked: CheckedRecipe, problem: Callable[..., Problem]
             yield problem(f"recipes.scale_config.{key}", "is no number of nodes", value=key, allowed="1, 2, 3, …")
 
 
-@rule("E214", source=f"{_PAGE}, Scale Config")
+@rule("E214", source=f"{PAGE}, Scale Config")
 def scales_change_training_only(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What a size may change is how it trains; the job's name, devices and bounds are the same at every size."""
     for key, own in checked.entries.items():
@@ -91,7 +92,7 @@ def scales_change_training_only(checked: CheckedRecipe, problem: Callable[..., P
                 )
 
 
-@rule("E204", source=f"{_PAGE}, Scale Config")
+@rule("E204", source=f"{PAGE}, Scale Config")
 def scale_key_is_num_nodes(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The entry for N nodes describes N nodes."""
     for key, own in checked.entries.items():
@@ -105,7 +106,7 @@ def scale_key_is_num_nodes(checked: CheckedRecipe, problem: Callable[..., Proble
             )
 
 
-@rule("E205", *SIZES, source=f"{_PAGE}, Scale Config")
+@rule("E205", *SIZES, source=f"{PAGE}, Scale Config")
 def scales_within_bounds(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A size outside [min_nodes, max_nodes] would never be used; where the user moved a bound it is dropped."""
     if not checked.is_elastic or not isinstance(checked.recipe.scale_config, Mapping):
@@ -129,10 +130,10 @@ def scales_within_bounds(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 def bounds_moved(checked: CheckedRecipe) -> bool:
     """Tell whether the user set a bound, so that sizes outside are dropped with a notice."""
-    return any(checked.is_explicit(f"{_POLICY}.{bound}") for bound in ("min_nodes", "max_nodes"))
+    return any(checked.is_explicit(f"{POLICY}.{bound}") for bound in ("min_nodes", "max_nodes"))
 
 
-@rule("E206", *SIZES, "recipes.trainer.num_nodes", source=f"{_PAGE}, Elastic Policy")
+@rule("E206", *SIZES, "recipes.trainer.num_nodes", source=f"{PAGE}, Elastic Policy")
 def starts_at_a_size(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A job starts at one of its sizes."""
     start, sizes = checked.recipe.trainer.num_nodes, [scale.nodes for scale in checked.sizes]
@@ -157,61 +158,25 @@ def not_checkpointless(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 @rule("E209", *SIZES, "cluster", source=LIMITS)
 def not_spot(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Spot capacity leaves without the operator's knowledge."""
-    for path, value in _spot(checked):
+    for path, value in described(checked.backend).spot_keys(checked.settings):
         yield from refuses_elastic(checked, problem, path, "Spot capacity", value=value)
 
 
-def _spot(checked: CheckedRecipe) -> Iterator[tuple[str, object]]:
-    selector = getattr(checked.settings, "label_selector", None)
-    for kind in ("required", "preferred"):
-        for label, values in (getattr(selector, kind, None) or {}).items():
-            if "capacity" in label.lower() and any("spot" in value.lower() for value in values):
-                yield f"cluster.label_selector.{kind}.{label}", values
-    for label, value in (getattr(checked.settings, "node_selector", None) or {}).items():
-        if "capacity" in label.lower() and "spot" in value.lower():
-            yield f"cluster.node_selector.{label}", value
-    jobs = getattr(checked.settings, "sm_jobs_config", None)
-    if getattr(jobs, "spot", None) is True:
-        yield "cluster.sm_jobs_config.spot", True
-    if getattr(getattr(jobs, "additional_estimator_kwargs", None), "use_spot_instances", None) is True:
-        yield "cluster.sm_jobs_config.additional_estimator_kwargs.use_spot_instances", True
-
-
-@rule("E210", *SIZES, "cluster.use_hyperpod_pytorch_job", source=_PAGE, backend="k8s")
-def not_kubeflow(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """elasticPolicy is a field of HyperPodPyTorchJob; Kubeflow's PyTorchJob has another, unlike one."""
-    if checked.settings.use_hyperpod_pytorch_job is False:
-        yield from refuses_elastic(
-            checked,
-            problem,
-            "cluster.use_hyperpod_pytorch_job",
-            "a Kubeflow PyTorchJob",
-            value=False,
-            remedy="cluster.use_hyperpod_pytorch_job=true",
-        )
-
-
-@rule("E211", *SIZES, source=f"{_PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
+@rule("E211", *SIZES, source=f"{PAGE}, Prerequisites: SageMaker HyperPod EKS Cluster")
 def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Scale events come from the HyperPod training operator, which runs on Kubernetes only."""
-    training_job = "SageMaker training jobs"
-    names = {"slurm": "Slurm", "sm_jobs": training_job, "contract": training_job}
-    if checked.backend in names:
-        yield from refuses_elastic(
-            checked,
-            problem,
-            "cluster",
-            names[checked.backend],
-            value=checked.backend,
-            remedy=f"cluster=k8s, or {_POLICY}.is_elastic=false",
-        )
+    backend = described(checked.backend)
+    if not backend.resizes_jobs:
+        clusters = choices(lambda each: each.resizes_jobs and not each.runs_here)
+        remedy = f"{clusters}, or {POLICY}.is_elastic=false"
+        yield from refuses_elastic(checked, problem, "cluster", backend.title, value=backend.choice, remedy=remedy)
 
 
 @rule(
     "E212",
     *SIZES,
     "recipes.training_config.training_args.override_training_dir",
-    source=f"{_PAGE}, Monitor training on MLFlow (note on the training directory)",
+    source=f"{PAGE}, Monitor training on MLFlow (note on the training directory)",
 )
 def keeps_its_training_dir(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A restart that makes a new directory does not find the checkpoint."""
@@ -226,63 +191,45 @@ def keeps_its_training_dir(checked: CheckedRecipe, problem: Callable[..., Proble
         )
 
 
-@rule("E215", *SIZES, f"{_POLICY}.preemption", source=f"{_PAGE}, Preemption by high priority job: replicaSpecs")
+@rule("E215", *SIZES, f"{POLICY}.preemption", source=f"{PAGE}, Preemption by high priority job: replicaSpecs")
 def tiers_need_two_parts(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Two priorities are for two parts: a base that can train by itself, and nodes beyond it."""
     policy = checked.recipe.elastic_policy
     if policy is None or policy.preemption is None:
         return
     sizes = [scale.nodes for scale in checked.sizes]
-    details = {"remedy": f"~{_POLICY}.preemption gives the job one priority"}
-    is_asked_for = any(checked.is_explicit(f"{_POLICY}.preemption.{part}_priority_class") for part in _PARTS)
+    details = {"remedy": f"~{POLICY}.preemption gives the job one priority"}
+    is_asked_for = any(checked.is_explicit(f"{POLICY}.preemption.{part}_priority_class") for part in _PARTS)
     if policy.min_nodes == policy.max_nodes or (is_asked_for and not checked.is_elastic):
-        yield problem(f"{_POLICY}.preemption", "the job has no elastic part: its size is fixed", **details)
+        yield problem(f"{POLICY}.preemption", "the job has no elastic part: its size is fixed", **details)
     elif checked.is_elastic and sizes and policy.min_nodes not in sizes:
         yield problem(
-            f"{_POLICY}.preemption",
+            f"{POLICY}.preemption",
             f"the base part is min_nodes={policy.min_nodes} nodes, which is not one of the job's sizes",
             allowed=f"min_nodes={min(sizes)}",
             **details,
         )
 
 
-@rule("E216", f"{_POLICY}.preemption", source=f"{_PAGE}, Preemption by high priority job: replicaSpecs")
+@rule("E216", f"{POLICY}.preemption", source=f"{PAGE}, Preemption by high priority job: replicaSpecs")
 def tiers_differ(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Two parts of one priority would be preempted alike."""
     preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
     if preemption and preemption.base_priority_class == preemption.elastic_priority_class:
         yield problem(
-            f"{_POLICY}.preemption.elastic_priority_class",
+            f"{POLICY}.preemption.elastic_priority_class",
             "is the base part's class too, so that both parts would be preempted alike",
             value=preemption.elastic_priority_class,
             allowed="a class of lower priority",
         )
 
 
-@rule(
-    "E217",
-    f"{_POLICY}.preemption",
-    "cluster.priority_class_name",
-    source=f"{_PAGE}, Preemption by high priority job: priorityClassName",
-    backend="k8s",
-)
-def tiers_name_the_pods_class(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Each part's pods have the part's own class."""
-    preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
-    if preemption and checked.settings.priority_class_name:
-        yield problem(
-            "cluster.priority_class_name",
-            f"is given together with {_POLICY}.preemption, which names the class of each part",
-            value=checked.settings.priority_class_name,
-            remedy="cluster.priority_class_name=null",
-        )
-
-
 @rule("E213", "cluster_type", source="the published launcher's own convention")
 def cluster_type_agrees(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """`cluster` and `cluster_type` name the same thing."""
-    cluster = "local" if checked.backend == "contract" else checked.backend
-    if checked.launch.cluster_type not in (None, cluster):
+    backend = described(checked.backend)
+    cluster = backend.choice
+    if checked.launch.cluster_type not in (None, *backend.cluster_types):
         yield problem(
             "cluster_type",
             f"does not agree with cluster={cluster}",
@@ -305,7 +252,7 @@ def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> It
 def max_nodes_adds_no_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """max_nodes alone adds no size where a table lists them."""
     checked, largest = planned.checked, planned.job.scales[-1].nodes
-    if checked.is_elastic and checked.is_explicit(f"{_POLICY}.max_nodes"):
+    if checked.is_elastic and checked.is_explicit(f"{POLICY}.max_nodes"):
         limit = checked.recipe.elastic_policy.max_nodes
         if limit > largest and checked.recipe.scale_config:
             yield notice(f"the largest size is {largest} nodes; max_nodes={limit} adds none")

@@ -8,6 +8,7 @@ from launcher.common.problems import Notice, Problem
 from launcher.common.suggestions import did_you_mean
 from launcher.families import interface
 from launcher.model import instance_specs, instances
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get
@@ -17,8 +18,6 @@ from launcher.rules.custom import is_serverless
 _TABLE = "launcher/model/instances.csv"
 _SPECS = instance_specs.KEY
 _UNKNOWN = "is not an instance type of the table"
-_RUN_IMAGES = ("k8s", "sm_jobs")
-"""Clusters whose nodes run a container image."""
 _LABELS = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
 _COMPARED = {
     "accelerators": "accelerators",
@@ -34,7 +33,7 @@ _NAME = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 def instance_is_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The devices of a type decide the batch; one that the table lacks is described by the recipe."""
     if (
-        checked.backend == "local"
+        not described(checked.backend).has_instances
         or checked.instance is not None
         or _is_described(checked, checked.launch.instance_type)
     ):
@@ -164,7 +163,7 @@ def _allowed_words(checked: CheckedRecipe) -> str:
 def instance_types_are_unknown(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """An instance type that the table lacks may be a typo, also where nothing uses it."""
     checked = planned.checked
-    if checked.backend == "local":
+    if not described(checked.backend).has_instances:
         yield from unknown(checked.composition)
         return
     selector = getattr(checked.settings, "label_selector", None)
@@ -178,13 +177,14 @@ def instance_types_are_unknown(planned: PlannedRecipe, notice: MakeNotice) -> It
 def unknown(composition: Composition) -> Iterator[Notice]:
     """Yield a notice where a configuration, checked or not, has an instance type that the table lacks."""
     name, specs = composition.tree.get("instance_type"), get(composition.tree, _SPECS)
-    described = [str(get(spec, "name")) for spec in specs] if isinstance(specs, list) else []
+    own = [str(get(spec, "name")) for spec in specs] if isinstance(specs, list) else []
     if isinstance(name, str) and instances.canonical(name) not in {
         *instances.table(),
-        *map(instances.canonical, described),
+        *map(instances.canonical, own),
     }:
-        is_here = composition.backend == "local"
-        consequence = "cluster=local does not use it" if is_here else "a launch is refused unless it is described"
+        backend = described(composition.backend)
+        unused = f"cluster={backend.choice} does not use it"
+        consequence = "a launch is refused unless it is described" if backend.has_instances else unused
         yield Notice("N160", f"instance_type={name} is not an instance type of the table; {consequence}")
 
 
@@ -217,23 +217,15 @@ def description_differs(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
 def image_must_be_for_arm(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Images are mostly built for x86_64, and do not start on arm64."""
     instance, image = planned.checked.instance, planned.job.image or "the image"
-    if instance and instance.architecture == "arm64" and planned.checked.backend in _RUN_IMAGES:
+    if instance and instance.architecture == "arm64" and not described(planned.checked.backend).runs_here:
         yield notice(f"{instance.name} has arm64 processors: {image} must be built for arm64")
-
-
-@notice_rule("N163", source=_TABLE, backend="k8s")
-def hyperpod_lacks_the_type(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Training jobs have instance types that HyperPod clusters do not."""
-    instance = planned.checked.instance
-    if instance and instance.use == ("training",) and planned.checked.settings.use_hyperpod_pytorch_job:
-        yield notice(f"HyperPod clusters have no {instance.name}: it is a type of training jobs")
 
 
 @notice_rule("N164", source=_TABLE)
 def nodes_have_no_efa(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Without EFA the exchange between nodes is many times slower than within one."""
     instance, nodes = planned.checked.instance, planned.job.scales[-1].nodes
-    if instance is None or planned.checked.backend not in _RUN_IMAGES:
+    if instance is None or described(planned.checked.backend).runs_here:
         return
     if nodes > 1 and instance.accelerators and not instance.efa:
         yield notice(f"{instance.name} has no EFA: nodes exchange gradients over TCP")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from launcher.common.problems import Notice, Problem
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
@@ -34,7 +35,7 @@ def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Noti
     """A path is empty, so what the job reads or writes is up to its container."""
     tree = planned.checked.composition.tree
     empty = [path for path in _PATHS if get(tree, f"recipes.training_config.{path}") == ""]
-    if empty and planned.checked.backend != "local":
+    if empty and described(planned.checked.backend).has_containers:
         verb = "is" if len(empty) == 1 else "are"
         yield notice(f"{', '.join(empty)} {verb} empty: the container's own default applies")
 

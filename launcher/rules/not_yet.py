@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from launcher.common.problems import Problem
-from launcher.model.backend_registry import backend_module
+from launcher.model.backend_registry import described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import rule
 
@@ -13,12 +13,12 @@ _ROADMAP = "docs/decisions.md, What is not there yet"
 @rule("E901", source=_ROADMAP)
 def backend_exists(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A cluster whose keys are known but which cannot be compiled for yet."""
-    if backend_module(checked.backend, "backend") is None:
+    if described(checked.backend).load() is None:
         yield problem(
             "cluster",
             "is not yet supported: its keys are checked, but no bundle is rendered",
-            value=checked.backend,
-            allowed="local, k8s, sm_jobs",
+            value=described(checked.backend).choice,
+            allowed=", ".join(each.choice for each in descriptions() if each.load()),
         )
 
 

@@ -15,6 +15,7 @@ from launcher.common.secret_forms import (
     is_written,
 )
 from launcher.common.secret_names import is_secret, names_secret
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.environment import secret_references
@@ -22,14 +23,16 @@ from launcher.model.recipe import SecretRef
 from launcher.rules import rule
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
-"""Keys of a training job's request that are words, and that are values by name."""
 _CHECKED_FOR_URLS = (
-    *("env_vars.", "git.repo_url_or_path", "recipes.training_config.mlflow.tracking_uri", "cluster.annotations."),
-    *("recipes.training_cfg.script_args", "recipes.pre_script", "recipes.post_script", "cluster.custom_labels."),
-    *("cluster.command", "cluster.sm_jobs_config"),
+    *("env_vars.", "git.repo_url_or_path", "recipes.training_config.mlflow.tracking_uri"),
+    *("recipes.training_cfg.script_args", "recipes.pre_script", "recipes.post_script"),
 )
-"""Keys in which other rules look for URLs with credentials."""
+"""Keys in which other rules look for URLs with credentials, beside those of the chosen cluster."""
+_UNREACHABLE = {
+    "env": ("a pod cannot read this shell's environment", "{secretKeyRef: {name: …, key: …}}"),
+    "secretKeyRef": ("there is no Kubernetes Secret on this machine", "{env: NAME}"),
+}
+"""Why a kind of reference cannot be resolved, and which can."""
 _DECISION = "docs/decisions.md, Secrets are references"
 
 
@@ -131,12 +134,11 @@ def _argument_secrets(checked: CheckedRecipe) -> Iterator[str]:
 
 
 def _command_secrets(checked: CheckedRecipe) -> Iterator[str]:
-    command = getattr(checked.settings, "command", None)
+    words = described(checked.backend).secret_words(checked)
     given: tuple[tuple[str, Sequence[str]], ...] = (
         ("recipes.pre_script", checked.recipe.pre_script or ()),
         ("recipes.post_script", checked.recipe.post_script or ()),
-        ("cluster.command", (" ".join(command),) if command else ()),
-        *((path, (" ".join(words),)) for path, words in _of_training_job(checked, *_WORDS)),
+        *((path, (" ".join(command),)) for path, command in words),
     )
     for path, texts in given:
         for i, text in enumerate(texts):
@@ -145,31 +147,10 @@ def _command_secrets(checked: CheckedRecipe) -> Iterator[str]:
 
 
 def _labelled_secrets(checked: CheckedRecipe) -> Iterator[str]:
-    labels = ((f"cluster.{name}", getattr(checked.settings, name, None)) for name in ("annotations", "custom_labels"))
-    for section, given in (*labels, *_of_training_job(checked, *_NAMED), *_of_watchers(checked)):
-        for name, value in (given or {}).items():
+    for section, given in described(checked.backend).secret_values(checked):
+        for name, value in given.items():
             if is_clear(name.rpartition("/")[2], value) or (isinstance(value, str) and holds_secret(value)):
                 yield f"{section}.{name}"
-
-
-def _of_watchers(checked: CheckedRecipe) -> Iterator[tuple[str, Any]]:
-    """Yield paths and values of the parameters that a training job hands to Debugger and its rules."""
-    path = "cluster.sm_jobs_config"
-    if jobs := getattr(checked.settings, "sm_jobs_config", None):
-        yield f"{path}.debugger.hook_parameters", jobs.debugger.hook_parameters
-        yield f"{path}.profiler.parameters", jobs.profiler.parameters
-        for name in ("debugger", "profiler"):
-            for i, each in enumerate(getattr(jobs, name).rules or ()):
-                yield f"{path}.{name}.rules.{i}.parameters", each.parameters
-
-
-def _of_training_job(checked: CheckedRecipe, *keys: str) -> Iterator[tuple[str, Any]]:
-    """Yield paths and values of keys of a training job's request that are given."""
-    if hasattr(checked.settings, "sm_jobs_config"):
-        from launcher.backends.sagemaker.keys import jobs_of, path_of  # other clusters do without
-
-        jobs = jobs_of(checked)
-        yield from ((path_of(checked, key), value) for key in keys if (value := getattr(jobs, key)))
 
 
 @rule("E609", source=_DECISION)
@@ -181,12 +162,12 @@ def values_hold_no_token(checked: CheckedRecipe, problem: Callable[..., Problem]
         for path, value in leaves(checked.composition.tree)
         if isinstance(value, str | list) and value and not is_secret(path)
     ]
-    checked = (*_CHECKED_FOR_URLS, "container") if checked.backend == "k8s" else _CHECKED_FOR_URLS
+    others = (*_CHECKED_FOR_URLS, *described(checked.backend).url_keys)
     has_tokens = holds_token("\n".join(text for _, text in texts))  # one search instead of hundreds
     for path, text in texts:
         if has_tokens and holds_token(text):
             yield problem(path, "holds an access token or a key in clear", remedy=remedy, where=path)
-        elif "@" in text and not path.startswith(checked) and holds_user_info(text):
+        elif "@" in text and not path.startswith(others) and holds_user_info(text):
             yield problem(path, "holds a URL with credentials", remedy=remedy, where=path)
 
 
@@ -207,8 +188,6 @@ def env_names_are_names(checked: CheckedRecipe, problem: Callable[..., Problem])
 def secrets_are_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A pod reads a Kubernetes Secret; a process on this machine reads the environment."""
     for _, path, ref in secret_references(checked.composition.tree):
-        if checked.backend == "k8s" and ref.get("env"):
-            message = "a pod cannot read this shell's environment"
-            yield problem(path, message, allowed="{secretKeyRef: {name: …, key: …}}")
-        if checked.backend == "local" and ref.get("secretKeyRef"):
-            yield problem(path, "there is no Kubernetes Secret on this machine", allowed="{env: NAME}")
+        for source, (message, allowed) in _UNREACHABLE.items():
+            if ref.get(source) and source not in described(checked.backend).secret_sources:
+                yield problem(path, message, allowed=allowed)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from launcher.common.problems import Problem
+from launcher.model.backend_registry import choices, described
 from launcher.model.base_model import Model
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.parallelism.smp import PARAMETERS, TENSORFLOW, TORCH, effective
@@ -61,11 +62,11 @@ def a_cluster_reads_it(checked: CheckedRecipe, problem: Callable[..., Problem]) 
     distribution = _distribution(checked)
     if distribution is None or not (distribution.is_mpi or distribution.library):
         return
-    if checked.backend not in ("sm_jobs", "contract"):
+    if not described(checked.backend).runs_training_jobs:
         yield problem(
             _D,
-            f"cluster={checked.backend} starts no script by MPI",
-            allowed="cluster=sm_jobs, or cluster=local cluster.contract=sagemaker",
+            f"cluster={described(checked.backend).choice} starts no script by MPI",
+            allowed=choices(lambda each: each.runs_training_jobs),
             remedy=f"~{_D}",
         )
 

@@ -1,8 +1,11 @@
 """The files of torch.distributed.checkpoint with a checksum for each piece.
 
-A piece is what torch.distributed.checkpoint stores of one tensor or object on one rank. Its checksum is an attribute
-of its entry in `.metadata`, so that `torch.distributed.checkpoint.load` reads the files as it reads its own. The
-checksum of `.metadata` is in progress.json.
+A piece is the data of one tensor or object on one rank. Its checksum is an attribute of its entry in `.metadata`:
+unpickling needs none of our classes, so plain `torch.distributed.checkpoint.load` reads the files. The checksum of
+`.metadata` itself is in progress.json.
+
+Checksums cover the spans between calls of `tell`. A version of torch that writes differently fails the save at once,
+and one that reads differently fails the load.
 """
 
 import io
@@ -11,14 +14,14 @@ import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO, cast
 
 import numpy
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, load
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
@@ -32,7 +35,7 @@ class CheckedWriter(FileSystemWriter):
     """Writes the files of torch.distributed.checkpoint, and a checksum for each piece into `.metadata`.
 
     Args:
-        folder: Receives the files. They are not synced.
+        folder: Receives the files, which are not synced.
     """
 
     def __init__(self, folder: Path):
@@ -43,7 +46,7 @@ class CheckedWriter(FileSystemWriter):
         try:
             written = super().write_data(plan, planner)
         except RuntimeError as error:
-            # torch.save reports what its stream raises as an error of its own.
+            # torch.save replaces its stream's error with one of its own.
             if self.fs.failure:
                 raise self.fs.failure from error
             raise
@@ -60,7 +63,7 @@ class _CheckedFiles(FileSystem):
     """Files whose spans are hashed as they are written.
 
     Args:
-        spans: Length and checksum of what was written between two calls of `tell`, by file name and first byte.
+        spans: Length and checksum of the bytes between two calls of `tell`, by file name and first byte.
         failure: The first error of the file system.
     """
 
@@ -69,19 +72,19 @@ class _CheckedFiles(FileSystem):
         self.failure: OSError | None = None
 
     @contextmanager
-    def create_stream(self, path: Path, mode: str) -> Iterator[io.IOBase]:
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
         with super().create_stream(path, mode) as stream:
             yield _CheckedStream(stream, Path(path).name, self)
 
 
 class _CheckedStream(io.IOBase):
-    """torch.distributed.checkpoint asks for the position before and after each piece: a span ends there."""
+    """A stream whose spans end where torch.distributed.checkpoint asks for the position: before and after a piece."""
 
-    def __init__(self, stream: Any, name: str, files: _CheckedFiles):
-        self._stream, self._name, self._files = stream, name, files
+    def __init__(self, stream: io.IOBase, name: str, files: _CheckedFiles):
+        self._stream, self._name, self._files = cast(BinaryIO, stream), name, files
         self._start, self._checksum = 0, new_checksum()
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | memoryview) -> int:
         self._checksum.update(data)
         try:
             return self._stream.write(data)
@@ -105,7 +108,7 @@ class CheckedReader(FileSystemReader):
 
     Args:
         folder: Of the checkpoint.
-        stated: By its progress.json.
+        stated: The content of its progress.json.
         is_first: Whether this is the first rank; see `missing`.
 
     Raises:
@@ -131,7 +134,7 @@ class CheckedReader(FileSystemReader):
     def load_into(self, state: dict[str, Any]) -> None:
         """Load this rank's part of the checkpoint into `state`.
 
-        Each rank plans for itself: what ranks could settle together is in `.metadata`, which all have.
+        Each rank plans for itself: `.metadata`, which all ranks have, holds all that they could agree on.
 
         Raises:
             Damaged: A piece is missing or changed; `state` then holds parts of the checkpoint.
@@ -159,7 +162,7 @@ class CheckedReader(FileSystemReader):
                     self._slice_file(stream, piece)
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read what `plan` wants. What is damaged or unavailable is noted: the ranks decide when all have read."""
+        """Read the data of `plan`. Damage and unavailability are kept: the ranks decide once all have read."""
         try:
             with outcomes(self._is_first):
                 super().read_data(plan, planner)
@@ -168,7 +171,7 @@ class CheckedReader(FileSystemReader):
         except (Damaged, Unavailable) as error:
             self._outcome = error
         except Exception as error:
-            # Without checksums, what cannot be decoded is the only sign of damage, and it raises anything.
+            # Without checksums, a failure to decode is the only sign of damage, and can be any exception.
             if self._is_verifiable:
                 raise
             self._outcome = Damaged(f"not readable: {type(error).__name__}: {error}")
@@ -176,21 +179,21 @@ class CheckedReader(FileSystemReader):
         done.set_result(None)
         return done
 
-    def _slice_file(self, file: Any, sinfo: Any) -> io.RawIOBase:
-        """Return a piece, checked. It is valid until the next one."""
+    def _slice_file(self, file: Any, sinfo: Any) -> IO[bytes]:
+        """Return a checked piece. It is valid until the next call."""
         self._num_checked += 1
         if len(self._buffer) < sinfo.length:
             self._buffer = numpy.empty(sinfo.length, numpy.uint8)
-        state, piece = new_checksum(), memoryview(self._buffer)[: sinfo.length]
+        state, piece = new_checksum(), self._buffer.data[: sinfo.length]
         file.seek(sinfo.offset)
         for start in range(0, sinfo.length, CHUNK):
             part = piece[start : start + CHUNK]
             if file.readinto(part) < len(part):
-                raise missing(f"{sinfo.relative_path} is cut short", self._is_first)
+                raise missing(f"{sinfo.relative_path} is truncated", self._is_first)
             state.update(part)
         if self._is_verifiable and state.digest() != sinfo.checksum:
-            raise Damaged(f"{sinfo.relative_path} is changed at byte {sinfo.offset} or up to {sinfo.length} after it")
-        return _Piece(piece)
+            raise Damaged(f"{sinfo.relative_path} is changed in the {sinfo.length} bytes from byte {sinfo.offset} on")
+        return cast(IO[bytes], _Piece(piece))
 
 
 class _Piece(io.RawIOBase):
@@ -223,7 +226,7 @@ class _Piece(io.RawIOBase):
 def _unpickled(data: bytes) -> Metadata:
     try:
         metadata = pickle.loads(data)
-    except Exception as error:  # of changed bytes it raises anything
+    except Exception as error:  # changed bytes can raise any exception
         raise Damaged(f"{METADATA} is not readable") from error
     if not isinstance(metadata, Metadata):
         raise Damaged(f"{METADATA} is not readable")

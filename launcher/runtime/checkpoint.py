@@ -1,9 +1,11 @@
-"""Checkpoints that load at any number of ranks and are never seen half-written.
+"""Checkpoints that load at any number of ranks and are published atomically.
 
-A checkpoint is a folder of torch.distributed.checkpoint files and one `progress.json`. It is written
-under a temporary name, synced, renamed, and only then named by the pointer file `latest`. Every piece has a
-checksum, which is compared when it is read: a damaged checkpoint is passed over for the newest older one that is
-intact. Other files in the same folder, and folders such as `step-1000`, are not touched.
+A checkpoint is a folder of torch.distributed.checkpoint files and a `progress.json`. It is written under a temporary
+name, synced, renamed, and only then named by the pointer file `latest`. Every piece has a checksum that is verified
+when it is read: a damaged checkpoint is passed over for the newest older one that is intact. Other files in the same
+folder, and folders such as `step-1000`, are not touched.
+
+Files are synced here: DCP syncs a file before its last bytes are flushed, and the rename could then publish a hole.
 """
 
 import functools
@@ -12,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 
@@ -45,28 +47,28 @@ from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.durable import sync, write_text
 from launcher.runtime.process_group import barrier, rank
 from launcher.runtime.progress import METADATA, PROGRESS, Progress, Published, published, sealed
-from launcher.runtime.tiers.checkpoint_log import Journal, Record
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog, Record
 
 PATIENCE_S = 60.0
-"""Seconds for which a file system that fails is tried again before loading fails."""
+"""Seconds for which a failing file system is retried before loading fails."""
 
 TIER = "folder"
-"""Name of this kind of checkpoint in the records, beside those of the tiers."""
+"""Name of this kind of checkpoint in the records, beside the names of tiers."""
 
 _Value = TypeVar("_Value")
 _Loaded = tuple[Path, Progress, dict[str, Any]]
 
 
 class CheckpointUnsaved(RuntimeError):
-    """A checkpoint could not be written or published. What was published before is still there."""
+    """A checkpoint could not be written or published. Checkpoints published before still exist."""
 
 
 class FolderInUse(CheckpointUnsaved):
-    """Something that is not a checkpoint has the name of the one to be published."""
+    """Something that is not a checkpoint has the name of the one to publish."""
 
 
 def latest_progress(folder: Path) -> tuple[Path, Progress] | None:
-    """Return the newest published checkpoint under `folder` that is complete, and its progress, or None.
+    """Return the newest complete published checkpoint under `folder` and its progress, or None.
 
     Its files have the sizes written; their content is not read.
 
@@ -89,16 +91,16 @@ class Checkpoints:
     """The checkpoints of one training run. Every method is collective: all ranks call it.
 
     Args:
-        folder: Seen by all ranks; made when missing. One run at a time saves to it, any number read.
+        folder: Visible to all ranks; created if missing. One run at a time saves to it, any number may read.
         keep: Published checkpoints to keep; 0 keeps all.
-        journal: Receives warnings and failures; None for one that writes to the console.
-        patience_s: Seconds for which a file system that fails is tried again before `load` fails.
+        log: Receives warnings and failures; None for one that writes to the console.
+        patience_s: Seconds for which a failing file system is retried before `load` fails.
     """
 
-    def __init__(self, folder: Path, keep: int = 0, journal: Journal | None = None, patience_s: float = PATIENCE_S):
+    def __init__(self, folder: Path, keep: int = 0, log: CheckpointLog | None = None, patience_s: float = PATIENCE_S):
         self.folder = folder
         self.keep = keep
-        self._journal = journal
+        self._log = log
         self._patience_s = patience_s
         self._intact: Path | None = None
         self._damaged: set[Path] = set()
@@ -106,21 +108,21 @@ class Checkpoints:
     def save(self, content: Content, progress: Progress, *, is_last: bool = True) -> None:
         """Write and publish a checkpoint; return once every rank can rely on it.
 
-        A step that is published and intact is not written again. Where the file system fails on some rank, nothing
-        partial is left and all ranks know it: the failure is recorded, unless this is the last save.
+        A step that is published and intact is not written again. If the file system fails on a rank, nothing partial
+        is left, and the failure is recorded, or raised if this is the last save.
 
         Raises:
-            CheckpointUnsaved: The last save failed; on all ranks alike.
+            CheckpointUnsaved: The last save failed; on all ranks.
             FolderInUse: Likewise: something that is not a checkpoint has the name of this one.
         """
         began = time.perf_counter()
         try:
             if self._save(content, progress):
-                self._tell_saved(progress.step, time.perf_counter() - began)
+                self._log_saved(progress.step, time.perf_counter() - began)
         except CheckpointUnsaved as error:
             if is_last:
                 raise
-            self._tell_failed(progress.step, str(error), time.perf_counter() - began)
+            self._log_failed(progress.step, str(error), time.perf_counter() - began)
 
     def _save(self, content: Content, progress: Progress) -> bool:
         """Return whether a checkpoint was written."""
@@ -130,11 +132,11 @@ class Checkpoints:
         state = content.state()
         partial = self.folder / f"{PARTIAL_PREFIX}{path.name}"
         try:
-            _all_can(lambda: rank() or self._make_room(path))
+            _all_can(functools.partial(self._make_room, path) if rank() == 0 else _nothing)
             _write(partial, state)
-            # Each rank its own: on a network file system only the machine that wrote a file can sync it.
+            # Each rank syncs its own: on a network file system only the machine that wrote a file can.
             _all_can(lambda: _sync_own_files(partial))
-            _all_can(lambda: rank() or self._publish(partial, path, progress))
+            _all_can(functools.partial(self._publish, partial, path, progress) if rank() == 0 else _nothing)
         except CheckpointUnsaved:
             if rank() == 0:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -144,16 +146,16 @@ class Checkpoints:
         return True
 
     def load(self, content: Content) -> Progress | None:
-        """Load the newest published checkpoint that is intact, whatever number of ranks wrote it.
+        """Load the newest intact published checkpoint, written by any number of ranks.
 
-        Random states are restored where the number of ranks is the same; otherwise every rank is seeded
-        anew, by its rank and the step. What is newer and damaged is passed over with a warning.
+        Random states are restored if the number of ranks is the same; otherwise every rank is seeded by its rank and
+        the step. Newer, damaged checkpoints are passed over with a warning.
 
         Returns:
-            The checkpoint's progress, or None when there is none.
+            The checkpoint's progress, or None if there is none.
 
         Raises:
-            CheckpointBroken: There are some, and all are damaged.
+            CheckpointBroken: There are checkpoints, and all are damaged.
             CheckpointUnavailable: The file system failed for longer than the patience.
             StateMismatch: The checkpoint is of another model or optimizer.
         """
@@ -171,7 +173,7 @@ class Checkpoints:
         path, progress, state = loaded
         self._intact, self._damaged = path, set(paths[: paths.index(path)])
         content.put(state, progress.step, functools.partial(self._warn, progress.step))
-        self._tell_passed_over(progress.step, search.passed_over, time.perf_counter() - began)
+        self._log_passed_over(progress.step, search.passed_over, time.perf_counter() - began)
         return progress
 
     def _load(self, path: Path, content: Content) -> _Loaded:
@@ -186,10 +188,10 @@ class Checkpoints:
         return path, stated.progress, state
 
     def latest(self) -> tuple[Path, Progress] | None:
-        """Return the newest published checkpoint that is complete, and its progress, or None; the same on all ranks.
+        """Return the newest complete published checkpoint and its progress, or None; the same on all ranks.
 
         Raises:
-            CheckpointBroken: There are some, and none is complete; on all ranks alike.
+            CheckpointBroken: There are checkpoints, and none is complete; on all ranks.
             CheckpointUnavailable: The file system failed for longer than the patience.
         """
         search = Search(process_group, self._patience_s, lambda reason: None)
@@ -209,12 +211,12 @@ class Checkpoints:
         self._intact, self._damaged = None, set()
 
     def is_taken_by(self, launch: str) -> bool:
-        """Return whether `launch` is the one that took the folder last; the same on all ranks."""
+        """Return whether `launch` took the folder last; the same on all ranks."""
         marker = self.folder / LAUNCH
         return _of_first_rank(lambda: marker.exists() and marker.read_text(encoding="utf-8").strip() == launch)
 
     def take(self, launch: str) -> None:
-        """Write down that the checkpoints from here on are those of `launch`."""
+        """Record that later checkpoints belong to `launch`."""
         if rank() == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(self.folder / LAUNCH, launch + "\n")
@@ -228,7 +230,7 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder)
         if path.exists() and path not in self._damaged and path not in written(self.folder):
-            raise FolderInUse(f"{path} is in the way: it is not a checkpoint, and is left as it is")
+            raise FolderInUse(f"{path} already exists and is not a checkpoint; it is left as it is")
 
     def _publish(self, partial: Path, path: Path, progress: Progress) -> None:
         write_text(partial / PROGRESS, sealed(partial, progress))
@@ -251,7 +253,7 @@ class Checkpoints:
     def _retire(self, path: Path) -> None:
         """Remove checkpoints older than those kept.
 
-        A damaged one does not count as kept. Newer ones stay: what made this run pass them over may not be in them.
+        Damaged ones do not count as kept. Newer ones remain: this run may have passed them over for a passing reason.
         """
         if not self.keep:
             return
@@ -263,32 +265,34 @@ class Checkpoints:
 
     def _warn(self, step: int, message: str) -> None:
         if rank() == 0:
-            self._told.warn(step, message)
+            self._checkpoint_log.warn(step, message)
 
     @property
-    def _told(self) -> Journal:
-        if self._journal is None:
-            self._journal = Journal(self.folder.name, rank())
-        return self._journal
+    def _checkpoint_log(self) -> CheckpointLog:
+        if self._log is None:
+            self._log = CheckpointLog(self.folder.name, rank())
+        return self._log
 
-    def _tell_saved(self, step: int, seconds: float) -> None:
+    def _log_saved(self, step: int, seconds: float) -> None:
         if rank() == 0:
             num_bytes = 0
             with suppress(OSError):  # it is saved, whatever its size
-                num_bytes = sum(file.stat().st_size for file in self._intact.iterdir())
-            self._told.record(Record(time.time(), "saved", step, TIER, num_bytes, seconds, seconds))
+                num_bytes = sum(file.stat().st_size for file in self._intact.iterdir()) if self._intact else 0
+            self._checkpoint_log.record(Record(time.time(), "saved", step, TIER, num_bytes, seconds, seconds))
 
-    def _tell_failed(self, step: int, reason: str, seconds: float) -> None:
+    def _log_failed(self, step: int, reason: str, seconds: float) -> None:
         if rank() == 0:
-            self._told.failed(step, TIER, f"{reason}; training continues, and saves again when the next one is due")
-            self._told.record(Record(time.time(), "failed", step, TIER, 0, seconds, seconds, reason))
+            self._checkpoint_log.failed(
+                step, TIER, f"{reason}; training continues, and saves again when the next one is due"
+            )
+            self._checkpoint_log.record(Record(time.time(), "failed", step, TIER, 0, seconds, seconds, reason))
 
-    def _tell_passed_over(self, step: int, passed_over: list[str], seconds: float) -> None:
+    def _log_passed_over(self, step: int, passed_over: list[str], seconds: float) -> None:
         if not passed_over or rank():
             return
         detail = "; ".join(passed_over)
-        self._told.warn(step, f"resumes from step {step}, the newest that is intact; passed over: {detail}")
-        self._told.record(Record(time.time(), "loaded", step, TIER, 0, seconds, seconds, detail))
+        self._checkpoint_log.warn(step, f"resumes from step {step}, the newest that is intact; passed over: {detail}")
+        self._checkpoint_log.record(Record(time.time(), "loaded", step, TIER, 0, seconds, seconds, detail))
 
 
 def _latest_or_error(folder: Path) -> tuple[Path, Progress] | CheckpointBroken | None:
@@ -299,55 +303,62 @@ def _latest_or_error(folder: Path) -> tuple[Path, Progress] | CheckpointBroken |
 
 
 def _of_first_rank(find: Callable[[], _Value]) -> _Value:
-    # One view for all: a network file system may show a file to others later.
-    return process_group.share(find() if rank() == 0 else None)
+    # One view for all ranks: a network file system may show a file to other machines later.
+    return cast(_Value, process_group.share(find() if rank() == 0 else None))  # the first rank's is not None
 
 
 def _from_first(find: Callable[[], _Value]) -> _Value:
-    """Return what the first rank finds; its Damaged or Unavailable is raised on all ranks."""
-    return process_group.share(together(process_group, lambda: find() if rank() == 0 else None))
+    """Return the first rank's result; its Damaged or Unavailable is raised on all ranks."""
+    found = together(process_group, lambda: find() if rank() == 0 else None)
+    return cast(_Value, process_group.share(found))  # as above
 
 
 def _write(folder: Path, state: dict[str, Any]) -> None:
     """Write the files of torch.distributed.checkpoint; collective.
 
     Raises:
-        CheckpointUnsaved: The file system failed on some rank; on all ranks alike.
+        CheckpointUnsaved: The file system failed on a rank; raised on all ranks.
     """
-    import torch.distributed.checkpoint as dcp  # start-up time: not before the first save
+    # Start-up time: not before the first save.
     from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     from launcher.runtime.checked_io import CheckedWriter
 
     try:
         with without_group_warning():
-            dcp.save(state, storage_writer=CheckedWriter(folder), no_dist=not dist.is_initialized())
+            save(state, storage_writer=CheckedWriter(folder), no_dist=not dist.is_initialized())
     except CheckpointException as error:
         failures = {place: failure for place, (failure, _) in error.failures.items()}
         if not all(map(_may_pass, failures.values())):
-            raise  # the state cannot be saved, and never will be
+            raise  # a retry cannot help: the state cannot be saved
         reasons = "; ".join(f"rank {place}: {failure}" for place, failure in failures.items())
         raise CheckpointUnsaved(reasons) from error
 
 
 def _may_pass(failure: BaseException) -> bool:
-    # torch reports a full disk as a RuntimeError, and what it cannot serialize as one kind of it.
+    # torch reports a full disk as a RuntimeError, and an object it cannot serialize as NotImplementedError.
     passing = isinstance(failure, OSError | RuntimeError | MemoryError)
     return passing and not isinstance(failure, NotImplementedError)
 
 
+def _nothing() -> None:
+    """Do nothing, on ranks other than the first."""
+
+
 def _all_can(work: Callable[[], _Value]) -> _Value:
-    """Return what `work` returns here; collective. What the file system refuses one rank is raised on all."""
-    value, failure = None, None
+    """Return the result of `work`; collective. A failure of one rank's file system is raised on all ranks."""
+    values: list[_Value] = []
+    failure: tuple[type[CheckpointUnsaved], str] | None = None
     try:
-        value = work()
+        values.append(work())
     except (OSError, Unavailable) as error:
         failure = (CheckpointUnsaved, f"rank {rank()}: {error}")
     except CheckpointUnsaved as error:
         failure = (type(error), str(error))
     if failures := [each for each in process_group.gather(failure) if each]:
         raise failures[0][0]("; ".join(reason for _, reason in failures))
-    return value
+    return values[0]
 
 
 def _sync_own_files(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The folder that holds the checkpoints of one training run: their names, and which of them was published last."""
+"""The folder of a training run's checkpoints: their names, and the pointer to the one published last."""
 
 import os
 import re
@@ -14,7 +14,7 @@ LATEST = "latest"
 """File that names the checkpoint published last, with a checksum of the name."""
 
 LAUNCH = "launch"
-"""File beside the pointer: the launch that took the folder last."""
+"""File beside the pointer that names the launch that took the folder last."""
 
 PARTIAL_PREFIX = ".partial-"
 REMOVED_PREFIX = ".removed-"
@@ -30,7 +30,7 @@ def point_to(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a save or a removal that was killed left. Only one that saves may: it would end a running save."""
+    """Remove leftovers of a killed save or removal. Only the run that saves may: it would break a running save."""
     for path in folder.glob(".*"):
         if _LEFTOVER_NAME.fullmatch(path.name):
             shutil.rmtree(path)
@@ -39,8 +39,8 @@ def remove_leftovers(folder: Path) -> None:
 def candidates(folder: Path) -> list[Path]:
     """Return the checkpoints that may be loaded, the newest first.
 
-    The pointer tells which was published last. Those of later steps come last: they were never published, or were
-    found damaged by a run that continued from an older one.
+    The pointer names the one published last. Those of later steps come last: they were never published, or were found
+    damaged by a run that resumed from an older one.
 
     Raises:
         Unavailable: The folder cannot be read.
@@ -52,7 +52,7 @@ def candidates(folder: Path) -> list[Path]:
     if newest is None:
         return found
     older = [path for path in found if path < newest]
-    # Also where nothing is left of it: that it was there must not be forgotten in silence.
+    # Even if nothing is left of it: its loss must be reported.
     return [newest, *older, *(path for path in found if path > newest)]
 
 
@@ -70,25 +70,25 @@ def pointed(folder: Path) -> Path | None:
 
 def step_of(path: Path) -> int:
     """Return the step that a checkpoint's name states."""
-    return int(_NAME.fullmatch(path.name)[1])
+    return int(path.name.removeprefix("step-"))
 
 
 def written(folder: Path) -> list[Path]:
     """Return the checkpoints in `folder`, published or not, intact or not, in the order of their steps."""
-    # Not by glob: it takes a folder that cannot be read for an empty one, and training would begin anew.
+    # Not with glob: it treats an unreadable folder as an empty one, and training would start from scratch.
     names = os.listdir(folder) if folder.exists() else []
     paths = sorted(folder / name for name in names if _NAME.fullmatch(name))
-    # Of what lies in a folder without a trace of ours, nothing is.
+    # Without a pointer or a progress file, nothing in the folder is ours.
     if LATEST not in names and not any((path / PROGRESS).exists() for path in paths):
         return []
     return [path for path in paths if _is_own(path)]
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether a folder with the name of a checkpoint is one of ours, some of whose files may be missing."""
+    """Return whether a folder with the name of a checkpoint is one of ours, even if files are missing."""
     try:
         names = os.listdir(path) if path.is_dir() else [""]
-    except FileNotFoundError:  # removed meanwhile, by the run that saves here
+    except FileNotFoundError:  # removed in the meantime by the run that saves here
         return False
     return PROGRESS in names or all(_OWN_FILE.fullmatch(name) for name in names)
 
@@ -106,7 +106,7 @@ def is_complete(path: Path) -> bool:
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether a checkpoint is complete and every piece matches its checksum. It is read in full.
+    """Return whether a checkpoint is complete and every piece matches its checksum. It is read completely.
 
     Raises:
         Unavailable: The file system failed.
@@ -122,7 +122,7 @@ def is_intact(path: Path) -> bool:
 
 def remove(path: Path) -> None:
     """Remove a checkpoint."""
-    # Its name goes at once: killed on the way, no half of it is left that could be taken for a checkpoint.
+    # Renamed first: if this is interrupted, no part remains that could be mistaken for a checkpoint.
     removed = path.with_name(f"{REMOVED_PREFIX}{path.name}")
     path.rename(removed)
     shutil.rmtree(removed)

@@ -1,29 +1,31 @@
 """The search for the newest checkpoint that loads, shared by the plain checkpoint and the tiers.
 
-Two outcomes lead away from a checkpoint, and they are not the same. Damage is proven: another source, then an older
-checkpoint, is tried. Unavailability proves nothing: the same checkpoint is tried again, and after some time the
-search fails. Every rank takes part and every rank reaches the same decision.
+There are two reasons not to load a checkpoint, and they are different. Damage is proof: another source is tried, then
+an older checkpoint. Unavailability proves nothing: the same checkpoint is retried, and after some time the search
+fails. Data that the first rank sees and another does not is unavailable to the other, since network file systems show
+files late. Every rank takes part and reaches the same decision.
 """
 
+import functools
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-"""Seconds before the second attempt to reach what is unavailable; each further pause is twice as long, up to the
-longest, and a random part of it is left out, so that jobs do not ask in step."""
+"""Seconds before the second attempt; each further pause is twice as long, up to the longest, and is shortened at
+random, so that jobs do not retry in step."""
 
 _Value = TypeVar("_Value")
 
 
 class Damaged(RuntimeError):
-    """What was read is not what was saved, or it no longer exists."""
+    """The data read is not the data saved, or it no longer exists."""
 
 
 class Unavailable(RuntimeError):
-    """It could not be read now; whether it is intact is unknown."""
+    """The data could not be read now; whether it is intact is unknown."""
 
 
 class StateMismatch(RuntimeError):
@@ -58,12 +60,12 @@ _OUTCOMES = (StateMismatch, Damaged, Unavailable)
 
 
 class Ranks(Protocol):
-    """The ranks that search together; `launcher.runtime.process_group` is one, `tiers.rank_group.Ranks` another."""
+    """The ranks that search together: `launcher.runtime.process_group`, or a `tiers.rank_group.Ranks`."""
 
-    def gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, in the order of ranks."""
+    def gather(self, value: _Value) -> list[_Value]:
+        """Return every rank's value, in rank order."""
 
-    def share(self, value: Any) -> Any:
+    def share(self, value: _Value) -> _Value:
         """Return the first rank's value."""
 
 
@@ -72,8 +74,8 @@ class Source(Generic[_Value]):
     """A place that has a checkpoint.
 
     Args:
-        name: As the notes name it.
-        load: Collective. Returns what was loaded, or raises Damaged or Unavailable on all ranks alike.
+        name: Its name in messages.
+        load: Collective. Returns the loaded state, or raises Damaged or Unavailable on all ranks.
     """
 
     name: str
@@ -85,8 +87,8 @@ class Candidate(Generic[_Value]):
     """A checkpoint that may be loaded.
 
     Args:
-        name: As the notes name it.
-        sources: Where it is, the nearest first.
+        name: Its name in messages.
+        sources: The places that have it, the nearest first.
     """
 
     name: str
@@ -98,10 +100,10 @@ class Search:
     """One search. Every method is collective.
 
     Args:
-        ranks: Those that search together.
-        patience_s: Seconds for which an unavailable checkpoint is tried again.
-        note: Called on all ranks with each checkpoint that was passed over, and why.
-        passed_over: The notes so far.
+        ranks: The ranks that search together.
+        patience_s: Seconds for which an unavailable checkpoint is retried.
+        note: Called on all ranks for each checkpoint that is passed over, with the reason.
+        passed_over: The reasons so far.
         pause_s: Seconds before the second attempt; later pauses are longer.
     """
 
@@ -124,7 +126,7 @@ class Search:
         for candidate in candidates:
             remaining = list(candidate.sources)
             try:
-                return self.patiently(lambda each=candidate, left=remaining: self._load(each, left))
+                return self.patiently(functools.partial(self._load, candidate, remaining))
             except Damaged:
                 continue
         if candidates:
@@ -132,10 +134,10 @@ class Search:
         return None
 
     def patiently(self, attempt: Callable[[], _Value]) -> _Value:
-        """Return what `attempt` returns, which is repeated while it raises Unavailable.
+        """Return the result of `attempt`, which is repeated while it raises Unavailable.
 
         Args:
-            attempt: Collective; raises alike on all ranks.
+            attempt: Collective; raises the same on all ranks.
 
         Raises:
             CheckpointUnavailable: It was unavailable for longer than the patience.
@@ -145,7 +147,7 @@ class Search:
             try:
                 return attempt()
             except Unavailable as error:
-                # The first rank's clock decides: the others must not stop earlier or later.
+                # The first rank's clock decides: all ranks must stop at the same attempt.
                 left_s = self.patience_s - (time.monotonic() - began)
                 left_s, wait_s = self.ranks.share((left_s, random.uniform(0.5, 1.0) * pause_s))
                 if left_s <= 0:
@@ -154,12 +156,12 @@ class Search:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def pass_over(self, reason: str) -> None:
-        """Note what is newer or nearer and cannot be used."""
+        """Record a newer or nearer checkpoint that cannot be used."""
         self.passed_over.append(reason)
         self.note(reason)
 
     def _load(self, candidate: Candidate[_Value], remaining: list[Source[_Value]]) -> _Value:
-        """Load from the first source that can; sources proven damaged are removed from `remaining`."""
+        """Load from the first source that works; sources proven damaged are removed from `remaining`."""
         unavailable = []
         for source in list(remaining):
             try:
@@ -175,27 +177,28 @@ class Search:
 
 
 def together(ranks: Ranks, attempt: Callable[[], _Value]) -> _Value:
-    """Return what `attempt` returns here; collective. What it raises on one rank is raised on all.
+    """Return the result of `attempt`; collective. An outcome that one rank raises is raised on all.
 
-    A mismatch outweighs damage: the state could not be loaded from an intact checkpoint either. Damage outweighs
+    A mismatch outweighs damage: an intact checkpoint could not be loaded into the state either. Damage outweighs
     unavailability: it is proven.
 
     Args:
-        ranks: Those that attempt it.
+        ranks: The ranks that attempt it.
         attempt: May raise on some ranks only.
 
     Raises:
-        StateMismatch: At least one rank's state is of another form.
-        Damaged: Otherwise, where it was damaged for at least one rank.
-        Unavailable: Otherwise, where it was unavailable for at least one.
+        StateMismatch: At least one rank's state does not match.
+        Damaged: Otherwise, if it was damaged for at least one rank.
+        Unavailable: Otherwise, if it was unavailable for at least one.
     """
-    value, outcome = None, None
+    values: list[_Value] = []
+    outcome: tuple[type[RuntimeError], str] | None = None
     try:
-        value = attempt()
+        values.append(attempt())
     except _OUTCOMES as error:
         outcome = (type(error), str(error))
     outcomes = [each for each in ranks.gather(outcome) if each]
     for kind in _OUTCOMES:
         if reasons := dict.fromkeys(reason for each, reason in outcomes if issubclass(each, kind)):
             raise kind("; ".join(reasons))
-    return value
+    return values[0]

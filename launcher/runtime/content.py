@@ -1,7 +1,9 @@
-"""What a checkpoint holds: the trained part of a model, its optimizer, and what the user adds.
+"""The content of a checkpoint: the trained part of a model, its optimizer, and objects that the user adds.
 
-Frozen weights are left out: they come from the base model. A parameter with several names (tied weights) is saved
-once, under its first name.
+Parameters known to be frozen are left out: they come from the base model. A wrapper that is not known thus makes a
+checkpoint larger, never incomplete. A parameter with several names (tied weights) is saved once, under the first.
+
+Checkpoints pickle `_Hole`: its name and that of this module are part of the format.
 """
 
 import copy
@@ -9,7 +11,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -17,7 +19,7 @@ from torch import nn
 from launcher.runtime import randomness
 from launcher.runtime.process_group import rank, world_size
 
-if TYPE_CHECKING:  # a start is not to wait for it before there is something to load
+if TYPE_CHECKING:  # start-up time: only needed once there is a checkpoint to load
     from torch.distributed.checkpoint.metadata import Metadata
 
 RESERVED = ("model", "optimizer", "scheduler", "random")
@@ -26,32 +28,32 @@ RESERVED = ("model", "optimizer", "scheduler", "random")
 _USER = "content"
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
-"""Parts of a parameter's name that `torch.distributed.checkpoint.state_dict` leaves out.
+"""Parts of a parameter's name that `torch.distributed.checkpoint.state_dict` omits.
 
 Source: torch.compile, activation checkpointing and FullyShardedDataParallel, which wrap a module in another.
 """
 
 
 class Stateful(Protocol):
-    """What a learning-rate scheduler, a gradient scaler or an object of the user's own offers."""
+    """The interface of a learning-rate scheduler, a gradient scaler or a user's object."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is saved of a training, and restored. `state`, `form` and `put` are collective.
+    """The state of a training that is saved and restored. `state`, `form` and `put` are collective.
 
     Args:
         model: Plain, in DistributedDataParallel, or after fully_shard.
         optimizer: Of the model's parameters.
         scheduler: Saved as one object.
         user_content: Further objects by name. Each is replicated: its sharded tensors are saved by all ranks, its
-            other tensors must be the same on all ranks, and of everything else the first rank's is saved. A sharded
-            tensor is restored sharded only if the object has it already; otherwise every rank gets all of it.
-        save_frozen: Also save frozen parameters, for a model that changes them by other means than an optimizer.
+            other tensors must be the same on all ranks, and everything else is saved by the first rank. A sharded
+            tensor is restored sharded only if the object already has it; otherwise every rank gets the full tensor.
+        save_frozen: Whether to save frozen parameters, too, for a model that changes them without an optimizer.
 
     Raises:
         ValueError: A name in `user_content` is reserved or not made of letters, digits, `_` and `-`.
@@ -69,13 +71,13 @@ class Content:
             if name in RESERVED or not _NAME.fullmatch(name):
                 reserved = ", ".join(RESERVED)
                 raise ValueError(
-                    f"user_content {name!r}: a name is made of letters, digits, _ and -, and is none of {reserved}"
+                    f"user_content {name!r}: a name consists of letters, digits, _ and -, and none of {reserved}"
                 )
             if not (callable(getattr(each, "state_dict", None)) and callable(getattr(each, "load_state_dict", None))):
                 raise TypeError(f"user_content {name!r}: {type(each).__name__} lacks state_dict or load_state_dict")
 
     def state(self) -> dict[str, Any]:
-        """Return what `torch.distributed.checkpoint.save` is given."""
+        """Return the state for `torch.distributed.checkpoint.save`."""
         state = self._training() | {"random": {_random_key(): pickle.dumps(randomness.state())}}
         if self.scheduler:
             state["scheduler"] = pickle.dumps(self.scheduler.state_dict())
@@ -84,11 +86,11 @@ class Content:
         return state
 
     def form(self, metadata: "Metadata", num_ranks: int) -> dict[str, Any]:
-        """Return what a checkpoint is loaded into. Parameters that train now must be in it, frozen ones may.
+        """Return the state to load a checkpoint into: parameters that train now, and frozen ones that it has.
 
         Args:
             metadata: Of the checkpoint.
-            num_ranks: Ranks that wrote it.
+            num_ranks: Number of ranks that wrote it.
         """
         names = set(metadata.state_dict_metadata)
         state = self._training(names)
@@ -102,12 +104,12 @@ class Content:
         return state
 
     def put(self, state: dict[str, Any], step: int, warn: Callable[[str], None]) -> None:
-        """Take over a state that was loaded.
+        """Restore a loaded state.
 
         Args:
-            state: Of `form`.
+            state: Returned by `form`, and loaded.
             step: Of the checkpoint.
-            warn: Called with what the checkpoint lacks.
+            warn: Called for each part that the checkpoint lacks.
         """
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
 
@@ -124,7 +126,7 @@ class Content:
             if name in state.get(_USER, ()):
                 each.load_state_dict(_put_together(**state[_USER][name]))
             else:
-                warn(f"the checkpoint holds no user_content {name!r}: it keeps its initial values")
+                warn(f"the checkpoint has no user_content {name!r}: it keeps its initial values")
         if "random" in state:
             randomness.restore(pickle.loads(state["random"][_random_key()]))
         else:
@@ -134,27 +136,28 @@ class Content:
         """Return the state of model and optimizer.
 
         Args:
-            names: What a checkpoint holds; None for a state to be saved.
+            names: The names in a checkpoint; None for a state to be saved.
         """
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
         model, optimizer = get_state_dict(self.model, self.optimizer)
         left_out = set(self._left_out())
         if names is not None:
-            # What was trained once and is frozen now comes from the checkpoint all the same.
+            # Parameters that were trained before and are frozen now still come from the checkpoint.
             left_out -= {name for name in model if f"model.{name}" in names}
             # A parameter that had no gradient before the save has no state in the optimizer.
             begun = _parents(name for name in names if name.startswith("optimizer.state."))
-            kept = {name: each for name, each in optimizer["state"].items() if f"optimizer.state.{name}" in begun}
+            states = cast(dict[str, Any], optimizer["state"])
+            kept = {name: each for name, each in states.items() if f"optimizer.state.{name}" in begun}
             optimizer = {**optimizer, "state": kept}
         model = {name: each for name, each in model.items() if name not in left_out}
         return {"model": model, "optimizer": optimizer}
 
     def _left_out(self) -> Iterator[str]:
-        """Yield names of parameters that are frozen, and further names of those that have several."""
+        """Yield the names of frozen parameters, and further names of parameters that have several."""
         seen = set()
         for name, parameter in _named_parameters(self.model):
-            # One that was trained and then frozen has a state in the optimizer.
+            # A parameter that was trained and then frozen still has a state in the optimizer.
             trains = parameter.requires_grad or bool(self.optimizer.state.get(parameter)) or self.save_frozen
             if not trains or parameter in seen:
                 yield name
@@ -183,7 +186,7 @@ def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _parents(names: Iterable[str]) -> set[str]:
-    """Return every part of these names that ends before a dot."""
+    """Return every prefix of these names that ends before a dot."""
     found = set()
     for name in names:
         while (name := name.rpartition(".")[0]) and name not in found:
@@ -193,20 +196,24 @@ def _parents(names: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Hole:
-    """Stands for a tensor in a structure that was taken apart."""
+    """The placeholder of a tensor in a structure without its tensors."""
 
     path: str
 
 
 def _taken_apart(structure: Any) -> dict[str, Any]:
-    """Return the tensors of a structure by path, and on the first rank the rest of it."""
+    """Return the tensors of a structure by path and, on the first rank, the rest of it.
+
+    Tensors go through torch.distributed.checkpoint, which shards and deduplicates them; the rest is one pickled
+    structure, so that its keys may change while the script runs.
+    """
     tensors = dict(_tensors_of(structure))
     rest = {"rest": pickle.dumps(_mapped(structure, lambda path, _: _Hole(path)))} if rank() == 0 else {}
     return {"tensors": tensors} | rest
 
 
 def _room_for(name: str, current: Any, metadata: "Metadata") -> dict[str, Any]:
-    """Return what a structure that was taken apart is loaded into; sharded as the object's own tensors are now."""
+    """Return the state to load a user's object into, sharded like the object's own tensors."""
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
     prefix, own, tensors = f"{_USER}.{name}.tensors.", dict(_tensors_of(current)), {}
@@ -233,7 +240,7 @@ def _tensors_of(structure: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _mapped(structure: Any, change: Callable[[str, Any], Any], path: tuple[str, ...] = ()) -> Any:
-    """Return a structure of dicts, lists and tuples with its tensors, or the holes for them, changed.
+    """Return a structure of dicts, lists and tuples with its tensors, or their placeholders, replaced.
 
     Sparse tensors stay as they are: torch.distributed.checkpoint cannot store them, pickle can.
     """
@@ -242,7 +249,7 @@ def _mapped(structure: Any, change: Callable[[str, Any], Any], path: tuple[str, 
     if type(structure) in (list, tuple):
         return type(structure)(_mapped(each, change, (*path, str(place))) for place, each in enumerate(structure))
     if isinstance(structure, dict):
-        changed = copy.copy(structure)  # an OrderedDict, or another kind
+        changed = copy.copy(structure)  # keeps the type, such as OrderedDict
         for key, each in structure.items():
             changed[key] = _mapped(each, change, (*path, _part(key)))
         return changed
@@ -250,6 +257,6 @@ def _mapped(structure: Any, change: Callable[[str, Any], Any], path: tuple[str, 
 
 
 def _part(key: Any) -> str:
-    """Return the part of a path that stands for a key, another one for every key: 0 and "0" are two keys."""
+    """Return the part of a path for a key, unique for every key: 0 and "0" differ."""
     escaped = (key if isinstance(key, str) else repr(key)).replace("%", "%25").replace("/", "%2F")
     return escaped if isinstance(key, str) else f"%={escaped}"

@@ -1,7 +1,8 @@
-"""A loader's batches, each matched with what the sampler drew for it.
+"""The batches of a loader, each matched with the sampler's draw for it.
 
-A loader may fetch ahead, in threads or processes, and cannot be inspected in general. The sampler can: an iterator
-over it records what it gave out, and each batch of the loader must have been drawn before.
+A loader may prefetch in threads or processes and cannot be inspected in general. The sampler can: its iterators
+record their draws, and each batch of the loader must have been drawn before, for the current place in the stream. So
+prefetching loaders and wrappers work, and loaders that do not draw from the sampler are refused.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,42 +14,44 @@ from launcher.runtime import agent
 from launcher.runtime.sampler import Batch, DatasetIndices, Draw, StepSampler
 
 Data = TypeVar("Data")
-_END = object()
 
 
 class LoaderMismatch(ValueError):
-    """The loader's batches are not those that the sampler drew."""
+    """The loader's batches do not match the sampler's draws."""
 
 
 def matched(sampler: StepSampler, items: Iterator[Data]) -> Iterator[tuple[Draw, Data]]:
-    """Yield the batches of `items`, each with what the sampler drew for it, from the cursor to the end.
+    """Yield the batches of `items` from the cursor to the end, each with the sampler's draw for it.
 
     Args:
         sampler: Records its draws.
-        items: A loader's iterator, begun already.
+        items: The started iterator of a loader.
 
     Raises:
-        LoaderMismatch: A batch was not drawn from the sampler, or was drawn for another place in the stream; or
-            there are fewer batches than the sampler has, or more.
+        LoaderMismatch: A batch was not drawn from the sampler, or was drawn for another place in the stream; or the
+            loader has fewer or more batches than the sampler.
     """
     source, num_batches = None, len(sampler)
     drawn_before = {iterator.number: iterator.num_drawn for iterator in sampler.iterators()}
     for number, planned in enumerate(sampler.batches()):
-        data = next(items, _END)
-        if data is _END:
+        try:
+            data = next(items)
+        except StopIteration:
             raise LoaderMismatch(
                 f"the loader ended after {number} of {num_batches} batches: it is shorter than the sampler, "
                 "which it must draw from as its batch_sampler, one batch for each draw"
-            )
+            ) from None
         source = source or _source(sampler, drawn_before)
         yield _draw_for(planned, source), data
-    if next(items, _END) is not _END:
+    for _ in items:
         raise LoaderMismatch(f"the loader is longer than the sampler, which has {num_batches} batches")
 
 
 def _source(sampler: StepSampler, drawn_before: dict[int, int]) -> DatasetIndices | None:
-    """Return the iterator over the sampler that the loader draws from: of those with draws that nobody consumed,
-    one that drew for this loader, and the newest."""
+    """Return the iterator over the sampler that the loader draws from.
+
+    It has draws that no batch has used; one that drew since this loader started is preferred, then the newest.
+    """
     waiting = [iterator for iterator in sampler.iterators() if iterator.draws]
     drew_since = [iterator for iterator in waiting if iterator.num_drawn > drawn_before.get(iterator.number, 0)]
     return max(drew_since or waiting, key=lambda iterator: iterator.number, default=None)
@@ -64,20 +67,20 @@ def _draw_for(planned: Batch, source: DatasetIndices | None) -> Draw:
     if draw.batch != planned:
         raise LoaderMismatch(
             f"the loader drew its batch for position {draw.batch.step_start} of the samples, training is at "
-            f"{planned.step_start}: begin its iteration after `restore`, and anew after leaving the loop"
+            f"{planned.step_start}: start its iteration after `restore`, and again after leaving the loop"
         )
     return draw
 
 
 def begun(loader: Iterable[Data]) -> Iterator[Data]:
-    """Return the loader's iterator, its workers begun.
+    """Return the loader's iterator, with its workers started.
 
-    The workers are spared the stop signal, which goes to a whole process group: without a handler, as in
-    spawned workers, it would end them. The seed that is drawn for them is put back, so that a resumed run
-    draws the numbers of one that was not interrupted.
+    The workers do not receive the stop signal, which goes to the complete process group: without a handler, as in
+    spawned workers, it would kill them. The random number drawn to seed them is put back, so that a resumed run draws
+    the same numbers as an uninterrupted one.
 
     Raises:
-        LoaderMismatch: The loader gives its batches in any order.
+        LoaderMismatch: The loader returns its batches in any order.
     """
     if getattr(loader, "in_order", True) is False:
         raise LoaderMismatch("the loader has in_order=False: its batches must come in the order of the sampler")

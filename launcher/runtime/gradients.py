@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
+if TYPE_CHECKING:  # start-up time: torch.distributed.fsdp takes a while to import
+    from torch.distributed.fsdp import FSDPModule
+
 
 class MixedDivision(ValueError):
-    """Parts of the model divide their gradients by different factors: no factor of the loss makes up for that."""
+    """Parts of the model divide their gradients by different factors, which no factor of the loss can undo."""
 
 
 def gradient_scale(model: nn.Module, dp_size: int) -> float:
-    """Return the factor that undoes the division of gradients by the ranks, for a loss that is a part of a sum.
+    """Return the factor that undoes the division of gradients by the number of ranks.
 
     DistributedDataParallel and fully_shard divide the sum of the ranks' gradients by the number of ranks. Where
     several ranks train on the same samples (tensor parallelism beside data parallelism), each of those gradients
@@ -33,7 +36,7 @@ def gradient_scale(model: nn.Module, dp_size: int) -> float:
     groups = [group for module in model.modules() for group in _parameter_groups(module)]
     if all(group.gradient_divide_factor is None for group in groups):
         return dp_size
-    sizes = [group.mesh_info.mesh.size() for group in groups]
+    sizes: list[int] = [group.mesh_info.mesh.size() for group in groups]
     divisors = {float(group.gradient_divide_factor or size) for group, size in zip(groups, sizes, strict=True)}
     if len(divisors) > 1:
         factors = " and ".join(map(str, sorted(divisors)))
@@ -42,10 +45,10 @@ def gradient_scale(model: nn.Module, dp_size: int) -> float:
 
 
 def _parameter_groups(module: nn.Module) -> list[Any]:
-    # Of fully_shard: the factor has a public setter and no getter. Older versions of torch have one group a module.
+    # Of fully_shard: the factor has a public setter but no getter. Older versions of torch have one group per module.
     if not hasattr(module, "_get_fsdp_state"):
         return []
-    state = module._get_fsdp_state()
+    state: Any = cast("FSDPModule", module)._get_fsdp_state()
     found = getattr(state, "_fsdp_param_groups", None)
     groups = [state._fsdp_param_group] if found is None else found
     return [group for group in groups if hasattr(group, "gradient_divide_factor")]
@@ -53,12 +56,12 @@ def _parameter_groups(module: nn.Module) -> list[Any]:
 
 @contextmanager
 def gradient_exchange(model: nn.Module, enabled: bool) -> Iterator[None]:
-    """Exchange gradients between ranks in the passes inside, or only add them up on each rank."""
+    """Exchange gradients between ranks in the passes inside, or only accumulate them on each rank."""
     if hasattr(model, "set_requires_gradient_sync"):  # fully_shard
-        model.set_requires_gradient_sync(enabled)
+        cast("FSDPModule", model).set_requires_gradient_sync(enabled)
         yield
     elif hasattr(model, "no_sync") and not enabled:  # DistributedDataParallel
-        with model.no_sync():
+        with cast(nn.parallel.DistributedDataParallel, model).no_sync():
             yield
     else:
         yield

@@ -1,6 +1,7 @@
-"""What a script does between the steps of its job: evaluation, an epoch's end, and a final export.
+"""Hooks of a script between the steps of its job: evaluation, the end of an epoch, and a final export.
 
-Each is repeated after a crash until it has succeeded; marks in the folder of the checkpoints record that.
+Each is repeated after a crash until it has succeeded; marks beside the checkpoints record that. A training that
+starts without a checkpoint removes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,21 +24,21 @@ EXPORTED = "exported"
 """Mark: the step whose export succeeded."""
 
 LONGEST_HOOK = timedelta(days=7)
-"""How long ranks wait for each other at a hook's end: one may write for hours what the others have no part in."""
+"""How long ranks wait for each other at a hook's end: one may write for hours while the others have nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """Functions of a script that all ranks call between two optimizer steps, at the same step.
 
-    They leave the random numbers of training as they are, and their time does not count as a step's. One that fails
-    ends the job like any exception. After a restart it is called again, so it must not mind being repeated.
+    They do not affect the random numbers of training, and their time does not count as a step's. A failing hook ends
+    the job like any exception. After a restart it is called again, so it must be safe to repeat.
 
     Args:
-        evaluate: Returns metrics by name, those of the first rank count; None reports none.
-        evaluate_every: Optimizer steps between two evaluations; 0 for none but at epochs' ends.
-        evaluate_epochs: Whether to evaluate at each epoch's end too, and so after the last step.
-        epoch_end: Gets the number of epochs done, from 1, after the step that takes an epoch's last sample.
+        evaluate: Returns metrics by name, of which the first rank's count, or None.
+        evaluate_every: Optimizer steps between two evaluations; 0 for only at the ends of epochs.
+        evaluate_epochs: Whether to evaluate at the end of each epoch, too, and so after the last step.
+        epoch_end: Receives the number of completed epochs, after the step with an epoch's last sample.
         export: Called once training is finished, after its last checkpoint, until it has succeeded once.
     """
 
@@ -57,25 +58,27 @@ class Hooks:
         return any((self.evaluate, self.epoch_end, self.export))
 
     def calls_after(self, step: int, epochs: range) -> list[Callable[[], Mapping[str, Any] | None]]:
-        """Return what is due after `step`, in which `epochs` ended: their ends, then the evaluation."""
+        """Return the hooks due after `step`, in which `epochs` ended: `epoch_end` for each, then the evaluation."""
         calls: list[Callable[[], Any]] = []
         if self.epoch_end:
-            calls += [partial(self._end_epoch, epoch) for epoch in epochs]
+            calls += [partial(_without_metrics, self.epoch_end, epoch) for epoch in epochs]
         is_due = (self.evaluate_every and step % self.evaluate_every == 0) or (self.evaluate_epochs and epochs)
         if self.evaluate and is_due:
             calls.append(self.evaluate)
         return calls
 
-    def _end_epoch(self, epoch: int) -> None:
-        self.epoch_end(epoch)  # what it returns is not a metric
+
+def _without_metrics(hook: Callable[[int], None], epoch: int) -> None:
+    """Call a hook and ignore its result, which is not a metric even if it is a mapping."""
+    hook(epoch)
 
 
 class Marks:
-    """Which hooks have succeeded, in two files that outlive the process. Every method is collective.
+    """The hooks that have succeeded, in two files that outlive the process. Every method is collective.
 
     Args:
-        folder: Of the checkpoints; seen by the first rank.
-        is_used: Whether there are hooks at all.
+        folder: Of the checkpoints; visible to the first rank.
+        is_used: Whether there are any hooks.
     """
 
     def __init__(self, folder: Path, *, is_used: bool):
@@ -84,7 +87,7 @@ class Marks:
         self._group: dist.ProcessGroup | None = None
 
     def read(self, *, is_new: bool) -> None:
-        """Read the marks; those of an earlier training are removed where this one `is_new`."""
+        """Read the marks; if this training `is_new`, remove those of an earlier one."""
         if process_group.rank() == 0:
             for name in (HOOKED, EXPORTED):
                 if is_new:
@@ -94,7 +97,7 @@ class Marks:
             found = [self._steps]
             dist.broadcast_object_list(found, src=0)
             self._steps = found[0]
-            # Now, while all ranks are there: the end of one that a hook has killed is then seen by the others.
+            # Created while all ranks are alive: if a hook kills one later, the others notice.
             self._group = self._group or dist.new_group(backend="gloo", timeout=LONGEST_HOOK)
 
     def reached(self, name: str) -> int:
@@ -102,7 +105,7 @@ class Marks:
         return self._steps.get(name, 0)
 
     def put(self, name: str, step: int) -> None:
-        """Set a mark once every rank has come here; it is on disk when any rank goes on."""
+        """Set a mark once every rank has called this; it is on disk before any rank continues."""
         self._meet()
         if process_group.rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)

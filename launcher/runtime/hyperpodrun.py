@@ -1,11 +1,9 @@
-"""`hyperpodrun`, startable with any torch, which gives its workers `--shutdown-timeout` to end.
+"""`hyperpodrun` for any version of torch; its workers have `--shutdown-timeout` to exit.
 
-torch 2.12 gave torchrun an option `--shutdown-timeout`, which the agent defines as well; argparse
-refuses the second. Here the agent's own replaces torchrun's, which the agent does not read. That torch also has
-30 s of its own between SIGTERM and SIGKILL, which it hands to the agent as if they were asked for.
+Since torch 2.12, torchrun has an option `--shutdown-timeout`, which the agent defines, too; argparse refuses the
+second definition. Here the agent's option replaces torchrun's, which the agent does not read. That torch also passes
+the agent its own default of 30 s between SIGTERM and SIGKILL as if it had been requested.
 """
-
-import sys
 
 from hyperpod_elastic_agent.elastic_agent.hyperpod_elastic_agent import HyperPodElasticAgent
 from hyperpod_elastic_agent.run import add_additional_hyperpod_args, register_hyperpod_rendezvous, run
@@ -24,9 +22,10 @@ def main(argv: list[str] | None = None) -> None:
         container.conflict_handler = "resolve"
     add_additional_hyperpod_args(parser)
     args = parser.parse_args(argv)
-    HyperPodElasticAgent._shutdown_timeout = property(lambda _: args.shutdown_timeout, lambda *_: None)
+    timeout = property(lambda _: args.shutdown_timeout, lambda *_: None)
+    setattr(HyperPodElasticAgent, "_shutdown_timeout", timeout)  # noqa: B010 a property where torch has an int
     run(args)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,14 +8,14 @@ from torch import nn
 from launcher.runtime import process_group
 from launcher.runtime.gradients import gradient_scale
 from launcher.runtime.sampler import Batch, Draw, StepSampler
-from launcher.runtime.stop_consensus import StepAgreement
+from launcher.runtime.stop_consensus import StopConsensus
 
 
 class OutsideOfSteps(RuntimeError):
     """The script asked for the current batch where there is none."""
 
 
-class Weighing:
+class LossWeighting:
     """What a script does with the batch it is given.
 
     Args:
@@ -27,10 +27,10 @@ class Weighing:
     def __init__(self, model: nn.Module, sampler: StepSampler, event_pending: Callable[[], bool]):
         self.model, self.sampler = model, sampler
         self._event_pending = event_pending
-        self._agreement = StepAgreement()
+        self._consensus = StopConsensus()
         self._draw: Draw | None = None
         self._loss: torch.Tensor | None = None
-        self._tells_loss = False
+        self._reports_loss = False
         self._scale: float | None = None
 
     @property
@@ -68,7 +68,7 @@ class Weighing:
         Args:
             loss: Mean over the samples of the current batch, shape `()`.
         """
-        return self._note_part(loss, self._sample_share)
+        return self._add_part(loss, self._sample_share)
 
     def weigh_sum(self, total: torch.Tensor, step_total: float) -> torch.Tensor:
         """Return the loss to run backward from, and note it for the metrics: the mean over tokens.
@@ -86,7 +86,7 @@ class Weighing:
         """
         if not step_total > 0:
             raise ValueError(f"step_total={step_total}: a step needs something to train on; leave such samples out")
-        return self._note_part(total, 1 / step_total if self.batch.positions else 0.0)
+        return self._add_part(total, 1 / step_total if self.batch.positions else 0.0)
 
     def step_sum(self, per_sample: Sequence[float] | torch.Tensor) -> float:
         """Return the sum of `per_sample` over the samples of the current optimizer step, those of all ranks.
@@ -115,12 +115,12 @@ class Weighing:
             self._scale = gradient_scale(self.model, self.sampler.world_size)
         return self._scale
 
-    def _note_part(self, loss: torch.Tensor, share: float) -> torch.Tensor:
+    def _add_part(self, loss: torch.Tensor, share: float) -> torch.Tensor:
         """Return `loss` as its `share` of the step's loss, scaled for the exchange of gradients."""
         # Each part is there once for every rank that trains on it.
         own = loss.detach() * (share * self.sampler.world_size / process_group.world_size())
         self._loss = own if self._loss is None else self._loss + own
-        self._tells_loss = True
+        self._reports_loss = True
         if self.completes_step:
-            self._agreement.begin(self._loss, self._event_pending())
+            self._consensus.begin(self._loss, self._event_pending())
         return loss * (share * self._gradient_scale)

@@ -1,7 +1,6 @@
-"""Carries the lines of the metrics file to MLflow: each step once, whatever the connection does.
+"""Sends the lines of the metrics file to MLflow: each step once, even over an unreliable connection.
 
-Whatever reaches the tracking server late, twice or not at all is settled between the file, the acknowledged offset
-beside it and the server.
+The file, the acknowledged offset beside it and the server's own history show which steps the server lacks.
 """
 
 import json
@@ -18,7 +17,7 @@ from launcher.runtime import store_errors
 from launcher.runtime.durable import write_text
 
 METRIC_NAMES = ("loss", "learning_rate", "world_size", "samples_per_s")
-"""Sent for each step. The last one is never null: a step whose last metric is there was sent whole."""
+"""Sent for each step. The last one is never null: a step with its last metric was sent completely."""
 
 POINTS_PER_CALL = 1000
 """Metrics per `log_batch`. Source: MLflow REST API, Log Batch, request limits."""
@@ -30,37 +29,37 @@ REQUEST_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""MLflow's own defaults retry for minutes inside one call; the retries here are the ones that count."""
+"""MLflow's defaults retry for minutes within one call; the retries here replace them."""
 
 
 class TrackingUnavailable(RuntimeError):
-    """The tracking server did not take the metrics."""
+    """The tracking server did not accept the metrics."""
 
 
 def acknowledged(run_dir: Path) -> tuple[int, int]:
-    """Return how many bytes of the metrics file are settled, and which curve goes on there, from 1."""
+    """Return how many bytes of the metrics file are settled, and the number, from 1, of the curve continued there."""
     path = run_dir / names.SHIPPED_FILE
     offset, _, curve = (path.read_text(encoding="utf-8") if path.exists() else "0").partition(" ")
     return int(offset), int(curve or 1)
 
 
 def acknowledge(run_dir: Path, offset: int, curve: int) -> None:
-    """Write down that `offset` bytes of the metrics file are settled, and which curve goes on there."""
+    """Record that `offset` bytes of the metrics file are settled, and the number of the curve continued there."""
     write_text(run_dir / names.SHIPPED_FILE, f"{offset} {curve}")
 
 
 def prefix(run_dir: Path) -> str:
-    """Return what the names at the tracking server begin with: nothing, or `launch-2/` after a start anew."""
+    """Return the prefix of names at the tracking server: empty, or `launch-2/` after a start from scratch."""
     curve = acknowledged(run_dir)[1]
     return f"launch-{curve}/" if curve > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of the metrics file: a step, or metrics that were reported after it.
+    """A line of the metrics file: a step, or metrics reported after it.
 
     Args:
-        values: By name, in the order in which they are sent; None where there is nothing to send.
+        values: By name, in the order of sending; None if there is nothing to send.
         is_step: Whether it is the step itself.
     """
 
@@ -71,14 +70,14 @@ class _Line:
 
 
 def _parsed(line: bytes) -> _Line | None:
-    """Return what a line holds; None for a malformed one."""
+    """Return the content of a line; None for a malformed one."""
     try:
         fields = json.loads(line)
-        values = {name: float(value) for name, value in fields.get("further", {}).items()}
+        values: dict[str, float | None] = {name: float(value) for name, value in fields.get("further", {}).items()}
         is_step = METRIC_NAMES[-1] in fields
         if not is_step and not values:
             return None
-        if is_step:  # after the others: the last one marks the step as sent
+        if is_step:  # after the others: the last metric marks the step as sent
             values |= {name: None if fields[name] is None else float(fields[name]) for name in METRIC_NAMES}
         return _Line(int(fields["step"]), int(fields["time"] * 1000), values, is_step)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
@@ -106,7 +105,7 @@ def _checkpoint_points(line: bytes) -> list[_Point]:
 
 
 def _lines_after(path: Path, offset: int) -> tuple[list[bytes], int]:
-    """Return the complete lines of a file from `offset` on, and where they end."""
+    """Return the complete lines of a file from `offset` on, and the offset of their end."""
     if not path.exists():
         return [], offset
     with path.open("rb") as file:
@@ -116,7 +115,7 @@ def _lines_after(path: Path, offset: int) -> tuple[list[bytes], int]:
 
 
 def _calls(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
-    """Yield the lines in parts that one request takes; a line is not divided."""
+    """Yield the lines in parts of one request each; a line is not divided."""
     call: list[_Line] = []
     size = 0
     for line in lines:
@@ -129,8 +128,8 @@ def _calls(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
         yield call
 
 
-class _Courier:
-    """Carries the lines after the acknowledged offset to one MLflow run."""
+class _Delivery:
+    """Sends the lines after the acknowledged offset to one MLflow run."""
 
     def __init__(self, run_dir: Path, tracking_uri: str | None, run_id: str):
         self._run_dir = run_dir
@@ -144,20 +143,19 @@ class _Courier:
         self._last_further: dict[str, int] = {}
 
     def deliver(self) -> int:
-        """Send all that is not acknowledged yet; return how many steps were sent.
+        """Send all lines that are not acknowledged yet; return the number of steps sent.
 
         Raises:
-            TrackingUnavailable: The server refused or could not be reached. What it acknowledged
-                before is kept.
+            TrackingUnavailable: The server refused or is unreachable. Earlier acknowledgements are kept.
         """
         sent = self._deliver_steps()
         self._deliver_checkpoints()
         return sent
 
     def _deliver_checkpoints(self) -> None:
-        """Send what was done to checkpoints; the server takes a point that it has already for the same."""
-        told = self._run_dir / names.CHECKPOINTS_SHIPPED_FILE
-        offset = int(told.read_text(encoding="utf-8")) if told.exists() else 0
+        """Send the records of checkpoints; the server treats a repeated point as the same one."""
+        shipped = self._run_dir / names.CHECKPOINTS_SHIPPED_FILE
+        offset = int(shipped.read_text(encoding="utf-8")) if shipped.exists() else 0
         lines, end = _lines_after(self._run_dir / names.CHECKPOINTS_FILE, offset)
         points = [point for line in lines for point in _checkpoint_points(line)]
         if points and self._client is None:
@@ -165,24 +163,22 @@ class _Courier:
         for start in range(0, len(points), POINTS_PER_CALL):
             self._log_points(points[start : start + POINTS_PER_CALL])
         if end > offset:
-            write_text(told, str(end))
+            write_text(shipped, str(end))
 
     def _deliver_steps(self) -> int:
-        """Send every step of the lines that are not acknowledged yet and return how many were sent.
+        """Send every step that is not acknowledged yet and return the number of steps sent.
 
-        Of a step that was done again before it was sent, the last time counts. One that the server has
-        stays as it is.
+        If a step was repeated before it was sent, the last time counts. A step that the server has stays as it is.
 
         Raises:
-            TrackingUnavailable: The server refused or could not be reached. What it acknowledged
-                before is kept.
+            TrackingUnavailable: The server refused or is unreachable. Earlier acknowledgements are kept.
         """
         lines, end = self._unacknowledged()
         if not lines:
             return 0
         if self._client is None:
             self._connect()
-        # Unknown after a failure: the server may have taken a batch whose answer was lost.
+        # Unknown after a failure: the server may have accepted a batch whose answer was lost.
         if self._last_acknowledged is None:
             self._last_acknowledged = self._last_step_of_server(METRIC_NAMES[-1])
         # In the order of steps, so that the server has every step up to its last.
@@ -195,14 +191,14 @@ class _Courier:
         return len(new)
 
     def _send_further(self, lines: Sequence[_Line]) -> None:
-        """Send the metrics that were reported after a step, each name once a step."""
+        """Send the metrics reported after a step, each name once per step."""
         last = {(line.step, name): (value, line.time_ms) for line in lines for name, value in line.values.items()}
         for name in {name for _, name in last} - set(self._last_further):
             self._last_further[name] = self._last_step_of_server(name)
         points = [
             (name, value, time_ms, step)
             for (step, name), (value, time_ms) in sorted(last.items())
-            if step > self._last_further[name]
+            if value is not None and step > self._last_further[name]
         ]
         for start in range(0, len(points), POINTS_PER_CALL):
             part = points[start : start + POINTS_PER_CALL]
@@ -210,9 +206,9 @@ class _Courier:
             self._last_further |= {name: step for name, _, _, step in part}
 
     def _unacknowledged(self) -> tuple[list[_Line], int]:
-        """Return the lines after the acknowledged offset, and where they end.
+        """Return the lines after the acknowledged offset, and the offset of their end.
 
-        A malformed line, of a script's own or of a disk that was full, is passed over.
+        Malformed lines, from a script or from a full disk, are skipped.
         """
         lines, end = _lines_after(self._run_dir / names.METRICS_FILE, acknowledged(self._run_dir)[0])
         return [parsed for line in lines if (parsed := _parsed(line))], end
@@ -220,7 +216,7 @@ class _Courier:
     def _connect(self) -> None:
         for name, value in REQUEST_SETTINGS.items():
             os.environ.setdefault(name, value)
-        from mlflow import MlflowClient
+        from mlflow import MlflowClient  # start-up time: MLflow takes seconds to import
 
         self._errors = store_errors.raised()
 
@@ -251,7 +247,7 @@ class _Courier:
         from mlflow.entities import Metric
 
         try:
-            metrics = [Metric(self._prefix + name, *others) for name, *others in points]
+            metrics = [Metric(self._prefix + name, value, time_ms, step) for name, value, time_ms, step in points]
             self._client.log_batch(self._run_id, metrics=metrics)
         except self._errors as error:
             self._last_acknowledged = None
@@ -260,31 +256,31 @@ class _Courier:
 
 
 def ship(run_dir: Path, tracking_uri: str | None, run_id: str) -> int:
-    """Send every step that a run's metrics file holds and its MLflow run does not; return how many.
+    """Send every step of a run's metrics file that its MLflow run lacks; return the number sent.
 
-    For use once the workers are gone: only one process may ship a run at a time.
+    Use it once the workers are gone: only one process may ship a run at a time.
 
     Raises:
-        TrackingUnavailable: The server refused or could not be reached.
+        TrackingUnavailable: The server refused or is unreachable.
     """
-    return _Courier(run_dir, tracking_uri, run_id).deliver()
+    return _Delivery(run_dir, tracking_uri, run_id).deliver()
 
 
 class Shipper:
-    """Follows the metrics file in a thread and sends what is new. Training never waits for it.
+    """Follows the metrics file in a thread and sends new lines. Training never waits for it.
 
-    MLflow, which takes seconds to import, is imported by the thread once there is a first step to send.
+    The thread imports MLflow, which takes seconds, once there is a first step to send.
     """
 
     def __init__(self, run_dir: Path, tracking_uri: str | None, run_id: str):
-        self._courier = _Courier(run_dir, tracking_uri, run_id)
+        self._delivery = _Delivery(run_dir, tracking_uri, run_id)
         self._closing = threading.Event()
-        self._told = False
+        self._has_warned = False
         self._thread = threading.Thread(target=self._follow, name="metrics shipper", daemon=True)
         self._thread.start()
 
     def close(self, timeout_s: float) -> bool:
-        """Send what is left for at most `timeout_s` seconds; return whether all of it was sent."""
+        """Send the rest for at most `timeout_s` seconds; return whether all was sent."""
         self._closing.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -295,16 +291,16 @@ class Shipper:
         while not is_last:
             is_last = self._closing.wait(wait_s)
             try:
-                self._courier.deliver()
+                self._delivery.deliver()
                 wait_s = POLL_INTERVAL_S
             except TrackingUnavailable as error:
-                self._tell(f"the tracking server takes no metrics, training goes on: {error}")
+                self._warn(f"the tracking server does not accept metrics; training continues: {error}")
                 wait_s = min(wait_s * 2, MAX_BACKOFF_S)
             except ModuleNotFoundError as error:
-                self._tell(f"metrics stay in {names.METRICS_FILE}: {error}")
+                self._warn(f"metrics stay in {names.METRICS_FILE}: {error}")
                 return
 
-    def _tell(self, message: str) -> None:
-        if not self._told:
+    def _warn(self, message: str) -> None:
+        if not self._has_warned:
             print(message, file=sys.stderr, flush=True)
-        self._told = True
+        self._has_warned = True

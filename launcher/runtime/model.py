@@ -81,7 +81,8 @@ class TinyLM(nn.Module):
         x_BLD = self.tokens(x_BL) + self.positions(positions_L)
         for block in self.blocks:
             x_BLD = block(x_BLD)
-        return self.head(self.norm(x_BLD))
+        logits_BLV: torch.Tensor = self.head(self.norm(x_BLD))
+        return logits_BLV
 
 
 def _initialize(module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""This process's place among the ranks, and how it joins and leaves them."""
+"""This process's place among the ranks, and how it joins and leaves the process group."""
 
 import ipaddress
 import multiprocessing
@@ -21,14 +21,14 @@ JOIN_TIMEOUT = timedelta(minutes=10)
 """How long ranks wait for each other to join."""
 
 COLLECTIVE_TIMEOUT_S = 600.0
-"""How long a collective may take where nothing else is set; torch's own default for NCCL.
+"""How long a collective may take by default; torch's own default for NCCL.
 
 Source: torch.distributed documentation, init_process_group, timeout.
 """
 
 
 class BadTimeout(ValueError):
-    """The environment gives a timeout that is not a positive number of seconds."""
+    """The timeout in the environment is not a positive number of seconds."""
 
 
 _Value = TypeVar("_Value")
@@ -36,7 +36,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this process stands. `device` is the accelerator of `local_rank`, or the CPU."""
+    """The place of this process among the ranks. `device` is the accelerator of `local_rank`, or the CPU."""
 
     rank: int
     world_size: int
@@ -46,12 +46,12 @@ class Place:
 
     @property
     def nodes(self) -> int:
-        # NNODES is stale after a scale event, and GROUP_WORLD_SIZE is the agent's world size.
+        # NNODES is stale after a scale event, and GROUP_WORLD_SIZE is the world size of the agents.
         return self.world_size // self.local_world_size
 
 
 def place_from_env() -> Place:
-    """Return the place that the agent (or torchrun) gave this process; alone when there is none."""
+    """Return the place that the agent (or torchrun) gave this process; a single rank without one."""
     rank, world_size, local_rank, local_world_size = (
         int(os.environ.get(name, default))
         for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1))
@@ -61,21 +61,21 @@ def place_from_env() -> Place:
 
 
 def join(place: Place | None = None) -> Place:
-    """Join the process group, gloo and where there are accelerators nccl too, and return the place taken.
+    """Join the process group, with gloo and, if there are accelerators, nccl; return this process's place.
 
-    From here on an uncaught exception prints its traceback and ends the process at once.
+    From now on an uncaught exception prints its traceback and ends the process at once.
 
     Args:
-        place: Where this process stands; None for what its environment says.
+        place: Of this process; None for the one in its environment.
     """
     startup_timing.reached("imported")
     place = place or place_from_env()
-    # Small agreements between the ranks go over gloo also there: they must not wait for the accelerator.
+    # Small exchanges between the ranks use gloo even then: they must not wait for the accelerator.
     backend, device_id = "gloo", None
     if place.device.type == "cuda":
         torch.cuda.set_device(place.device)
         backend, device_id = "cpu:gloo,cuda:nccl", place.device
-    store = _loopback_store(place)
+    store: dist.Store | None = _loopback_store(place)
     if store is None and "MASTER_ADDR" not in os.environ:
         store = dist.HashStore()
     dist.init_process_group(
@@ -86,7 +86,7 @@ def join(place: Place | None = None) -> Place:
         timeout=collective_timeout(),
         device_id=device_id,
     )
-    # Not before: torch installs a hook of its own, which would swallow what this one prints.
+    # Not earlier: torch installs a hook of its own, which would suppress the output of this one.
     sys.excepthook = _leave_on_error
     startup_timing.reached("joined")
     return place
@@ -109,7 +109,7 @@ def collective_timeout() -> timedelta:
 
 
 def _loopback_store(place: Place) -> dist.Store | None:
-    # torch's own store listens on every interface; a job on this machine alone must not.
+    # torch's own store listens on every interface, which a job on this machine must not.
     address = os.environ.get("MASTER_ADDR", "")
     try:
         is_loopback = address == "localhost" or ipaddress.ip_address(address).is_loopback
@@ -139,7 +139,7 @@ def world_size() -> int:
 
 
 def num_nodes() -> int:
-    """Return the number of nodes that the ranks are on."""
+    """Return the number of nodes of the ranks."""
     return world_size() // int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
 
 
@@ -150,7 +150,7 @@ def barrier() -> None:
 
 
 def gather(value: _Value) -> list[_Value]:
-    """Return every rank's value, in the order of ranks."""
+    """Return every rank's value, in rank order."""
     if not dist.is_initialized():
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
@@ -169,12 +169,12 @@ def share(value: _Value) -> _Value:
 def leave(exit_code: int = 0) -> None:
     """End this process and its children now. Does not return.
 
-    After DistributedDataParallel on gloo a plain return hangs in about half of the exits.
+    After DistributedDataParallel on gloo, about half of all normal exits hang.
     """
-    # An exit of this kind skips what multiprocessing would do now: the workers of a DataLoader would live on.
+    # os._exit skips the clean-up of multiprocessing: the workers of a DataLoader would keep running.
     for child in multiprocessing.active_children():
-        if child._parent_pid != os.getpid():
-            continue  # of the process that this one was forked from
+        if getattr(child, "_parent_pid", None) != os.getpid():
+            continue  # a child of the process that this one was forked from
         if child.daemon or exit_code:
             child.kill()
         child.join()

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from launcher.common import names
 from launcher.runtime import startup_timing
 from launcher.runtime.metric_shipping import Shipper, acknowledge, acknowledged
-from launcher.runtime.startup_timing import Start
+from launcher.runtime.startup_timing import StartRecord
 
 TAIL_BYTES = 4096
 
@@ -119,7 +119,7 @@ class Reporter:
         if self._new_shipper and self._file and self._file.size:
             acknowledge(self._run_dir, self._file.size, acknowledged(self._run_dir)[1] + 1)
 
-    def started(self, start: Start) -> None:
+    def started(self, start: StartRecord) -> None:
         """Write down how this start of the workers went."""
         start.append(self._run_dir)
 

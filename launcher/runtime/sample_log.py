@@ -1,4 +1,4 @@
-"""Which samples a rank trained on, for whoever wants to see that each was taken once."""
+"""A log of the samples that a rank trained on, which shows that each was taken once."""
 
 import json
 import time
@@ -12,20 +12,19 @@ from launcher.runtime.sampler import Draw
 
 @dataclass(frozen=True, slots=True)
 class SampleLog:
-    """Writes `run/samples/rank-<r>.jsonl`: one JSON object per forward pass. Its time, in seconds since the epoch,
-    tells the launches of a bundle apart.
+    """Writes `run/samples/rank-<r>.jsonl`: one JSON object per forward pass, with its time since the epoch.
 
     Args:
-        run_dir: The job's.
+        run_dir: Of the job.
     """
 
     run_dir: Path
 
-    def note(self, step: int, draw: Draw) -> None:
-        """Write down the samples that the loader drew for a forward pass of optimizer step `step`."""
+    def append(self, step: int, draw: Draw) -> None:
+        """Log the samples that the loader drew for a forward pass of optimizer step `step`."""
         folder = self.run_dir / names.SAMPLES_DIR
         folder.mkdir(parents=True, exist_ok=True)
-        record = {"time": time.time(), "attempt": startup_timing.attempt(), "step": step}
+        record: dict[str, object] = {"time": time.time(), "attempt": startup_timing.attempt(), "step": step}
         record |= {"position": draw.batch.positions.start, "samples": draw.samples}
         with (folder / f"rank-{process_group.rank()}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")

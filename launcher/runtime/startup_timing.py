@@ -14,7 +14,7 @@ os.register_at_fork(after_in_child=_times.clear)  # a forked worker has a start 
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartRecord:
     """One start of the workers; times in seconds since the epoch.
 
     Args:
@@ -34,7 +34,7 @@ class Start:
     spawned: float
     imported: float
     joined: float
-    restored: float
+    restored: float | None
     first_step: float | None
     step: int
     cursor: int

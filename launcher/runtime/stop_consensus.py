@@ -13,7 +13,7 @@ SIGNAL_PERIOD_S = 0.2
 MAX_STEPS_APART = 100
 
 
-class StepAgreement:
+class StopConsensus:
     """One small reduction, begun before the backward pass and read after the step.
 
     It carries both the loss and the stop signal: the signal costs no exchange of its own, and all ranks

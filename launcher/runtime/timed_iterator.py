@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 Data = TypeVar("Data")
 
 
-class Fed(Generic[Data]):
+class TimedIterator(Generic[Data]):
     """An iterator that measures how long its consumer waits for each item, its start included.
 
     Args:

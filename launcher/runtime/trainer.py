@@ -1,9 +1,10 @@
-"""The training of a recipe: its data, model and schedule, in the loop that every script can have."""
+"""The training of a recipe: its data, model and schedule, in the loop that any script can use."""
 
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
@@ -26,40 +27,39 @@ class TrainingDirInUse(RuntimeError):
 
 
 class UnknownStrategy(ValueError):
-    """The recipe's `strategy` is not one this trainer knows."""
+    """This trainer does not support the recipe's `strategy`."""
 
 
 def distribute(model: nn.Module, strategy: str) -> nn.Module:
-    """Return `model`, on its device, as one of the ranks that train it together.
+    """Return `model`, which is on its device, set up for the ranks that train it together.
 
     Args:
         model: Its `blocks` are sharded one by one under `fsdp2`.
         strategy: `ddp`, parameters on every rank; `fsdp2`, parameters, gradients and optimizer state sharded.
 
     Raises:
-        UnknownStrategy: It is neither.
+        UnknownStrategy: It is neither of them.
     """
     if strategy == "ddp":
-        from torch.nn.parallel import DistributedDataParallel
-
-        return DistributedDataParallel(model)
+        return nn.parallel.DistributedDataParallel(model)
     if strategy != "fsdp2":
-        raise UnknownStrategy(f"strategy={strategy!r}; this trainer knows ddp and fsdp2")
-    from torch.distributed.fsdp import fully_shard
+        raise UnknownStrategy(f"strategy={strategy!r}; this trainer supports ddp and fsdp2")
+    from torch.distributed.fsdp import fully_shard  # start-up time: ddp does without it
 
-    for block in model.blocks:
+    for block in cast(nn.ModuleList, model.blocks):
         fully_shard(block)
-    return fully_shard(model)
+    fully_shard(model)
+    return model
 
 
 class Trainer:
     """Trains one model on this rank's part of the samples. All ranks of the group run one.
 
     Args:
-        settings: What to train, with the shares of this world size.
-        place: This process among the ranks; the process group is joined already.
-        run_dir: Receives metrics and, unless the settings say otherwise, checkpoints.
-        event_pending: Whether this rank was told to save and stop.
+        settings: Of the training, with the shares of this world size.
+        place: Of this process, which has joined the process group.
+        run_dir: Receives metrics and, unless the settings name another folder, checkpoints.
+        event_pending: Returns whether this rank was asked to save and stop.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Trainer:
             keep=settings.max_checkpoints,
             tiers=settings.tiers,
             reporter=self.reporter,
-            on_step=self._show,
+            on_step=self._print_step,
             event_pending=event_pending,
         )
         self.sample_log = SampleLog(run_dir) if settings.log_samples else None
@@ -105,43 +105,44 @@ class Trainer:
     def run(self) -> bool:
         """Train to the end, or to the next scale event; return whether training is finished.
 
-        Either way the work done is in a published checkpoint when this returns.
+        In both cases a published checkpoint holds all work when this returns.
         """
         self._resume()
         began = time.monotonic()
         for rows in self.job.steps(self._rows()):
             if self.sample_log:
-                self.sample_log.note(self.job.step + 1, self.job.draw)
+                self.sample_log.append(self.job.step + 1, self.job.draw)
             step_tokens = self.job.batch.step_samples * self.settings.max_len
-            self.job.weigh_sum(self._token_losses(rows), step_tokens).backward()
+            loss = self.job.weigh_sum(self._token_losses(rows), step_tokens)
+            torch.autograd.backward(loss)
             if self.job.completes_step:
                 self._update()
                 time.sleep(max(0.0, began + self.settings.min_step_s - time.monotonic()))
                 began = time.monotonic()
         if not self.job.finished:
-            self._say(f"stopped at step {self.job.step} for a scale event")
+            self._print(f"stopped at step {self.job.step} for a scale event")
             return False
-        loss = "" if self.last_loss is None else f", loss {self.last_loss:.4f}"
-        self._say(f"finished at step {self.job.step}{loss}")
+        last = "" if self.last_loss is None else f", loss {self.last_loss:.4f}"
+        self._print(f"finished at step {self.job.step}{last}")
         return True
 
     def _resume(self) -> None:
-        # Until a checkpoint says otherwise, dropout differs by rank; the weights are made already.
+        # Without a checkpoint, dropout differs by rank; the weights are already initialized.
         torch.manual_seed(self.settings.seed + 1 + self.place.rank)
         checkpoints, launch = self.job.checkpoints, os.environ.get(names.ENV_LAUNCH_ID)
-        # A restart inside a launch goes on with the launch's own checkpoints, whatever it began from. Which start is
-        # the first to come this far, only a mark in the folder can tell: a fault may end earlier ones on the way.
+        # A restart within a launch resumes from the launch's own checkpoints, whatever it began with. A mark in the
+        # folder shows whether this is the first start to get here: a fault may have ended earlier ones.
         if not checkpoints.is_taken_by(launch) if launch else startup_timing.attempt() == 0:
             if not self.settings.override_training_dir and checkpoints.latest():
                 raise TrainingDirInUse(f"{checkpoints.folder} holds a checkpoint; override_training_dir is false")
             if not self.settings.load_checkpoint:
-                self._start_anew()
+                self._start_from_scratch()
             if launch:
                 checkpoints.take(launch)
         if resumed := self.job.restore():
-            self._say(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
+            self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
 
-    def _start_anew(self) -> None:
+    def _start_from_scratch(self) -> None:
         self.job.checkpoints.clear()
         if self.reporter:
             self.reporter.begin_anew()
@@ -164,14 +165,14 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def _show(self, metrics: StepMetrics) -> None:
+    def _print_step(self, metrics: StepMetrics) -> None:
         self.last_loss = metrics.loss
         if metrics.step % self.settings.logging_steps == 0:
-            self._say(
+            self._print(
                 f"step {metrics.step}/{metrics.step + self.job.sampler.steps_left}  loss {metrics.loss:.4f}  "
                 f"lr {metrics.learning_rate:.5f}  {metrics.samples_per_s:.0f} samples/s  world {metrics.world_size}"
             )
 
-    def _say(self, message: str) -> None:
+    def _print(self, message: str) -> None:
         if self.place.rank == 0:
             print(message, flush=True)

@@ -24,31 +24,31 @@ class MetricInvalid(ValueError):
     """A metric that cannot be reported: its name, its value, or one too many."""
 
 
-class FurtherMetrics:
+class UserMetrics:
     """Collects metrics until they are written down: the same names on all ranks, of which the first one's count."""
 
     def __init__(self) -> None:
-        self._noted: dict[str, Any] = {}
+        self._metrics: dict[str, Any] = {}
 
-    def note(self, metrics: Mapping[str, Any]) -> None:
+    def add(self, metrics: Mapping[str, Any]) -> None:
         """Keep `metrics`; a name that is there already gets the new value.
 
         Raises:
             MetricInvalid: A name or a value cannot be reported; none is kept then.
         """
         checked = {_checked_name(name): _number(name, value) for name, value in metrics.items()}
-        if len(self._noted | checked) > MAX_FURTHER:
+        if len(self._metrics | checked) > MAX_FURTHER:
             raise MetricInvalid(f"more than {MAX_FURTHER} metrics for one step")
-        self._noted |= checked
+        self._metrics |= checked
 
     def take(self) -> dict[str, float]:
         """Return what was kept, and forget it. Waits for an accelerator that a value is on."""
-        noted, self._noted = self._noted, {}
+        noted, self._metrics = self._metrics, {}
         return {name: float(value) for name, value in noted.items()}
 
     def forget(self) -> None:
         """Drop what was kept."""
-        self._noted = {}
+        self._metrics = {}
 
 
 def _checked_name(name: Any) -> str:

@@ -122,7 +122,8 @@ def _forward_signals(server: socket.socket) -> int:
     with contextlib.suppress(OSError):
         answer = server.recv(STATUS.size, socket.MSG_WAITALL)
         if len(answer) == STATUS.size:
-            return STATUS.unpack(answer)[0]
+            status: int = STATUS.unpack(answer)[0]
+            return status
     return signal.SIGKILL
 
 

@@ -1,7 +1,10 @@
 """What every backend that can render must do, for every recipe of the collection."""
 
+import ast
 import inspect
+import json
 import re
+from importlib.util import find_spec
 
 import pytest
 from conftest import ROOT, frozen_context, needed_by
@@ -25,10 +28,10 @@ from launcher.backends.local.backend import LocalBackend
 from launcher.common import yaml_io
 from launcher.common.names import RUN_DIR
 from launcher.config.catalogue import entries
+from launcher.config.collection import clusters
 from launcher.config.compose import compose
-from launcher.config.hydra_compose import clusters
-from launcher.model.backend import Backend
-from launcher.model.backend_registry import backend_module
+from launcher.model import backend_registry
+from launcher.model.backend import Backend, PodBackend
 from launcher.model.job_spec import JobState
 from launcher.planning.check import check
 from launcher.planning.job_planner import plan
@@ -47,7 +50,7 @@ __all__ = [  # the suite's, which run here with this module's stage
 ]
 
 RECIPES = {entry.name: entry for entry in entries()}
-BACKENDS = [cluster for cluster in clusters() if backend_module(cluster, "backend")]
+BACKENDS = [each.name for each in backend_registry.descriptions() if each.load() and each.choice in clusters()]
 
 
 TRAINING_JOB = (
@@ -57,20 +60,19 @@ TRAINING_JOB = (
 """What a training job cannot do without."""
 
 
-def planned(recipe, cluster, folder):
-    entry = RECIPES[recipe]
-    overrides = [f"recipes={recipe}", f"cluster={cluster}", *needed_by(entry)]
-    if cluster == "sm_jobs":
+def planned(recipe, backend, folder):
+    entry, cluster = RECIPES[recipe], backend_registry.described(backend)
+    overrides = [f"recipes={recipe}", f"cluster={cluster.choice}", *needed_by(entry)]
+    if cluster.runs_training_jobs:
         overrides += TRAINING_JOB
         if entry.model_type == "custom":
             overrides += ["training_cfg.entry_module=null", "training_cfg.entry_script=train.py"]
-    if entry.is_elastic and cluster == "sm_jobs":
-        overrides.append("recipes.elastic_policy.is_elastic=false")
-    elif entry.is_elastic:
-        overrides.append("recipes.elastic_policy.is_elastic=true")
+    if entry.is_elastic:
+        overrides.append(f"recipes.elastic_policy.is_elastic={str(cluster.resizes_jobs).lower()}")
     return plan(check(compose(overrides, folder)), frozen_context(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):
@@ -86,7 +88,7 @@ def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):
 
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_has_the_protocol_s_parts(cluster):
-    backend = pipeline.load_backend(cluster)
+    backend = backend_registry.load_backend(cluster)
     assert backend.name == cluster and isinstance(backend.ends_with_launcher, bool)
     methods = {name: each for name, each in vars(Backend).items() if inspect.isfunction(each) and name[0] != "_"}
     assert {"submit", "status", "logs", "events", "cancel", "scale", "wait", "validate"} <= set(methods)
@@ -97,7 +99,46 @@ def test_has_the_protocol_s_parts(cluster):
 @pytest.mark.parametrize("cluster", clusters())
 def test_settings_accept_the_cluster_s_own_defaults(cluster):
     defaults = yaml_io.load((ROOT / "recipes_collection" / "cluster" / f"{cluster}.yaml").read_text())
-    backend_module(cluster, "settings").Settings.model_validate(defaults)
+    backend_registry.described(backend_registry.name_of(cluster)).options().model_validate(defaults)
+
+
+def test_nothing_outside_of_the_backends_compares_their_names():
+    names = {name for each in backend_registry.descriptions() for name in (each.name, each.choice)}
+    sources = [path for path in (ROOT / "launcher").rglob("*.py") if "backends" not in path.parts]
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare)
+        and any(isinstance(each, ast.Constant) and each.value in names for each in ast.walk(node))
+    ]
+    assert [place.partition(":")[0] for place in found] == ["launcher/config/compose.py"]  # an older spelling
+
+
+@pytest.mark.parametrize("each", backend_registry.descriptions(), ids=lambda each: each.name)
+def test_a_description_agrees_with_its_package(each):
+    backend = each.load()
+    assert backend_registry.described(each.name) is each and backend_registry.name_of(each.choice) == each.name
+    assert each.choice in clusters() and each.choice in each.cluster_types
+    assert backend is None or backend.name == each.name
+    assert each.has_pods is isinstance(backend, PodBackend)
+    assert all(find_spec(module) for module in each.rule_modules)
+
+
+def test_both_spellings_of_a_training_job_on_this_machine_give_the_same_bundle(tmp_path):
+    made = ["recipes=training/custom/script", "container=registry.example/image:1", "instance_type=ml.m5.4xlarge"]
+    made += ["training_cfg.entry_script=train.py", "cluster.sm_jobs_config.output_path=file:///tmp/out"]
+    made += ["training_cfg.run.ntasks_per_node=1"]
+    context = frozen_context(tmp_path)
+    bundles = [
+        pipeline.render(plan(check(compose([*made, *words], tmp_path)), context), context)
+        for words in (["cluster=sm_local"], ["cluster=local", "cluster.contract=sagemaker"])
+    ]
+    trees = [yaml_io.load(bundle.files["recipe.yaml"]) for bundle in bundles]
+    assert trees[0] == trees[1] and trees[0]["cluster"]["contract"] == "sagemaker"
+    assert bundles[0].files.keys() == bundles[1].files.keys()
+    assert bundles[0].files["request.json"] == bundles[1].files["request.json"]
+    assert json.loads(bundles[0].files["plan.json"])["backend"] == "contract"
 
 
 def test_no_backend_asks_whether_it_is_a_dry_run():

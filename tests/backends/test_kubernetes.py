@@ -1,11 +1,16 @@
 """Manifests parsed back and held against the fields that the HyperPod operator and the image read."""
 
+from typing import Annotated
+
 import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from manifest_schemas import EVERYTHING, TIERS
 
+from launcher.backends.kubernetes import manifest
+from launcher.backends.kubernetes.job_options import PodField, Settings
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
+from launcher.model.base_model import default
 
 IMAGE = "327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-recipes:llmft-v1.0.0"
 
@@ -60,6 +65,7 @@ def test_elastic_policy_fields(manifests):
     assert (replica_spec["replicas"], replica_spec["maxReplicas"]) == (1, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bounds", "start", "replicas", "most"),
     [((2, 8), 2, (2, 0), 6), ((1, 16), 4, (1, 3), 15)],
@@ -297,6 +303,7 @@ def test_config_map_holds_every_size_as_it_is_in_the_bundle(render):
     assert [yaml_io.load(data[f"config-n{n}.yaml"])["trainer"]["num_nodes"] for n in sizes] == list(sizes)
 
 
+@pytest.mark.slow
 def test_a_config_map_over_its_limit_is_refused(render):
     keys = ("display_name", "version", "training_config.model_config.model_save_name")
     with pytest.raises(ProblemsFound, match="E312"):
@@ -328,3 +335,15 @@ def test_manifests_match_the_reviewed_ones(render, name, golden, overrides, requ
     if request.config.getoption("--rewrite-goldens"):
         path.write_text(text)
     assert text == path.read_text()
+
+
+def test_a_key_that_names_a_field_of_the_pods_is_rendered_from_its_declaration(monkeypatch):
+    class Options(Settings):
+        scheduler: Annotated[str | None, PodField("schedulerName")] = default(None)
+        """Scheduler that places the pods; null takes the cluster's own."""
+
+    monkeypatch.setattr(manifest, "Settings", Options)
+    values = yaml_io.load((ROOT / "recipes_collection/cluster/k8s.yaml").read_text(encoding="utf-8"))
+    given = Options.model_validate({**values, "scheduler": "near"})
+    assert manifest.pod_fields(given) == {"restartPolicy": "Never", "schedulerName": "near"}
+    assert manifest.pod_fields(Options.model_validate({**values, "scheduler": None})) == {"restartPolicy": "Never"}

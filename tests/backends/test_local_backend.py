@@ -171,6 +171,7 @@ def test_check_refuses_what_cannot_run_here(changes, code):
     assert [problem.code for problem in LocalBackend().check(job(**changes))] == [code]
 
 
+@pytest.mark.slow
 def test_the_backend_is_imported_without_the_agent_torch_or_httpx():
     code = "import sys, launcher.backends.local.backend; print({'torch', 'httpx', 'psutil'} & set(sys.modules))"
     done = subprocess.run(

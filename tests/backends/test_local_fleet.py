@@ -86,6 +86,7 @@ exec "$PYTHON" -c 'import sys; from launcher.runtime.warm import Server; Server(
 """
 
 
+@pytest.mark.slow
 def test_a_warm_process_that_hangs_is_replaced_before_workers_are_started(tmp_path):
     (tmp_path / "run.sh").write_text(SERVING)
     # Nothing imports here: a warm process must answer at once.

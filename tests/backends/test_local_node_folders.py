@@ -58,6 +58,7 @@ def test_a_dead_nodes_folder_goes_with_the_next_node_and_a_live_ones_stays(hold)
     assert not left.exists() and (kept / "content").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_nodes_that_start_at_once_do_not_take_each_other_for_dead(hold):
     processes = [hold() for _ in range(8)]
     folders = [folder_of(process) for process in processes]

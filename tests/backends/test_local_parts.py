@@ -112,6 +112,7 @@ def test_a_node_ends_when_its_parent_is_killed():
     wait_gone(orphan)
 
 
+@pytest.mark.slow
 def test_memory_of_a_node_that_was_killed_goes_when_the_next_one_begins():
     show = (
         "import os; print(os.getpid(), os.environ['RECIPES_NODE_MEMORY'], flush=True); import time; time.sleep(600)"

@@ -466,6 +466,7 @@ def test_everything_that_is_due_comes_exactly_once(rehearsal):
     assert (unfired(rehearsal), is_stuck(rehearsal)) == ((), True)
 
 
+@pytest.mark.slow
 @given(CLUSTERS)
 def test_a_restarted_operator_finds_the_cluster_as_it_was(rehearsal):
     for moment in STEPS:

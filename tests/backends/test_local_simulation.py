@@ -282,6 +282,7 @@ LUCK = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, derandomize=True)
 @given(data=st.data())
 def test_a_job_ends_with_every_sample_once_or_fails_for_a_reason(data):

@@ -12,11 +12,12 @@ from launcher import pipeline
 from launcher.backends.kubernetes.api_objects import list_path, path
 from launcher.bundle import store as bundles
 from launcher.cli import main as cli
+from launcher.model import backend_registry
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 KUEUE = "kueue.x-k8s.io/v1beta1"
 _names = itertools.count()
 

@@ -12,17 +12,17 @@ import kubelet
 import pytest
 from background import Collected, await_true
 
-from launcher import pipeline
 from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.job_watch import lines as read_lines
 from launcher.bundle.render import MANIFEST, bundle_digest
 from launcher.common.problems import ProblemsFound
+from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 SECOND_NS = 10**9
 
 

@@ -12,7 +12,6 @@ import pytest
 from background import Collected, await_true
 from conftest import ROOT
 
-from launcher import pipeline
 from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.connection import connect
 from launcher.backends.kubernetes.server import Server
@@ -20,13 +19,14 @@ from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common.names import JOB_FILE
 from launcher.jobs import registry
+from launcher.model import backend_registry
 from launcher.model.context import current_user
 from launcher.model.job_spec import JobState
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 WORDS = (
     "recipes=fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora",
     "cluster=k8s",

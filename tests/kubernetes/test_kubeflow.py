@@ -4,18 +4,18 @@ import definitions
 import pytest
 from background import await_true
 
-from launcher import pipeline
 from launcher.backends.kubernetes.api_objects import path, pod_templates
 from launcher.backends.kubernetes.connection import ApiError
 from launcher.backends.kubernetes.submit import validate
 from launcher.bundle import store as bundles
 from launcher.common.problems import ProblemsFound
+from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "PyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 COUNT = {"type": "integer", "minimum": 0, "nullable": True}  # nullable: this server takes 0 for null
 WORD = {"type": "string"}
 RUN_POLICY = {

@@ -13,18 +13,18 @@ from email.utils import format_datetime
 import pytest
 from background import Collected, await_true
 
-from launcher import pipeline
 from launcher.backends.kubernetes.api_errors import ApiError, problem, retry_after_s
 from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.connection import connect
 from launcher.backends.kubernetes.submit import submit
 from launcher.common.problems import ProblemsFound
+from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 ODD = {
     "unauthorized": {"status": 401},
     "not-found": {"status": 404},

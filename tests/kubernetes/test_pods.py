@@ -22,12 +22,13 @@ from launcher import pipeline
 from launcher.backends.kubernetes.api_objects import path
 from launcher.cli import main as cli
 from launcher.jobs import registry
+from launcher.model import backend_registry
 from launcher.model.job_spec import JobHandle
 
 pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
-BACKEND = pipeline.load_backend("k8s")
+BACKEND = backend_registry.load_backend("k8s")
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 

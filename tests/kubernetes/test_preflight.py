@@ -6,10 +6,10 @@ import kube_api
 import pytest
 from certificates import Authority
 
-from launcher import pipeline
 from launcher.backends.kubernetes.connection import connect
 from launcher.backends.kubernetes.submit import validate
 from launcher.common.problems import ProblemsFound
+from launcher.model import backend_registry
 
 pytest_plugins = ("cluster_fixtures",)
 
@@ -111,7 +111,7 @@ def test_an_elastic_job_that_the_quota_keeps_small_is_no_fault(space, bundle):
 def test_an_elastic_job_that_nothing_bounds_is_told(space, bundle, capsys):
     (notice,) = validate(space.connection(), bundle()).notices
     assert notice.code == "N129" and "requests 16 nodes" in notice.message
-    assert pipeline.load_backend("k8s").validate(bundle("base_results_dir=b")) == ()
+    assert backend_registry.load_backend("k8s").validate(bundle("base_results_dir=b")) == ()
     assert "N129" in capsys.readouterr().err
     assert validate(space.connection(), bundle("base_results_dir=c", is_elastic=False)).notices == ()
     space.make("ResourceQuota", "large", spec={"hard": {"requests.nvidia.com/gpu": "128"}})
@@ -130,9 +130,9 @@ def test_a_cluster_without_the_operator_is_told(space, bundle):
     assert problem.code == "E346" and "HyperPodPyTorchJob" in problem.message
 
 
-def test_a_cluster_that_does_not_answer_is_told(space, bundle, unused_port):
+def test_a_cluster_that_does_not_answer_is_told(space, bundle, closed_port):
     kube_api.kubeconfig(
-        space.folder / "kubeconfig.json", f"https://127.0.0.1:{unused_port}", space.cluster.engine.ca_file, "t"
+        space.folder / "kubeconfig.json", f"https://127.0.0.1:{closed_port}", space.cluster.engine.ca_file, "t"
     )
     (problem,) = validate(replace(connect(None), patience_s=0.2), bundle()).problems
     assert problem.code == "E342" and "refused" in problem.message

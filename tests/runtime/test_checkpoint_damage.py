@@ -20,7 +20,7 @@ from launcher.runtime.checkpoint_search import CheckpointBroken, CheckpointUnava
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
 from launcher.runtime.progress import PROGRESS, Progress
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 
 
 def flip(path: Path, num_bytes: int = 64) -> None:
@@ -72,7 +72,7 @@ def test_a_piece_that_only_one_rank_reads_sends_all_ranks_to_the_older_checkpoin
             flip(folder / "step-00000002" / "__1_0.distcp", 2000)
         torch.distributed.barrier()
         model, optimizer = sharded(-1.0)
-        journal = Journal("own", place.rank, tmp_path)
+        journal = CheckpointLog("own", place.rank, tmp_path)
         progress = Checkpoints(folder, journal=journal).load(Content(model, optimizer))
         return progress, model.weight.full_tensor().mean().item()
 
@@ -194,6 +194,7 @@ print(state["model"]["weight"].mean().item())
 """
 
 
+@pytest.mark.slow
 def test_plain_torch_reads_the_files_without_this_package(tmp_path):
     save_steps(tmp_path, 7)
     command = [sys.executable, "-W", "ignore", "-c", PLAIN_LOAD, str(tmp_path / "step-00000007")]

@@ -7,12 +7,12 @@ import torch
 from runtime_ranks import run_ranks
 
 from launcher.runtime.process_group import Place
-from launcher.runtime.stop_consensus import StepAgreement
+from launcher.runtime.stop_consensus import StopConsensus
 
 
 def looks_in(place: Place, seconds_of_step: list[float]) -> list[int]:
     """Return the steps in which the ranks looked for a stop signal; rank 1 is the slower one."""
-    found, steps = StepAgreement(), []
+    found, steps = StopConsensus(), []
     for step, seconds in enumerate(seconds_of_step):
         if found.due:
             steps.append(step)
@@ -32,7 +32,7 @@ def test_ranks_that_share_no_loss_look_for_a_signal_now_and_then(tmp_path):
 
 def test_any_rank_s_signal_reaches_all_in_the_same_step(tmp_path):
     def told(place: Place) -> list[tuple[float, bool]]:
-        found, answers = StepAgreement(), []
+        found, answers = StopConsensus(), []
         for step in range(4):
             found.begin(torch.tensor(float(place.rank)), event=place.rank == 2 and step >= 2)
             answers.append(found.end_step())

@@ -51,6 +51,7 @@ def start(folder: Path, processes: int, local_processes: int, **env: str) -> lis
     ]
 
 
+@pytest.mark.slow
 def test_ranks_pick_the_configuration_of_their_cluster_size(tmp_path):
     write_configs(tmp_path / "configs")
     ranks = start(tmp_path, processes=3, local_processes=1)
@@ -61,6 +62,7 @@ def test_ranks_pick_the_configuration_of_their_cluster_size(tmp_path):
     assert {line["nodes"] for line in metrics(tmp_path / "run")} == {3}
 
 
+@pytest.mark.slow
 def test_the_first_step_does_not_wait_for_mlflow(tmp_path):
     write_configs(tmp_path / "configs", enabled=True, tracking_uri="http://127.0.0.1:9", run_id="r")
     slow = tmp_path / "slow"
@@ -81,6 +83,7 @@ def test_the_first_step_does_not_wait_for_mlflow(tmp_path):
     assert len(metrics(tmp_path / "run")) == 5 and "finished at step 5" in output
 
 
+@pytest.mark.slow
 def test_a_fault_prints_its_traceback_and_exits_nonzero(tmp_path):
     write_configs(tmp_path / "configs")
     path = tmp_path / "configs" / names.config_name(1)
@@ -91,6 +94,7 @@ def test_a_fault_prints_its_traceback_and_exits_nonzero(tmp_path):
     assert "Traceback" in errors and "run.model_type='huge_lm'; this trainer builds tiny_lm" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "mode", "says"),
     [
@@ -133,6 +137,7 @@ def test_without_the_agent_there_are_no_events(monkeypatch):
     assert not agent.event_pending()
 
 
+@pytest.mark.slow
 def test_an_event_on_one_rank_stops_all_with_a_checkpoint(tmp_path):
     pytest.importorskip(agent.PACKAGE)
     write_configs(tmp_path / "configs")

@@ -202,6 +202,7 @@ def check(tmp_path: Path, world_size: int, kind: str, mean: str, tolerance: floa
     assert found[0][0] == pytest.approx(wanted, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world_size", "arguments"),
     [
@@ -221,6 +222,7 @@ def test_the_gradient_does_not_depend_on_the_grouping(tmp_path, world_size, kind
     check(tmp_path, world_size, kind, mean, **arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mean", ["tokens", "samples", "no_loss_reported"])
 @pytest.mark.parametrize(
     ("kind", "world_size"),
@@ -238,6 +240,7 @@ def test_the_gradient_does_not_depend_on_the_mesh_or_its_division(tmp_path, worl
     check(tmp_path, world_size, kind, mean, micro_batch_size=4)
 
 
+@pytest.mark.slow
 def test_gradients_reduced_in_float32_are_equal_to_its_precision(tmp_path):
     check(tmp_path, 2, "fsdp2_reduced_in_float32", "tokens", tolerance=1e-6, micro_batch_size=4)
 

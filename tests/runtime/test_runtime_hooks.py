@@ -153,6 +153,7 @@ ALL_CALLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_hooks_are_called_in_order_and_reported(tmp_path, world_size):
     run_on(world_size, tmp_path)
@@ -227,6 +228,7 @@ def test_hooks_change_neither_the_numbers_nor_the_throughput_of_training(tmp_pat
     assert {rate for _, rate in plain} == {6.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize(
     ("killed_in", "before", "after"),
@@ -248,6 +250,7 @@ def test_what_a_kill_ended_is_repeated_until_it_succeeds(tmp_path, world_size, k
     assert len(steps_of(tmp_path)) == NUM_STEPS + (2 if killed_in == "epoch_end" else 0)  # step 4, done three times
 
 
+@pytest.mark.slow
 def test_hooks_that_a_stop_left_out_are_called_after_the_restart(tmp_path):
     """Stopped in steps 3, 4 and 7, where evaluations are due, and resumed at other sizes."""
     for world_size, stop_at in ((2, 3), (1, 4), (3, 7)):
@@ -259,6 +262,7 @@ def test_hooks_that_a_stop_left_out_are_called_after_the_restart(tmp_path):
     assert steps_of(tmp_path) == list(range(1, NUM_STEPS + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_an_evaluation_may_be_left_for_a_stop_and_is_repeated(tmp_path, world_size):
     """What it returned is not reported, and training stops before its next step, with a checkpoint."""
@@ -270,6 +274,7 @@ def test_an_evaluation_may_be_left_for_a_stop_and_is_repeated(tmp_path, world_si
     assert calls(tmp_path) == again and further_of(tmp_path)[1] == (4, {"epoch": 1.0, "eval/loss": 4.0})
 
 
+@pytest.mark.slow
 def test_a_stop_in_the_last_step_does_not_leave_the_export_out(tmp_path):
     """All processes end well then: there may be no restart."""
     run_on(2, tmp_path, stop_at=NUM_STEPS)
@@ -383,6 +388,7 @@ def test_metrics_that_are_not_finite_are_reported(tmp_path):
     assert line["step"] == 4 and line["further"]["a"] == float("inf")
 
 
+@pytest.mark.slow
 def test_the_names_of_metrics_are_those_that_the_tracking_server_takes():
     validation = pytest.importorskip("mlflow.utils.validation")
     for name in ("a", "eval/loss", "lr/of group 0", "x-1.2_z", "a" * 200):

@@ -131,6 +131,7 @@ PLANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro", [None, 2], ids=["whole_shares", "micro_batches"])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_a_run_through_any_sizes_is_the_run_of_one_process(tmp_path, monkeypatch, reference, plan, micro):
@@ -151,6 +152,7 @@ def test_a_run_through_any_sizes_is_the_run_of_one_process(tmp_path, monkeypatch
     assert [start["world_size"] for start in starts(tmp_path)] == [world_size for _, world_size, _ in plan]
 
 
+@pytest.mark.slow
 def test_the_reference_is_not_met_by_chance(tmp_path, monkeypatch, reference):
     """One rank more that starts from nothing, instead of from the checkpoint, gives other losses."""
     attempts(monkeypatch, tmp_path, [("ddp", 2, 5)])
@@ -159,6 +161,7 @@ def test_the_reference_is_not_met_by_chance(tmp_path, monkeypatch, reference):
     assert [line["loss"] for line in metrics(tmp_path)][5:8] != pytest.approx(reference[5:8], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_script_that_tells_no_loss_stops_and_counts_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(stop_consensus, "SIGNAL_PERIOD_S", 0.0)
     taken = attempts(monkeypatch, tmp_path, [("ddp", 2, 3), ("ddp", 3, 0)], tells_loss=False)
@@ -195,6 +198,7 @@ def full_batch_gradient(max_norm: float | None) -> torch.Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 @pytest.mark.parametrize(
     ("per_rank", "micro"),
@@ -209,6 +213,7 @@ def test_weighted_gradient_is_the_full_batch_gradient(tmp_path, strategy, per_ra
         assert (found - full_batch_gradient(MAX_NORM)).abs().max() < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_unweighted_uneven_gradient_is_not_the_full_batch_gradient(tmp_path, strategy):
     work = partial(
@@ -262,6 +267,7 @@ def test_without_a_process_group_a_job_runs_alone(tmp_path, reference):
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_ranks_end_at_once_after_data_parallel_training(tmp_path):
     """A plain return hangs in about half of the exits on gloo."""
 
@@ -303,6 +309,7 @@ def train_and_leave(place: Place, run_dir: Path, last_step: int, leave_early: bo
     return job.step, sampler.cursor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave_early", [True, False], ids=["before_the_step", "after_the_step"])
 def test_a_script_that_breaks_and_saves_loses_and_repeats_nothing(tmp_path, monkeypatch, reference, leave_early):
     monkeypatch.setenv("RECIPES_RUN_DIR", str(tmp_path))
@@ -324,6 +331,7 @@ class NotingReporter(Reporter):
         self.closed += 1
 
 
+@pytest.mark.slow
 def test_a_loop_may_be_left_and_taken_up_again(tmp_path, reference):
     model, optimizer, scheduler = parts("plain")
     sampler = StepSampler(NUM_SAMPLES, SAMPLES_PER_STEP, EPOCHS, seed=5)
@@ -378,6 +386,7 @@ def test_a_checkpoint_that_names_no_stream_is_gone_on_from(tmp_path):
     assert job.sampler.cursor == 64
 
 
+@pytest.mark.slow
 def test_a_start_waits_for_no_module_that_only_loading_and_saving_need():
     heavy = "{'torch.distributed.checkpoint', 'torch.distributed.fsdp', 'boto3', 'mlflow'}"
     program = f"import sys, launcher.runtime.elastic; print({heavy} & set(sys.modules))"

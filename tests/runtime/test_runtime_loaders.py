@@ -41,6 +41,7 @@ def real(batch, indices) -> list[int]:
     return indices.tolist()[: len(batch.positions)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_plain_loader_goes_on_from_the_cursor(num_workers):
     state, taken = sampler_of(0, 1).state_dict(), []
@@ -62,6 +63,7 @@ def test_a_plain_loader_goes_on_from_the_cursor(num_workers):
     assert Counter(taken) == dict.fromkeys(range(NUM_SAMPLES), EPOCHS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_stateful_loaders_own_state_goes_on_at_any_size(num_workers):
     """The state of rank 0 serves every rank of the next size; what was fetched ahead does not count."""
@@ -138,6 +140,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "guarded"),
     [("fork", "job"), ("spawn", "job"), ("spawn", "import")],

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from launcher.common import names
-from launcher.runtime.metric_shipping import METRIC_NAMES, TrackingUnavailable, _Courier, prefix, ship
+from launcher.runtime.metric_shipping import METRIC_NAMES, TrackingUnavailable, _Delivery, prefix, ship
 from launcher.runtime.reporting import MetricsFile, Reporter, StepMetrics
 
 FIRST = StepMetrics(1, 5.5, 0.001, 2, 1, 100.0, 32, 1_700_000_000.25, attempt=0, cursor=32)
@@ -68,6 +68,7 @@ def test_a_torn_last_line_is_dropped(tmp_path, whole, torn):
     assert steps_in(tmp_path) == list(range(1, whole + 2))
 
 
+@pytest.mark.slow
 def test_every_step_reaches_a_real_store_once(tmp_path, mlflow_run):
     client, uri, run_id = mlflow_run
     write_steps(tmp_path, 1, 2, 3)
@@ -102,7 +103,7 @@ def test_redone_steps_in_a_batch_that_failed_are_sent_once(tmp_path, mlflow_run,
     monkeypatch.setattr("launcher.runtime.metric_shipping.POINTS_PER_CALL", 12)
     write_steps(tmp_path, 1, 2, 3, 4)
     write_steps(tmp_path, 3, 4, 5, attempt=1)
-    courier = _Courier(tmp_path, uri, run_id)
+    courier = _Delivery(tmp_path, uri, run_id)
     courier._connect()
     whole, refused = courier._client.log_batch, iter([False, True])
 
@@ -142,9 +143,9 @@ def test_steps_are_not_sent_twice_when_the_acknowledgement_was_lost(tmp_path, ml
 
 def test_only_whole_lines_are_sent_and_acknowledged(tmp_path, monkeypatch):
     sent = []
-    monkeypatch.setattr(_Courier, "_connect", lambda self: setattr(self, "_client", object()))
-    monkeypatch.setattr(_Courier, "_last_step_of_server", lambda self, name: 0)
-    monkeypatch.setattr(_Courier, "_log", lambda self, records: sent.extend(r.step for r in records))
+    monkeypatch.setattr(_Delivery, "_connect", lambda self: setattr(self, "_client", object()))
+    monkeypatch.setattr(_Delivery, "_last_step_of_server", lambda self, name: 0)
+    monkeypatch.setattr(_Delivery, "_log", lambda self, records: sent.extend(r.step for r in records))
     write_steps(tmp_path, *range(1, 300))
     size = (tmp_path / names.METRICS_FILE).stat().st_size
     with (tmp_path / names.METRICS_FILE).open("a") as file:
@@ -247,7 +248,7 @@ def test_an_unreachable_server_is_said_once_and_stops_nothing(tmp_path, monkeypa
         time.sleep(0.3)
     reporter.close(timeout_s=10)
     assert steps_in(tmp_path) == [1, 2, 3]
-    assert capfd.readouterr().err.count("training goes on") == 1
+    assert capfd.readouterr().err.count("training continues") == 1
     with pytest.raises(TrackingUnavailable):
         ship(tmp_path, UNREACHABLE, "some-run")
 

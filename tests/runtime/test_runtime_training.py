@@ -23,6 +23,7 @@ def losses(run_dir: Path) -> list[float]:
     return [line["loss"] for line in metrics(run_dir)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world_size", "changes"),
     [
@@ -39,6 +40,7 @@ def test_loss_curve_does_not_depend_on_the_number_of_ranks(tmp_path, uninterrupt
     assert [line["step"] for line in metrics(tmp_path)] == list(range(1, 11))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_every_sample_once_and_the_same_losses_across_scale_events(tmp_path, capfd, strategy):
     """1, 2, 3, 2 and 1 ranks; 7 a step does not divide the epochs, so the last step takes one sample."""
@@ -61,6 +63,7 @@ def test_every_sample_once_and_the_same_losses_across_scale_events(tmp_path, cap
     assert "finished at step 18, loss" in output
 
 
+@pytest.mark.slow
 def test_redone_steps_and_each_start_are_written_down(tmp_path, monkeypatch):
     """The checkpoint of step 5 is damaged: the restart takes that of step 4 and does step 5 again."""
     config = tiny_config(2, save_steps=4)
@@ -104,6 +107,7 @@ def test_finished_training_finishes_at_once(tmp_path, capfd):
     assert "finished at step 5\n" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_dropout_goes_on_where_it_stopped(tmp_path):
     config = tiny_config(2, max_epochs=1)
     config["training_config"]["model_config"]["dropout"] = 0.2
@@ -113,6 +117,7 @@ def test_dropout_goes_on_where_it_stopped(tmp_path):
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_new_job_starts_afresh_but_its_restart_resumes(tmp_path, monkeypatch):
     config = tiny_config(max_epochs=1, load_checkpoint=False)
     assert len(train(config, 1, tmp_path)) == 60
@@ -121,6 +126,7 @@ def test_a_new_job_starts_afresh_but_its_restart_resumes(tmp_path, monkeypatch):
     assert train(config, 1, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_new_launch_starts_afresh_at_whatever_attempt_it_comes_to_train(tmp_path, monkeypatch):
     """Its first attempts may be lost before they have said so; none of its restarts starts afresh again."""
     config = tiny_config(2, max_epochs=1, load_checkpoint=False)
@@ -140,6 +146,7 @@ def test_a_new_launch_with_leave_to_load_goes_on(tmp_path, monkeypatch):
     assert len(train(config, 1, tmp_path)) == 36
 
 
+@pytest.mark.slow
 def test_a_training_dir_in_use_is_refused_at_every_attempt_of_a_new_launch(tmp_path, monkeypatch, capfd):
     config = tiny_config(max_epochs=1, override_training_dir=False)
     monkeypatch.setenv("RECIPES_LAUNCH_ID", "a")
@@ -152,6 +159,7 @@ def test_a_training_dir_in_use_is_refused_at_every_attempt_of_a_new_launch(tmp_p
     assert "override_training_dir is false" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_launches_of_a_bundle_are_told_apart_by_the_times_of_their_samples(tmp_path):
     config = tiny_config(max_epochs=1, load_checkpoint=False, log_samples=True)
     began = []
@@ -164,6 +172,7 @@ def test_the_launches_of_a_bundle_are_told_apart_by_the_times_of_their_samples(t
         assert sorted(samples) == list(range(60))
 
 
+@pytest.mark.slow
 def test_a_launch_that_starts_anew_has_curves_of_its_own(tmp_path):
     mlflow = pytest.importorskip("mlflow")
     uri = f"sqlite:///{tmp_path}/mlflow.db"

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from launcher.common import names
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.reporting import Reporter
-from launcher.runtime.timed_iterator import Fed
+from launcher.runtime.timed_iterator import TimedIterator
 
 WAIT_S = 0.02
 
@@ -26,7 +26,7 @@ def slowly(sampler, inputs):
 def test_waits_are_measured_until_they_are_taken(monkeypatch):
     clock = iter(range(100))  # each look at the clock takes a second
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    fed = Fed(lambda: [1, 2, 3])
+    fed = TimedIterator(lambda: [1, 2, 3])
     assert [next(fed), next(fed)] == [1, 2]
     assert fed.take_waited_s() == 3  # the start, and two items
     assert next(fed) == 3

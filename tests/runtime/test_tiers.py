@@ -17,8 +17,8 @@ from launcher.runtime import metric_shipping as couriers
 from launcher.runtime.checkpoint import Progress
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
-from launcher.runtime.tiers.buffers import Slot
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.buffers import Buffer
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.memory_service import MemoryService
 from launcher.runtime.tiers.node_memory import NodeMemory, NotOurs
@@ -57,7 +57,7 @@ def alone(store=None, folder: Path | None = None, retention: int = 2) -> Checkpo
     folder = folder and folder.absolute()
     memory = NodeMemory(Path("memory").absolute() / "ns", 0, retention)
     stores = [StoreTier(store, 2, 2)] if store else []
-    return CheckpointManager(MemoryTier(memory, 1, 1, 0), stores, Journal("ns", 0, folder))
+    return CheckpointManager(MemoryTier(memory, 1, 1, 0), stores, CheckpointLog("ns", 0, folder))
 
 
 def save_steps(manager: CheckpointManager, *steps: int) -> None:
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_was_published_and_is_nowhere_is_missed():
     manager = alone(folder=Path())
     save_steps(manager, 1)
     shutil.rmtree("memory/ns")
-    with pytest.raises(CheckpointUnavailable, match="step 1 was published, and no tier has it any more"):
+    with pytest.raises(CheckpointUnavailable, match="step 1 was published, but no tier has it any more"):
         load(alone(folder=Path()))
     again = alone(folder=Path())
     again.clear()
@@ -123,14 +123,14 @@ def test_what_killed_saves_have_left_takes_no_slot_from_those_to_come():
         (memory.folder / f"{Key(step, step)}.rank00001.replica").write_bytes(b"old")
     memory.adopt([(0, False), (1, True)], [], is_leader=True)
     for step in range(6, 12):
-        key, own, copy = Key(step, step), memory.slots.take(), memory.copies.take()
-        for slot in (own, copy):
-            slot.reserve(10)
+        key, own, copy = Key(step, step), memory.buffers.take(), memory.copies.take()
+        for buffer in (own, copy):
+            buffer.reserve(10)
         memory.commit(own, key)
         memory.commit_copy(copy, key, 1)
         memory.publish(key, b"")
         memory.retire(key)
-        memory.slots.release(own)
+        memory.buffers.release(own)
     assert sorted(held.key.step for held in memory.shards().values()) == [10, 10, 11, 11]
 
 
@@ -166,10 +166,10 @@ def test_a_slot_without_memory_fails_instead_of_ending_the_process(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    slot = Slot(Path())
+    buffer = Buffer(Path())
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space"):
-        slot.reserve(100)
+        buffer.reserve(100)
     assert not list(Path().glob(".free-*"))
 
 
@@ -178,7 +178,7 @@ def test_memory_that_others_may_write_to_is_refused():
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
     for place in (folder, folder / "ns"):
-        with pytest.raises(NotOurs, match="open is another"):
+        with pytest.raises(NotOurs, match="open belongs to another user"):
             NodeMemory(place, 0, 1)
 
 
@@ -192,6 +192,7 @@ def linear(strategy: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters(), lr=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "loaders"), [("ddp", 1), ("fsdp2", 3), ("fsdp2", 2)])
 def test_a_model_comes_back_at_any_number_of_ranks(tmp_path, strategy, loaders):
     def whole(model) -> list[torch.Tensor]:
@@ -218,6 +219,7 @@ def test_a_model_comes_back_at_any_number_of_ranks(tmp_path, strategy, loaders):
         assert all(torch.equal(value, other) for value, other in zip(values, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_from_memory_as_if_nothing_had_been(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     config = tiny_config(2) | {"checkpointing": SECTION | {"persistent": None}}
@@ -246,7 +248,7 @@ def test_saves_and_loads_reach_mlflow_once(tmp_path):
     manager = alone(Folder(Path("store")), tmp_path)
     save_steps(manager, 1, 2)
     load(manager)
-    courier = couriers._Courier(tmp_path, None, "run")
+    courier = couriers._Delivery(tmp_path, None, "run")
     courier._client = tracked = Tracked()
     courier.deliver()
     names = {f"checkpoint/{tier}/save_{what}" for tier in ("memory", "persistent") for what in ("bytes", "seconds")}
@@ -266,6 +268,7 @@ def test_the_log_of_a_pod_is_where_the_document_has_it(tmp_path, monkeypatch):
     assert told[0] == told[1] and "[Rank 0] Step 1: memory saved: 64 bytes in " in told[0] and " GB/s)" in told[0]
 
 
+@pytest.mark.slow
 def test_s3_keeps_whole_checkpoints_only_and_is_done_without_when_it_is_gone(bucket, monkeypatch):
     monkeypatch.setattr("launcher.runtime.tiers.s3_store.PART_BYTES", 5 << 20)
     store = Bucket(bucket.name, "run/ns/", bucket.endpoint)
@@ -301,9 +304,10 @@ def service():
 def on_service(service, rank: int, world_size: int, store=None, patience_s: float = 0.1) -> CheckpointManager:
     memory = MemoryService("ns", rank, world_size, 2, service.address)
     stores = [StoreTier(memory, 1, 2)] + ([StoreTier(store, 2, 2)] if store else [])
-    return CheckpointManager(None, stores, Journal("ns", rank), patience_s=patience_s)
+    return CheckpointManager(None, stores, CheckpointLog("ns", rank), patience_s=patience_s)
 
 
+@pytest.mark.slow
 def test_the_vendors_newest_step_is_not_stale_at_another_number_of_ranks(tmp_path, service):
     """Saved by 2 ranks at step 80, then by 1 at step 90: 2 ranks go on from 90."""
 
@@ -339,7 +343,7 @@ def test_a_service_that_changes_bytes_is_passed_over_and_one_that_is_gone_may_ha
     save_steps(manager, 4)
     with pytest.raises(CheckpointUnavailable, match="memory: "):
         load(manager)
-    assert load(CheckpointManager(None, [StoreTier(store, 2, 2)], Journal("ns", 0)))[1] == 4.0
+    assert load(CheckpointManager(None, [StoreTier(store, 2, 2)], CheckpointLog("ns", 0)))[1] == 4.0
 
 
 def test_a_list_that_the_service_cannot_give_is_waited_for(service, monkeypatch):
@@ -348,13 +352,13 @@ def test_a_list_that_the_service_cannot_give_is_waited_for(service, monkeypatch)
     service.refused = "latest"
     with pytest.raises(CheckpointUnavailable, match="memory: .*latest"):
         load(on_service(service, 0, 1, store))
-    warned = Journal.warn
+    warned = CheckpointLog.warn
 
     def answer_again(self, step, message):
         service.refused = ""
         warned(self, step, message)
 
-    monkeypatch.setattr(Journal, "warn", answer_again)
+    monkeypatch.setattr(CheckpointLog, "warn", answer_again)
     restored, value = load(on_service(service, 0, 1, store, patience_s=60))
     assert (restored.step, restored.tier, value, restored.passed_over) == (3, "memory", 3.0, ())
 

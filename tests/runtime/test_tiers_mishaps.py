@@ -22,7 +22,7 @@ from launcher.runtime.content import Content
 from launcher.runtime.elastic import Job, StepSampler
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers import checkpoint_manager
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.restore import CheckpointUnavailable
@@ -63,7 +63,7 @@ def test_a_removal_takes_nothing_that_another_rank_is_just_writing(tmp_path):
 
     def work(place: Place) -> None:
         CheckpointManager._retire = late
-        manager = CheckpointManager(None, [StoreTier(store, 1, 3)], Journal("ns", place.rank))
+        manager = CheckpointManager(None, [StoreTier(store, 1, 3)], CheckpointLog("ns", place.rank))
         for step in (1, 2, 3):
             manager.save({f"w{place.rank}": torch.full((10,), float(step))}, step, {})
         manager.wait()
@@ -82,7 +82,7 @@ def test_a_rank_that_wants_another_state_keeps_no_rank_waiting(other, tmp_path):
     def work(place: Place) -> None:
         node = f"node{place.rank}"
         memory = MemoryTier(NodeMemory(tmp_path / node / "ns", place.rank, 1), 1, 1, 0)
-        manager = CheckpointManager(memory, [], Journal("ns", place.rank), node)
+        manager = CheckpointManager(memory, [], CheckpointLog("ns", place.rank), node)
         manager.save({"both": torch.ones(10), f"own{place.rank}": torch.ones(3)}, 1, {})
         size = 9 if place.rank == other else 10
         try:
@@ -202,21 +202,22 @@ def test_a_last_save_that_does_not_last_is_an_error_and_can_be_done_again(monkey
 
 def test_a_job_that_is_done_already_does_not_write_its_checkpoint_again():
     store = StoreTier(Folder(Path("store")), 2, 2)
-    save_steps(CheckpointManager(None, [store], Journal("ns", 0)), 2)
+    save_steps(CheckpointManager(None, [store], CheckpointLog("ns", 0)), 2)
     saves = store.store.saves()
-    again = CheckpointManager(None, [store], Journal("ns", 0))
+    again = CheckpointManager(None, [store], CheckpointLog("ns", 0))
     load(again)
     again.save({"w": torch.zeros(10)}, 2, {}, everywhere=True)
     again.wait()
     assert again.has(2) and store.store.saves() == saves
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_is_made_again_where_it_broke(bucket, monkeypatch):
     from botocore.response import StreamingBody
 
     store = Bucket(bucket.name, "ns/", bucket.endpoint)
     big = torch.randn(1_000_000)
-    manager = CheckpointManager(None, [StoreTier(store, 1, 2)], Journal("ns", 0))
+    manager = CheckpointManager(None, [StoreTier(store, 1, 2)], CheckpointLog("ns", 0))
     manager.save({"w": big}, 1, {})
     manager.wait()
     read: Callable = StreamingBody.readinto
@@ -235,13 +236,13 @@ def test_a_connection_that_breaks_is_made_again_where_it_broke(bucket, monkeypat
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        pytest.param(lambda data: data[:-1], "cut short", id="cut"),
+        pytest.param(lambda data: data[:-1], "truncated", id="cut"),
         pytest.param(lambda data: bytes([data[0] ^ 1]) + data[1:], "changed at byte 0", id="flipped"),
     ],
 )
 def test_an_object_that_is_not_what_was_saved_is_passed_over(bucket, change, says):
     manager = CheckpointManager(
-        None, [StoreTier(Bucket(bucket.name, "ns/", bucket.endpoint), 1, 2)], Journal("ns", 0)
+        None, [StoreTier(Bucket(bucket.name, "ns/", bucket.endpoint), 1, 2)], CheckpointLog("ns", 0)
     )
     save_steps(manager, 1, 2)
     (name,) = [name for name in bucket.keys("ns/000000000002") if name.endswith("shard")]
@@ -260,9 +261,10 @@ def test_a_tier_without_its_client_is_told_before_training_begins(monkeypatch):
         manager_of(settings(memory=None, persistent=SECTION["persistent"] | {"path": "s3://bucket/a"}), None)
 
 
+@pytest.mark.slow
 def test_objects_that_a_bucket_does_not_give_up_are_told(bucket, monkeypatch):
     store = Bucket(bucket.name, "ns/", bucket.endpoint)
-    save_steps(CheckpointManager(None, [StoreTier(store, 1, 2)], Journal("ns", 0)), 1)
+    save_steps(CheckpointManager(None, [StoreTier(store, 1, 2)], CheckpointLog("ns", 0)), 1)
     answer = {"Errors": [{"Key": "ns/x", "Code": "AccessDenied"}]}
     monkeypatch.setattr(store._client, "delete_objects", lambda **_: answer)
     with pytest.raises(TierFailure, match="1 objects stay: ns/x: AccessDenied"):
@@ -325,6 +327,7 @@ def run_example(num_steps: int, folder: Path) -> list[tuple[str, str]]:
     return re.findall(r"^step (\d+)/\d+  loss ([\d.]+)", (folder / "out").read_text(), re.M)
 
 
+@pytest.mark.slow
 def test_the_example_goes_on_where_it_ended(tmp_path):
     whole = run_example(12, tmp_path / "whole")
     first, rest = (run_example(steps, tmp_path / "parts") for steps in (7, 12))

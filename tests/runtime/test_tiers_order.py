@@ -10,7 +10,7 @@ import torch
 from test_tiers import alone, load, save_steps, steps_in
 
 from launcher.common import names
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, StoreTier
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.restore import CheckpointUnavailable
@@ -30,7 +30,9 @@ def own_folders(tmp_path, monkeypatch):
 
 
 def on(store, patience_s: float = 60, retention: int = 2, namespace: str = "ns") -> CheckpointManager:
-    return CheckpointManager(None, [StoreTier(store, 1, retention)], Journal(namespace, 0), patience_s=patience_s)
+    return CheckpointManager(
+        None, [StoreTier(store, 1, retention)], CheckpointLog(namespace, 0), patience_s=patience_s
+    )
 
 
 def flip(path: Path) -> None:
@@ -45,6 +47,7 @@ def throttle(tap, times: int, *, on_path: str, answer=(503, "SlowDown", {"Retry-
     tap.fault = lambda method, path: answer if on_path in path and next(left, None) is not None else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [
@@ -63,6 +66,7 @@ def test_throttling_leads_to_no_older_step(bucket, tap, on_path, answer, monkeyp
     assert (restored.step, value, restored.passed_over) == (2, 2.0, ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_path", ["list-type", "/manifest", ".shard"])
 def test_a_bucket_that_stays_throttled_is_unavailable_and_loses_nothing(bucket, tap, on_path):
     direct = Bucket(bucket.name, "ns/", bucket.endpoint)
@@ -78,6 +82,7 @@ def test_a_bucket_that_stays_throttled_is_unavailable_and_loses_nothing(bucket, 
     assert load(manager)[1] == 2.0
 
 
+@pytest.mark.slow
 def test_access_denied_is_not_damage_and_is_not_waited_for(bucket, tap):
     save_steps(on(Bucket(bucket.name, "ns/", bucket.endpoint)), 1, 2)
     url, counted = tap

@@ -11,7 +11,7 @@ from test_tiers_order import on
 
 from launcher.common import names
 from launcher.runtime.tiers import owner
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, StoreTier
 from launcher.runtime.tiers.memory_service import MemoryService
 from launcher.runtime.tiers.owner import Claim, FileMark, Mark, NamespaceTaken
@@ -73,7 +73,7 @@ def store(request):
 
 def test_a_second_live_job_is_refused_and_names_the_owner(store, monkeypatch):
     live_mark(store, monkeypatch)
-    manager = CheckpointManager(None, [StoreTier(store, 1, 2)], Journal("ns", 0))
+    manager = CheckpointManager(None, [StoreTier(store, 1, 2)], CheckpointLog("ns", 0))
     for use in (lambda: load(manager), lambda: save_steps(manager, 1), manager.clear):
         with pytest.raises(NamespaceTaken, match="belongs to a live job: bundle-of-theirs .host-7"):
             use()
@@ -83,7 +83,7 @@ def test_a_second_live_job_is_refused_and_names_the_owner(store, monkeypatch):
 def test_the_mark_of_a_job_that_is_gone_is_adopted_after_its_lease(store):
     assert store.put_mark(Mark("theirs", "gone", 3, LEASE_S).text(), None)
     assert not store.put_mark(b"late", None)
-    manager = CheckpointManager(None, [StoreTier(store, 1, 2)], Journal("ns", 0))
+    manager = CheckpointManager(None, [StoreTier(store, 1, 2)], CheckpointLog("ns", 0))
     save_steps(manager, 1, 2)
     assert load(manager)[1] == 2.0
     assert Mark.parse(store.mark()).owner == owner.identity()

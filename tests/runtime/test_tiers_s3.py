@@ -55,6 +55,7 @@ def uploads(bucket) -> list[str]:
     return [each["Key"] for each in bucket.client.list_multipart_uploads(Bucket=bucket.name).get("Uploads", ())]
 
 
+@pytest.mark.slow
 def test_unfinished_uploads_are_aborted_after_a_failure_and_at_the_start(bucket, tap, monkeypatch):
     monkeypatch.setattr(s3_store, "PART_BYTES", 5 << 20)
     bucket.client.create_multipart_upload(Bucket=bucket.name, Key="ns/000000000001.x/rank00000.shard")

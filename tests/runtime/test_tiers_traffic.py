@@ -22,6 +22,7 @@ pytest_plugins = ("s3_server",)
 MOST = 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fsdp2", "ddp"])
 @pytest.mark.parametrize(("writers", "readers"), [(2, 2), (4, 4), (2, 4), (4, 2), (4, 3)])
 def test_a_store_is_read_once_at_any_number_of_ranks(tmp_path, bucket, tap, writers, readers, strategy):
@@ -36,6 +37,7 @@ def test_a_store_is_read_once_at_any_number_of_ranks(tmp_path, bucket, tap, writ
         assert traffic.sent <= MOST * traffic.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("writers", "readers"), [(2, 2), (4, 4), (2, 4), (4, 3), (4, 6)])
 def test_nodes_send_what_others_lack_and_no_more(tmp_path, writers, readers):
     traffic = measure(tmp_path / "run", writers, readers)
@@ -119,6 +121,7 @@ def test_a_checkpoint_of_the_first_format_is_still_read(tmp_path, monkeypatch):
     assert seal(unseal(data)).startswith(shards.MAGIC)
 
 
+@pytest.mark.slow
 def test_a_damaged_block_is_found_by_whoever_reads_it(tmp_path):
     """Two ranks want the same tensor, one of them reads it: both fall back to the older checkpoint."""
     from runtime_ranks import run_ranks

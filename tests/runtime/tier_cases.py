@@ -8,6 +8,7 @@ import errno
 import os
 import random
 import signal
+import socket
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -15,12 +16,12 @@ from pathlib import Path
 
 import numpy
 import torch
-from runtime_ranks import fork_ranks, run_ranks, unused_port
+from runtime_ranks import fork_ranks, run_ranks
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.runtime.process_group import Place
 from launcher.runtime.tiers import buffers, checkpoint_manager, rank_group, staging, stores
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.owner import FileMark, Mark, NamespaceTaken
@@ -122,14 +123,21 @@ def manager(root: Path, place: Place, case: Case, store: object | None = None) -
     memory = NodeMemory(root / f"node{place.rank}" / "ns", place.rank, case.retention, num_sources=1)
     tier = MemoryTier(memory, case.memory_every, ranks_per_node=1, replicas=1)
     kept = [StoreTier(store or Folder(root / "store"), case.store_every, 2)]
-    return CheckpointManager(tier, kept, Journal("ns", place.rank, root), str(memory.folder), patience_s=PATIENCE_S)
+    return CheckpointManager(
+        tier, kept, CheckpointLog("ns", place.rank, root), str(memory.folder), patience_s=PATIENCE_S
+    )
+
+
+CLOSED = socket.socket()
+"""Has a port on which nothing listens, and which no other process is given meanwhile."""
+CLOSED.bind(("127.0.0.1", 0))
 
 
 def unreachable() -> Bucket:
-    """Return a bucket of a server that is not there."""
+    """Return a bucket of a server that does not run."""
     os.environ.update(AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="word", AWS_EC2_METADATA_DISABLED="true")
     os.environ.update(AWS_DEFAULT_REGION="us-east-1", AWS_MAX_ATTEMPTS="1")
-    return Bucket("bucket", "ns/", f"http://127.0.0.1:{unused_port()}", patience_s=PATIENCE_S)
+    return Bucket("bucket", "ns/", f"http://127.0.0.1:{CLOSED.getsockname()[1]}", patience_s=PATIENCE_S)
 
 
 def wrap(owner: object, name: str, hook) -> None:
@@ -154,7 +162,7 @@ def die_at(number: int) -> None:
         wrap(os, name, hook)
     wrap(staging.Stager, "_copy_tensor", hook)
     wrap(checkpoint_manager, "pieces_of", hook)
-    wrap(buffers.Slot, "name", hook)
+    wrap(buffers.Buffer, "name", hook)
     for name in ("exchange", "gather", "share"):
         wrap(rank_group.Ranks, name, hook)
 
@@ -434,7 +442,7 @@ def run_case(seed: int, root: Path) -> str:
     if case.damage == "kill while loading":
         kill_loading(root, case)
     # A manifest that was there, and is gone before anybody wrote a word of it, nobody can know of.
-    newest = max([*published(root, case.loaders), Journal("ns", 0, root).published()])
+    newest = max([*published(root, case.loaders), CheckpointLog("ns", 0, root).published()])
     can_ask = case.damage != "S3 unreachable"
     with_store, unreadable = can_ask and case.damage != "persistent fails", UNREADABLE.get(case.damage)
     intact = max(whole(root, case.loaders), default=None)

@@ -12,7 +12,7 @@ from runtime_ranks import run_ranks
 from launcher.common import names
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import Place
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.rank_group import Ranks
@@ -73,13 +73,13 @@ def same(state: Any, other: Any) -> bool:
 
 def manager(root: Path, place: Place, store: Callable[[], Store] | None) -> CheckpointManager:
     """Return the manager of a rank that is a node by itself, with one replica; or with a store in its place."""
-    journal = Journal("ns", place.rank, root)
+    log = CheckpointLog("ns", place.rank, root)
     if store:
-        return CheckpointManager(None, [StoreTier(store(), 1, 2)], journal)
+        return CheckpointManager(None, [StoreTier(store(), 1, 2)], log)
     replicas = min(1, place.world_size - 1)
     memory = NodeMemory(root / f"node{place.rank}" / "ns", place.rank, 2, num_sources=replicas)
     tier = MemoryTier(memory, 1, ranks_per_node=1, replicas=replicas)
-    return CheckpointManager(tier, [], journal, str(memory.folder))
+    return CheckpointManager(tier, [], log, str(memory.folder))
 
 
 def measure(

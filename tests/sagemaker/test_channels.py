@@ -259,6 +259,7 @@ needs_fuse = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_fuse
 @pytest.mark.parametrize("is_shared", [False, True], ids=["whole", "shared out"])
 def test_fast_file_mode_of_s3_is_a_read_only_view(bucket, tmp_path, is_shared):
@@ -286,6 +287,7 @@ def test_fast_file_mode_of_s3_is_a_read_only_view(bucket, tmp_path, is_shared):
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 @needs_fuse
 def test_objects_are_read_when_they_are_read(bucket, tmp_path):
     bucket.put("train/a", b"at first")
@@ -321,6 +323,7 @@ time.sleep(60)
     await_true(lambda: not folder.is_mount())
 
 
+@pytest.mark.slow
 @needs_fuse
 def test_what_cannot_be_read_is_told(bucket, tmp_path):
     bucket.put("train/a", b"x")

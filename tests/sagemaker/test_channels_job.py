@@ -49,6 +49,7 @@ def channels(**wanted: dict) -> str:
     return f"{J}.inputs.channels={json.dumps(wanted)}".replace('"', "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen",
     [pytest.param(isolation.probe(), id="best"), pytest.param(isolation.FOLDERS, id="folders")],

@@ -105,6 +105,7 @@ def test_the_next_epoch_appears_when_the_last_is_closed(local, stream):
     assert feed.problem is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 1, 3 * CHUNK], ids=["unread", "at once", "amid"])
 def test_an_epoch_may_be_closed_early(data, stream, limit):
     whole = os.urandom(40 * CHUNK)

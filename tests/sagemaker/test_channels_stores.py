@@ -133,6 +133,7 @@ def test_s3_without_credentials_is_a_problem(bucket, monkeypatch, tmp_path):
     assert [problem.code for problem in raised.value.problems] == ["E394"]
 
 
+@pytest.mark.slow
 def test_a_killed_copy_leaves_a_whole_object_or_none(tmp_path):
     source, store = tmp_path / "source", tmp_path / "store"
     store.mkdir()

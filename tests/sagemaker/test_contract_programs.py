@@ -102,6 +102,7 @@ def test_the_toolkits_failure_is_the_jobs_reason(run, monkeypatch):
     assert "ValueError: no such luck" in job.log()
 
 
+@pytest.mark.slow
 @needs_toolkit
 @pytest.mark.parametrize("groups", [("a",), ("a", "b")], ids=["one group", "two groups"])
 def test_variables_are_the_toolkits(groups, tmp_path):
@@ -159,6 +160,7 @@ MPI = (
 )
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_mpirun_starts_ranks_on_every_host(run):
     job = run(RANKS, *MPI)

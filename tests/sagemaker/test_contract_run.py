@@ -27,6 +27,7 @@ from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common.names import RUN_DIR
 from launcher.jobs import registry
+from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
 
 pytest_plugins = ("s3_server",)
@@ -59,6 +60,7 @@ def fleet(tmp_path, program, **options):
     return job, {name.removesuffix(".json"): json.loads(text) for name, text in job.archived().items()}
 
 
+@pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize(
     "chosen",
@@ -134,6 +136,7 @@ def test_eight_hosts_run(tmp_path):
     assert len({tuple(found["addresses"].values()) for found in seen.values()}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chosen", "first"),
     [pytest.param(BEST, "algo-1", id="best"), pytest.param(isolation.FOLDERS, "127.0.0.1", id="folders")],
@@ -196,6 +199,7 @@ def test_one_failing_host_fails_the_job_whose_output_is_kept(write, reason, tmp_
     wait_for(lambda: not processes_of(tmp_path))
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_what_an_upload_leaves_out_is_printed_as_the_job_ends_and_by_every_command(tmp_path, capfd):
     program = "import pathlib, socket; pathlib.Path('/opt/ml/model/same').write_text(socket.gethostname())"
@@ -250,6 +254,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize(
     ("then", "patience_s"),
@@ -317,6 +322,7 @@ def test_a_lost_host_fails_a_job_without_retries(tmp_path):
     assert (status.state, status.message) == (JobState.FAILED, "InternalServerError: algo-1 was lost")
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_a_checkpoint_that_cannot_be_kept_fails_the_job_and_its_model_is_kept(tmp_path):
     kept = tmp_path / "kept"
@@ -332,6 +338,7 @@ pathlib.Path({str(kept)!r}).write_text("no folder")
     assert job.archived() == {"w": "w"}
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_data_that_is_not_there_fails_the_job_before_it_trains(tmp_path):
     job = start(tmp_path, "print('never')", f"{J}.inputs.s3={{train: 'file://{tmp_path}/none/'}}")
@@ -341,6 +348,7 @@ def test_data_that_is_not_there_fails_the_job_before_it_trains(tmp_path):
     assert job.log() == ""
 
 
+@pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize("who", ["cancelled", "left"])
 def test_a_store_that_does_not_answer_is_not_waited_for(who, bucket, tmp_path):
@@ -359,6 +367,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for(who, bucket, tmp_path):
     wait_for(lambda: not processes_of(tmp_path))
 
 
+@pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize("program", ["pass", STAYS.format(then="sys.exit(0)")], ids=["ended", "stopped"])
 def test_a_second_wish_ends_a_job_whose_output_is_on_its_way(program, tmp_path, monkeypatch):
@@ -393,6 +402,7 @@ time.sleep(90)
 """
 
 
+@pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize("victim", ["operator", "launcher", "nobody, by Ctrl-C"])
 def test_nothing_is_left_when_a_process_of_the_job_is_killed(victim, tmp_path):
@@ -427,6 +437,7 @@ pathlib.Path("/opt/ml/output/data/d").write_bytes(b"d" * 1_000_000)
 """
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_output_is_whole_or_absent_whenever_the_job_is_killed(tmp_path):
     bundle, backend, draw = write_bundle(tmp_path, MODEL), ContractBackend(), random.Random(7)
@@ -453,7 +464,7 @@ def test_later_commands_find_the_job_from_its_record(recipes, tmp_path):
     bundle = write_bundle(tmp_path, LEAVES.format(folder=str(tmp_path)), nodes=2)
     record = pipeline.submit(bundle, ContractBackend(patience_s=0.2))
     folder = str(bundle.directory)
-    again = pipeline.load_backend(registry.submitted(bundle.directory).handle.backend)
+    again = backend_registry.load_backend(registry.submitted(bundle.directory).handle.backend)
     wait_for(lambda: "ready" in "".join(again.logs(record.handle, LogSelection((1,)), follow=False)))
     assert recipes("status", folder)[1].startswith("running")
     code, out, _ = recipes("jobs", str(bundle.directory.parent))
@@ -486,6 +497,7 @@ pathlib.Path(f"/opt/ml/model/{os.uname().nodename}.json").write_text(json.dumps(
 """
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_an_ordinary_user_has_every_kind_of_channel(tmp_path):
     for name, text in (("data/a", "A"), ("data/b", "B"), ("system/x/s", "S")):

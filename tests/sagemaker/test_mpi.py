@@ -74,6 +74,7 @@ def mpirun(tmp_path):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "placement",
     [

@@ -177,6 +177,7 @@ def test_requests_are_the_reviewed_ones(name, render, pytestconfig):
     assert text == path.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_member_of_the_api_has_a_key_or_a_reason(requested):
     reached = set()
 
@@ -491,6 +492,7 @@ def defaults():
     return yaml_io.load(text)["sm_jobs_config"]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=300)
 def test_a_request_that_is_accepted_is_one_that_the_model_takes(defaults, data):

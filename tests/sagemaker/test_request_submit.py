@@ -246,6 +246,7 @@ def test_a_submitted_job_that_cannot_be_followed_was_submitted(aws, one, impatie
     assert f"the job was submitted as {one.job_name}" in told and "nothing was" not in told
 
 
+@pytest.mark.slow
 def test_throttling_is_waited_out(aws, one):
     throttled = AwsError("ThrottlingException", "Rate exceeded")
     aws.errors = {"DescribeTrainingJob": [throttled], "CreateTrainingJob": [throttled]}
@@ -316,11 +317,13 @@ def test_no_region_is_a_problem(aws, monkeypatch):
         client.connect(None)
 
 
-def test_no_answer_is_a_problem(aws, one, impatient, monkeypatch, unused_port):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused_port}")
+@pytest.mark.slow
+def test_no_answer_is_a_problem(aws, one, impatient, monkeypatch, closed_port):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{closed_port}")
     assert refusal(one).code == "E396"
 
 
+@pytest.mark.slow
 def test_states_follow_the_life_of_a_job(aws, one):
     backend = SageMakerBackend(poll_s=0.01)
     handle = backend.submit(one)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher.backends.kubernetes import api_objects, manifest, stopping
 from launcher.backends.kubernetes.api_errors import api_errors_as_problems
 from launcher.backends.kubernetes.connection import Connection, connect
-from launcher.bundle import container
+from launcher.bundle import container, outline
 from launcher.bundle import store as bundles
 from launcher.common import console, yaml_io
 from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_yaml
 from launcher.families import interface
-from launcher.jobs import adopted
 from launcher.model.backend import RANK_0
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
 
@@ -39,7 +38,7 @@ class KubernetesBackend:
     ends_with_launcher: ClassVar[bool] = False
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return what the image lacks: a start command, or whoever runs the commands before and after."""
+        """Return what the image lacks: a start command, or a program that runs the commands before and after."""
         if container.is_own(job):
             return (*container.problems(job), *manifest.unread_scripts(job))
         if interface(job.model_type).image_command(job) or job.settings.command:
@@ -103,7 +102,7 @@ class KubernetesBackend:
         return _handle(bundle, connection)
 
     def submit(self, bundle: Bundle) -> JobHandle:
-        """Make the bundle's objects, whole or not at all; the same bundle again changes nothing.
+        """Create the bundle's objects atomically; the same bundle again changes nothing.
 
         Raises:
             ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
@@ -167,7 +166,7 @@ class KubernetesBackend:
         """Remove the job from the cluster and return when none of its pods runs; one that has ended stays."""
         from launcher.backends.kubernetes import job_control
 
-        is_adopted = adopted.is_adopted(handle.bundle_dir)
+        is_adopted = outline.is_adopted(handle.bundle_dir)
         others = () if is_adopted else api_objects.manifests(_bundle(handle))[:-1]
         job_control.cancel(*_opened(handle), others)
 
@@ -227,7 +226,7 @@ def _pod_of_rank(handle: JobHandle, rank: int) -> "PodOfRank":
 
 def _planned(handle: JobHandle) -> Mapping[str, Any]:
     """Return the custom resource as it was rendered, or the outline of one that was adopted."""
-    return adopted.outline(handle.bundle_dir) or api_objects.job_manifest(_bundle(handle)).body
+    return outline.read(handle.bundle_dir) or api_objects.job_manifest(_bundle(handle)).body
 
 
 def _telling(lines: Iterator[str]) -> Iterator[str]:

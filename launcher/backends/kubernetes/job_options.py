@@ -1,10 +1,11 @@
 """The `cluster` section of cluster=k8s. Spellings are the ones users' scripts already set."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.model.base_model import INT32, INT64, Listed, Model, NonNegative32, Positive32
+from launcher.model.base_model import INT32, INT64, Listed, Model, NonNegative32, Positive32, default
 
 Values = Annotated[Listed[str], Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1)]
@@ -18,6 +19,17 @@ Topology = Literal[
 UserId = Annotated[int, Field(ge=1, le=INT32)]
 AnyUserId = Annotated[int, Field(ge=0, le=INT32)]
 """User and group ids. Source: Kubernetes, IsValidUserID of the API's validation."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodField:
+    """Marks a key whose value, unless null, is a field of the pods' spec as it is: no other code need read it.
+
+    Args:
+        name: The field. Source: Kubernetes API, PodSpec.
+    """
+
+    name: str
 
 
 class Toleration(Model):
@@ -219,77 +231,79 @@ class SecurityContext(Model):
 class Settings(Model):
     """Every key of cluster=k8s."""
 
-    pullPolicy: Literal["Always", "IfNotPresent", "Never"]
+    pullPolicy: Literal["Always", "IfNotPresent", "Never"] = default("Always")
     """When a node pulls the image: Always notices a tag that moved, IfNotPresent starts faster, Never needs it there.
     """
-    restartPolicy: Literal["Always", "OnFailure", "Never"]
+    restartPolicy: Annotated[Literal["Always", "OnFailure", "Never"], PodField("restartPolicy")] = default("Never")
     """What the kubelet does with a container that ended. Leave Never: the training operator restarts jobs."""
-    namespace: str
+    namespace: str = default("default")
     """Namespace of the job, its ConfigMap, Secrets and claims. A team's is hyperpod-ns-<team>."""
-    kube_context: str | None
+    kube_context: str | None = default(None)
     """Context of the kubeconfig that the job is submitted with; null for the current one."""
-    custom_labels: dict[str, str] | None
+    custom_labels: dict[str, str] | None = default(None)
     """Further labels of the job and its pods, e.g. for cost reports."""
-    annotations: dict[str, str] | None
+    annotations: dict[str, str] | None = default(None)
     """Annotations of the job and its pods."""
-    service_account_name: str | None
+    service_account_name: str | None = default(None)
     """Service account of the pods; its token is mounted only when one is named. Needed for access to S3 by IAM roles.
     """
-    priority_class_name: str | None
+    priority_class_name: str | None = default(None)
     """PriorityClass of the pods, which must exist. Exclusive with elastic_policy.preemption."""
-    workload_priority_class: str | None
+    workload_priority_class: str | None = default(None)
     """Kueue's WorkloadPriorityClass: order in the queue and who preempts whom; other than the pods' own priority.
     Task governance names it <class>-priority."""
-    queue_name: str | None
+    queue_name: str | None = default(None)
     """Kueue LocalQueue that admits the job, e.g. hyperpod-ns-<team>-localqueue; null does without Kueue."""
-    request_node_share: bool
+    request_node_share: bool = default(True)
     """true requests for each pod as much of its node's processors and memory as it takes of the accelerators, where
     recipes.resources gives none. false requests neither: for a queue that covers neither."""
-    volumes: Listed[HostVolume] | None
+    volumes: Listed[HostVolume] | None = default(None)
     """Folders of the nodes to mount, e.g. FSx for Lustre or local NVMe."""
-    persistent_volume_claims: Listed[Claim] | None
+    persistent_volume_claims: Listed[Claim] | None = default(None)
     """Claims to mount. On the command line also +cluster.persistent_volume_claims.0.claimName=…"""
-    label_selector: LabelSelector | None
+    label_selector: LabelSelector | None = default(None)
     """Which nodes the pods may or should run on, beyond the instance type."""
-    preferred_topology: Topology | None
+    preferred_topology: Topology | None = default(None)
     """Nearness that Kueue tries to give the pods: a node label they should have in common. Needs queue_name."""
-    required_topology: Topology | None
+    required_topology: Topology | None = default(None)
     """Nearness that Kueue waits for: a node label the pods must have in common. Exclusive with preferred_topology."""
-    node_selector: dict[str, str] | None
+    node_selector: dict[str, str] | None = default(None)
     """Further labels that a node must have beside its instance type, such as one that health checks set:
     {sagemaker.amazonaws.com/deep-health-check-status: Passed}."""
-    instance_type_label: Literal["beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"]
+    instance_type_label: Literal["beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"] = default(
+        "beta.kubernetes.io/instance-type"
+    )
     """Node label that holds the instance type. HyperPod's nodes have both; others may have the second only."""
-    tolerations: Listed[Toleration] | None
+    tolerations: Listed[Toleration] | None = default(None)
     """Taints of nodes that the pods put up with."""
-    spares: NonNegative32 | None
+    spares: NonNegative32 | None = default(None)
     """Pods beyond the job's nodes that Kueue reserves, ready to stand in for a failed one. Needs queue_name; with two
     priorities they belong to the base part."""
-    run_policy: RunPolicy | None
+    run_policy: RunPolicy | None = default(None)
     """Deadlines, retries, restarts, removal and log monitoring, by the operator's own names."""
-    cleanPodPolicy: Literal["All", "OnlyComplete", "Running", "None"] | None
+    cleanPodPolicy: Literal["All", "OnlyComplete", "Running", "None"] | None = default(None)
     """Which pods are removed when the job has ended; null leaves the operator's default. None keeps them, for looking
     at. OnlyComplete is a HyperPodPyTorchJob's, Running a Kubeflow job's."""
-    use_hyperpod_pytorch_job: bool
+    use_hyperpod_pytorch_job: bool = default(True)
     """true makes a HyperPodPyTorchJob, which elastic jobs need. false makes a Kubeflow PyTorchJob of fixed size, in
     which torchrun starts the workers."""
-    hostNetwork: bool | None
+    hostNetwork: bool | None = default(None)
     """true puts pods on the node's network, where their ports may collide. Leave null unless the network needs it."""
-    cpu_instance_type: str | Listed[str] | None
+    cpu_instance_type: str | Listed[str] | None = default(None)
     """For the submitter of Ray jobs; no recipe here is one, and nothing reads it."""
-    runtime: Literal["image", "launcher"]
+    runtime: Literal["image", "launcher"] = default("image")
     """How the container starts: image as the recipe's published image does; launcher as an image does that recipes
     container made, with your code and this launcher's runtime."""
-    command: Listed[Word] | None
+    command: Listed[Word] | None = default(None)
     """Words that replace the image's start command. The variables that command would read stay set."""
-    security_context: SecurityContext | None
+    security_context: SecurityContext | None = default(None)
     """Replaces the container's whole securityContext, which otherwise is as the restricted profile wants it."""
-    run_as_root: bool | None
+    run_as_root: bool | None = default(None)
     """true lets the container run as root, with what root needs to write to mounted folders; false refuses to start
     it so. null takes what the family's published image needs."""
-    run_as_user: UserId | None
+    run_as_user: UserId | None = default(None)
     """User id the container runs as, whatever its image says. An image whose own user is root or a name needs one."""
-    fs_group: UserId | None
+    fs_group: UserId | None = default(None)
     """Group id that mounted claims are made writable for."""
-    container_mounts: Listed[str] | None
+    container_mounts: Listed[str] | None = default(None)
     """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""

@@ -28,7 +28,7 @@ _LABELS = "Kubernetes, Labels and Selectors: Syntax and character set"
 _RESERVED = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|x-k8s\.io)$")
 
 
-@rule("E302", "cluster.namespace", source=_OBJECT_NAMES, backend="k8s")
+@rule("E302", "cluster.namespace", source=_OBJECT_NAMES)
 def namespace_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A namespace is a DNS label."""
     if not DNS_LABEL.fullmatch(checked.settings.namespace):
@@ -50,7 +50,6 @@ def namespace_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Proble
     "cluster.tolerations",
     "instance_type",
     source=_LABELS,
-    backend="k8s",
 )
 def labels_are_labels(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A label key has a name of at most 63 characters and an optional DNS prefix; a value at most 63 characters."""
@@ -102,7 +101,7 @@ def _labels(checked: CheckedRecipe) -> Iterator[tuple[str, str | None, list[str]
             yield f"cluster.{name}", name, [value]
 
 
-@rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set", backend="k8s")
+@rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set")
 def annotations_are_annotations(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An annotation's key is written like a label's, and all hold 256 KiB; Kueue's elastic-job is of other jobs.
 
@@ -128,7 +127,7 @@ def annotations_are_annotations(checked: CheckedRecipe, problem: Callable[..., P
             yield problem(path, "is for other kinds of job than HyperPodPyTorchJob", value=key, remedy="leave it out")
 
 
-@rule("E305", "container", source="Distribution, reference grammar", backend="k8s")
+@rule("E305", "container", source="Distribution, reference grammar")
 def image_is_a_reference(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A pod needs an image, written as a registry reads it."""
     image = checked.launch.container
@@ -147,7 +146,6 @@ def image_is_a_reference(checked: CheckedRecipe, problem: Callable[..., Problem]
     "cluster.workload_priority_class",
     "recipes.elastic_policy.preemption",
     source=_OBJECT_NAMES,
-    backend="k8s",
 )
 def names_are_dns_names(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Objects the job refers to have DNS names."""
@@ -165,7 +163,6 @@ def names_are_dns_names(checked: CheckedRecipe, problem: Callable[..., Problem])
     "E308",
     "cluster.label_selector",
     source="Kubernetes, Assigning Pods to Nodes: Node affinity weight",
-    backend="k8s",
 )
 def weights_match_preferences(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Each preferred label has one weight; left out, each counts 100."""

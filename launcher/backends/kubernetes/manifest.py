@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.backends.kubernetes import stopping
 from launcher.backends.kubernetes.api_objects import JOB_LABEL
-from launcher.backends.kubernetes.job_options import LabelSelector
+from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
 from launcher.common.names import CHECKPOINT_LOG
@@ -74,6 +74,7 @@ def values(job: JobSpec) -> dict[str, Any]:
     return {
         "job": job,
         "settings": job.settings,
+        "pod_fields": pod_fields(job.settings),
         "has_agent": not is_kubeflow(job),
         "elastic": job.elastic,
         "parts": parts(job),
@@ -91,6 +92,17 @@ def values(job: JobSpec) -> dict[str, Any]:
         "security_context": container_context(job),
         "grace_period_s": stopping.grace_period_s(job),
     }
+
+
+def pod_fields(settings: Settings) -> dict[str, Any]:
+    """Return the fields of the pods' spec that keys set as they are."""
+    marked = {
+        each.name: getattr(settings, key)
+        for key, info in Settings.model_fields.items()
+        for each in info.metadata
+        if isinstance(each, PodField)
+    }
+    return {name: value for name, value in marked.items() if value is not None}
 
 
 def parts(job: JobSpec) -> tuple[Part, ...]:

@@ -23,7 +23,7 @@ _FOR_KUEUE = ("workload_priority_class", "preferred_topology", "required_topolog
 _TOPOLOGY_PREFIX = "kueue.x-k8s.io/podset-"
 
 
-@rule("E314", "cluster.use_hyperpod_pytorch_job", "cluster.run_policy", source=_KUBEFLOW, backend="k8s")
+@rule("E314", "cluster.use_hyperpod_pytorch_job", "cluster.run_policy", source=_KUBEFLOW)
 def fields_are_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A Kubeflow PyTorchJob has no field for what the HyperPod operator alone does; it would silently not be done."""
     settings = checked.settings
@@ -44,7 +44,6 @@ def fields_are_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Probl
     "cluster.use_hyperpod_pytorch_job",
     "cluster.cleanPodPolicy",
     source=f"{_KUBEFLOW}; AWS, Using the training operator to run jobs",
-    backend="k8s",
 )
 def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The two kinds of job share two of three words."""
@@ -59,7 +58,7 @@ def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: Callable[..., 
 _MONITORS = "cluster.run_policy.logMonitoringConfiguration"
 
 
-@rule("E316", _MONITORS, source="hyperpod-elastic-agent 1.1.3, its log agent", backend="k8s")
+@rule("E316", _MONITORS, source="hyperpod-elastic-agent 1.1.3, its log agent")
 def log_monitors_work(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The agent compiles patterns as Python does, and compares the first group, read as a number."""
     monitors = getattr(checked.settings.run_policy, "logMonitoringConfiguration", None) or ()
@@ -98,7 +97,7 @@ def _half_given(monitor: Any, groups: int) -> Iterator[tuple[str, str]]:
         yield "metricEvaluationDataPoints", "counts comparisons, and there is no metricThreshold"
 
 
-@rule("E317", "cluster.queue_name", *(f"cluster.{key}" for key in _FOR_KUEUE), source=_KUEUE, backend="k8s")
+@rule("E317", "cluster.queue_name", *(f"cluster.{key}" for key in _FOR_KUEUE), source=_KUEUE)
 def kueue_has_a_queue(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Kueue reads these of jobs in a queue only; without one they do nothing, and a job with spares fails."""
     for key in _FOR_KUEUE:
@@ -117,7 +116,6 @@ def kueue_has_a_queue(checked: CheckedRecipe, problem: Callable[..., Problem]) -
     "cluster.required_topology",
     "cluster.annotations",
     source=_KUEUE,
-    backend="k8s",
 )
 def topology_is_asked_for_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Kueue refuses pods with more than one wish for their nearness."""
@@ -131,7 +129,7 @@ def topology_is_asked_for_once(checked: CheckedRecipe, problem: Callable[..., Pr
         yield problem(path, f"asks for another nearness than {first}", remedy=f"leave out {path}")
 
 
-@rule("E319", "cluster.tolerations", source="Kubernetes, Taints and Tolerations", backend="k8s")
+@rule("E319", "cluster.tolerations", source="Kubernetes, Taints and Tolerations")
 def tolerations_are_whole(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Which parts of a toleration go together."""
     for i, one in enumerate(checked.settings.tolerations or ()):
@@ -144,7 +142,7 @@ def tolerations_are_whole(checked: CheckedRecipe, problem: Callable[..., Problem
             yield problem(f"{path}.tolerationSeconds", "is for effect NoExecute only", value=one.tolerationSeconds)
 
 
-@rule("E320", "cluster.node_selector", "instance_type", source="docs/manifest.md", backend="k8s")
+@rule("E320", "cluster.node_selector", "instance_type", source="docs/manifest.md")
 def instance_is_selected_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The instance type decides devices and batches too, so it has one place."""
     for label, value in (checked.settings.node_selector or {}).items():
@@ -159,7 +157,6 @@ def instance_is_selected_once(checked: CheckedRecipe, problem: Callable[..., Pro
     "cluster.run_as_root",
     "cluster.run_as_user",
     source="docs/manifest.md, What pods may do",
-    backend="k8s",
 )
 def user_is_named_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A container runs as one user."""

@@ -12,12 +12,12 @@ from typing import Any
 from launcher.backends.kubernetes import bounds
 from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
+from launcher.common.secret_forms import holds_credentials
 from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.rules import rule
 from launcher.rules.custom import is_script
-from launcher.rules.secrets import holds_credentials
 
 _VOLUMES = ("cluster.volumes", "cluster.persistent_volume_claims")
 _CONTEXT = "cluster.security_context"
@@ -25,7 +25,7 @@ _REMOTE = re.compile(r"(?:https?|ssh|git)://[^/\s]+/\S+|(?:[\w.-]+@)?[\w.-]+:(?!
 """Source: git-clone(1), Git URLs; a path may hold a colon only behind a slash."""
 
 
-@rule("E306", *_VOLUMES, source="Kubernetes, Volumes; Object Names and IDs", backend="k8s")
+@rule("E306", *_VOLUMES, source="Kubernetes, Volumes; Object Names and IDs")
 def volumes_are_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A volume's name is a DNS label of its own; a claim's is a DNS name."""
     claims = checked.settings.persistent_volume_claims or []
@@ -46,7 +46,7 @@ def volumes_are_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -
             yield problem(path, "is not a DNS name", value=claim.claimName, allowed=allowed)
 
 
-@rule("E313", *_VOLUMES, source="Kubernetes, Volumes; the API's VolumeMount; runc", backend="k8s")
+@rule("E313", *_VOLUMES, source="Kubernetes, Volumes; the API's VolumeMount; runc")
 def mounts_are_paths(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Paths are absolute and without '..', and nothing is mounted over something else or where nothing can be."""
     taken = {"/config", "/dev/shm", str(CHECKPOINT_LOG)}
@@ -71,7 +71,7 @@ def _rooted(path: str) -> str | None:
     return None if isabs(path) or not path or ".." in path.split("/") else f"/{path}"
 
 
-@rule("E309", "recipes.resources", source="Kubernetes, Quantity; Manage HugePages", backend="k8s")
+@rule("E309", "recipes.resources", source="Kubernetes, Quantity; Manage HugePages")
 def quantities_are_quantities(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Processors, memory and huge pages are quantities, huge pages in full; a pod with them names its memory too."""
     resources = checked.recipe.resources
@@ -84,7 +84,7 @@ def quantities_are_quantities(checked: CheckedRecipe, problem: Callable[..., Pro
             yield problem(f"recipes.resources.{key}", fault, value=value)
 
 
-@rule("E310", _CONTEXT, source="Kubernetes, Configure a Security Context; the API's SecurityContext", backend="k8s")
+@rule("E310", _CONTEXT, source="Kubernetes, Configure a Security Context; the API's SecurityContext")
 def rights_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The fields of a security context agree with each other, and none is empty."""
     context = checked.settings.security_context
@@ -123,7 +123,7 @@ def _profile_faults(name: str, profile: Any, problem: Callable[..., Problem]) ->
         yield problem(path, "is not a valid profile name", value=file, allowed=allowed)
 
 
-@rule("E323", "git.repo_url_or_path", *_VOLUMES, source="git-clone(1), Git URLs", backend="k8s")
+@rule("E323", "git.repo_url_or_path", *_VOLUMES, source="git-clone(1), Git URLs")
 def repository_is_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A pod clones from a server, or from a folder that is mounted into it: it has no folder of this machine."""
     url = checked.launch.git.repo_url_or_path
@@ -145,7 +145,6 @@ def repository_is_reachable(checked: CheckedRecipe, problem: Callable[..., Probl
     *("env_vars", "git", "cluster.command", "recipes.pre_script", "recipes.post_script"),
     "recipes.training_cfg.script_args",
     source="execve(2)",
-    backend="k8s",
 )
 def words_can_be_passed(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Linux passes a program words and variables of limited length, without null characters."""

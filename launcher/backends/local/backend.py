@@ -98,7 +98,7 @@ class LocalBackend:
         return (*problems, *_bad_pattern(job), *_scenario(job)[1])
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
-        """Return `run.sh`, which starts one node's agent or the whole job, and the scenario, if there is one.
+        """Return `run.sh`, which starts one node's agent or the complete job, and the scenario, if it has one.
 
         Raises:
             ProblemsFound: The scenario's file has changed since it was checked, and is faulty now.
@@ -128,7 +128,7 @@ class LocalBackend:
         return {SCRIPT_FILE: render_template("local/run.sh.j2", **context), LOCAL_FILE: local, **files}
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
-        """Refuse: there is nobody to ask."""
+        """Refuse: no server exists that could validate the bundle."""
         message = "a job on this machine has no server that could be asked; its checks are those of every launch"
         return (Problem("E416", "server_dry_run", message, value=True, remedy="dry_run=true"),)
 
@@ -176,7 +176,7 @@ class LocalBackend:
         if operator := self._operators.get(handle.bundle_dir):
             operator.poll()
         run_dir = handle.bundle_dir / RUN_DIR
-        # First the lock, then the file: what a dead operator has said is its last word.
+        # First the lock, then the file, so that the file of a dead operator is its last state.
         alive = is_alive(run_dir)
         snapshot = read_snapshot(run_dir)
         if snapshot is None and handle.bundle_dir in self._operators:
@@ -197,17 +197,17 @@ class LocalBackend:
             ProblemsFound: The job's folder was removed meanwhile (E418).
         """
         deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
-        told = None
-        while told is None or not told.state.is_final:
+        last = None
+        while last is None or not last.state.is_final:
             status = self.status(handle)
-            if told and status == _NOT_SUBMITTED != told:
+            if last and status == _NOT_SUBMITTED != last:
                 raise operator_exit.folder_removed(handle.bundle_dir / RUN_DIR)
-            if status != told:
+            if status != last:
                 yield status
-            told = status
+            last = status
             if time.monotonic() >= deadline:
                 return
-            if not told.state.is_final:
+            if not last.state.is_final:
                 pause()
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
@@ -230,7 +230,7 @@ class LocalBackend:
         return job_events(run_dir, lambda: known_attempts(run_dir)[1], pause if follow else None)
 
     def scale(self, handle: JobHandle, num_nodes: int, min_nodes: int | None = None) -> None:
-        """Ask the operator of a running job for another size; it follows as its recipe says.
+        """Ask the operator of a running job for another size; the job follows according to its recipe.
 
         Raises:
             ProblemsFound: The job does not run (E412), or has no such size (E413); its least is always the plan's.
@@ -244,12 +244,12 @@ class LocalBackend:
             allowed = ", ".join(map(str, sizes))
             raise fail("E413", "nodes", "is not a size of this job's plan", value=num_nodes, allowed=allowed)
         if min_nodes not in (None, sizes[0]):
-            message = "on this machine a job goes on with its plan's smallest size"
+            message = "on this machine a job may always shrink to its plan's smallest size"
             raise fail("E413", "min_nodes", message, value=min_nodes, allowed=str(sizes[0]))
         request_size(run_dir, num_nodes)
 
     def cancel(self, handle: JobHandle) -> None:
-        """Stop the job as its recipe says and return when nothing of it is left.
+        """Stop the job according to its recipe and return when no process of it is left.
 
         Raises:
             ProblemsFound: It did not end even when it was killed (E415).
@@ -271,7 +271,7 @@ class LocalBackend:
                 if operator := self._operators.get(handle.bundle_dir):
                     operator.wait()
                 return
-        message = f"does not end: its operator, process {snapshot.pid}, or a node of it is still there"
+        message = f"does not end: its operator, process {snapshot.pid}, or a node of it still runs"
         raise fail("E415", "job", message, value=handle.job_name)
 
     def clear(self, handle: JobHandle) -> None:
@@ -329,7 +329,7 @@ def _default_command(job: JobSpec) -> tuple[str, ...]:
 
 
 def _absent_program(job: JobSpec) -> Iterator[Problem]:
-    """Yield a Problem where the script or module that the job would start is not there."""
+    """Yield a Problem if the script or module that the job would start does not exist."""
     first, *rest = interface(job.model_type).program(job)
     if first != "-m" and not Path(first).is_file():
         beside = sorted(path.name for path in Path(first).parent.glob("*.py"))
@@ -342,7 +342,7 @@ def _absent_program(job: JobSpec) -> Iterator[Problem]:
 
 
 def _is_importable(module: str, cwd: Path) -> bool:
-    """Tell whether a worker would find a module: installed, or under the folder it is launched from."""
+    """Return whether a worker would find a module: installed, or under the folder it is launched from."""
     top = module.partition(".")[0]
     return importlib.util.find_spec(top) is not None or (cwd / top).is_dir() or (cwd / f"{top}.py").is_file()
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.model.base_model import Listed, Model
+from launcher.model.base_model import Listed, Model, default
 
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e7)]
 
@@ -30,10 +30,10 @@ class Hang(Model):
 class Settings(Model):
     """Every key of cluster=local. Events are typed with their scenario: their models cost every launch 30 ms."""
 
-    command: Listed[str] | None
+    command: Listed[str] | None = default(None)
     """Words after the agent's options, such as a script of your own and its arguments; null trains with the family's
     own program."""
-    container_mounts: Listed[str] | None
+    container_mounts: Listed[str] | None = default(None)
     """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""
     contract: Literal["sagemaker"] | None = None
     """sagemaker runs the job as a SageMaker training job would run, on this machine, and adds the keys below

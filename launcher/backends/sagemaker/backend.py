@@ -34,11 +34,11 @@ class SageMakerBackend:
         self._poll_s = poll_s
 
     def _services(self, handle: JobHandle) -> Services:
-        """Return whoever is asked about a job."""
+        """Return the services that are asked about a job."""
         return connect(handle.context)
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
-        """Return what the API would refuse about the whole request, by its own names."""
+        """Return what the API would refuse about the request, by its own names."""
         configs = config_files(job)
         return submit.request_problems(json.loads(request.render(job, configs)[request.REQUEST]))
 
@@ -47,7 +47,7 @@ class SageMakerBackend:
         return request.render(job, configs)
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
-        """Return why SageMaker would refuse a bundle, as far as it says without making a job of it."""
+        """Return why SageMaker would refuse a bundle, as far as it reports that without creating a job."""
         return submit.validate(_connection(bundle), bundle)
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
@@ -85,7 +85,7 @@ class SageMakerBackend:
         """Yield what the selected ranks' hosts wrote; with `follow`, and what happens to the job, until it ended.
 
         Raises:
-            ProblemsFound: There is no such rank or attempt, or errors are asked for by themselves.
+            ProblemsFound: No such rank or attempt exists, or the error stream alone is asked for.
         """
         connection, target = self._services(handle), _target(handle)
         with api_errors_as_problems():

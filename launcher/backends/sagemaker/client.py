@@ -73,7 +73,8 @@ class Connection:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            return getattr(self._client(service), operation)(**arguments)
+            answer: dict[str, Any] = getattr(self._client(service), operation)(**arguments)
+            return answer
         except ClientError as error:
             told = error.response.get("Error", {})
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

@@ -94,15 +94,16 @@ def _faults(value: Any, path: str, at: str) -> Iterator[Fault]:
         yield Fault(at, f"{name} has the wrong type", value, _WORDS.get(kind, "a whole number"))
         return
     yield from _own_faults(value, shape, name, at)
+    content: Any = value  # its type is checked above by the name of its shape
     if kind == "list":
-        for i, item in enumerate(value):
+        for i, item in enumerate(content):
             yield from _faults(item, f"{path}[]", f"{at}.{i}")
     elif kind == "map":
-        for key, item in value.items():
+        for key, item in content.items():
             yield from _faults(key, f"{path}{{key}}", f"{at}.{key}")
             yield from _faults(item, f"{path}{{value}}", f"{at}.{key}")
     elif kind == "structure":
-        yield from _member_faults(value, shape, path, at)
+        yield from _member_faults(content, shape, path, at)
 
 
 def _member_faults(value: Mapping[str, Any], shape: Mapping[str, Any], path: str, at: str) -> Iterator[Fault]:
@@ -173,13 +174,16 @@ def _known(path: str) -> list[str]:
 
 
 def _enum(name: str) -> list[str]:
-    return _model()["enums"][name]
+    names: list[str] = _model()["enums"][name]
+    return names
 
 
 def _members() -> dict[str, dict[str, Any]]:
-    return _model()["members"]
+    members: dict[str, dict[str, Any]] = _model()["members"]
+    return members
 
 
 @cache
 def _model() -> dict[str, Any]:
-    return json.loads(Path(__file__).with_name("api.json").read_text(encoding="utf-8"))
+    model: dict[str, Any] = json.loads(Path(__file__).with_name("api.json").read_text(encoding="utf-8"))
+    return model

@@ -32,7 +32,7 @@ def s3_uri(uri: str) -> str:
         return uri
     scheme, _, rest = uri.partition("://")
     host, _, path = rest.partition("/")
-    bucket: str | None = host
+    bucket = host
     if scheme == "https":
         if not (found := _HTTPS.fullmatch(host)):
             raise ValueError(f"{host} is not an address of S3: s3://bucket/folder")

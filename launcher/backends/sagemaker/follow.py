@@ -219,7 +219,7 @@ class _Reader:
             if ranks:
                 yield f"rank {ranks[0]} | {line}" if self.selection.has_prefixes else line
         elif self.selection.ranks is None or rank in self.selection.ranks:
-            text, host = line[found.end() :], target.hosts[rank // target.processes]
+            text, host = line[len(found[0]) if found else 0 :], target.hosts[rank // target.processes]
             yield f"rank {rank} on {host} | {text}" if self.selection.has_prefixes else text
 
     def _new(self, stream: str) -> Iterator[str]:

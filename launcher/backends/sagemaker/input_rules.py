@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from launcher.backends.sagemaker import default_values, modes
 from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
 from launcher.common.problems import Problem
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 
 _INPUT = "How Amazon SageMaker Provides Training Information"
@@ -79,7 +80,7 @@ def networks_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) 
         yield problem(
             f"{JOBS}.vpc.{other}", f"is missing: {given[0]} alone is no network", remedy=f"{JOBS}.vpc.{other}=[…]"
         )
-    if given or checked.backend == "contract":
+    if given or described(checked.backend).runs_here:
         return
     remedy = f'"{JOBS}.vpc={{subnets:[subnet-…],security_group_ids:[sg-…]}}"'
     for channel in default_values.channels(jobs):

@@ -13,13 +13,14 @@ from launcher.backends.sagemaker import constraints, default_values
 from launcher.backends.sagemaker.documented import FILE
 from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SCRIPT, SDK_NAMES, jobs_of, path_of, sm_rule
 from launcher.common.problems import Problem
+from launcher.common.secret_forms import holds_credentials
 from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import IMAGE_FORM, is_image
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.instances import canonical
 from launcher.rules import rule
-from launcher.rules.secrets import holds_credentials
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import SmJobs
@@ -44,7 +45,7 @@ def required_keys_are_given(checked: CheckedRecipe, problem: Callable[..., Probl
     """A job acts as a role and writes its results somewhere; neither has a default. Here it acts as you."""
     jobs = jobs_of(checked)
     examples = {"output_path": "s3://<bucket>/<folder>"}
-    if checked.backend == "sm_jobs":
+    if not described(checked.backend).runs_here:
         examples = {"role": "arn:aws:iam::<account>:role/<name>", **examples}
     for key, example in examples.items():
         if not getattr(jobs, key):
@@ -63,7 +64,10 @@ def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
             f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
         )
     elif (
-        not name and not image and checked.backend == "sm_jobs" and not default_values.is_serverless(jobs_of(checked))
+        not name
+        and not image
+        and not described(checked.backend).runs_here
+        and not default_values.is_serverless(jobs_of(checked))
     ):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
@@ -96,7 +100,7 @@ def spot_jobs_say_how_long(checked: CheckedRecipe, problem: Callable[..., Proble
 @sm_rule("E369", *_PLACES, source="docs/sagemaker.md")
 def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """file:// names a folder of this machine, which a training job of AWS cannot reach; https:// is AWS's to read."""
-    jobs, is_here = jobs_of(checked), checked.backend == "contract"
+    jobs, is_here = jobs_of(checked), described(checked.backend).runs_here
     for path, value in leaves(jobs.model_dump(include=set(_PLACES), exclude_none=True), JOBS):
         if not isinstance(value, str):
             continue
@@ -104,7 +108,7 @@ def folders_are_of_this_machine(checked: CheckedRecipe, problem: Callable[..., P
             message = "is in no store that is known on this machine"
             yield problem(path, message, value=value, allowed="s3://bucket/key or file:///path")
         elif not is_here and value.startswith(FILE):
-            remedy = "s3://…, or cluster=local cluster.contract=sagemaker"
+            remedy = "s3://…, or cluster=sm_local"
             yield problem(path, "is a folder of this machine, which the job cannot reach", value=value, remedy=remedy)
     key = "recipe_path" if jobs.recipe_path else "output_path"
     place = getattr(jobs, key) or ""
@@ -157,13 +161,14 @@ def groups_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
         yield problem(f"{JOBS}.placement.specifications", message, value=placed)
     for name in [name for name, times in Counter(names).items() if times > 1]:
         yield problem(path, "two groups have one name", value=name)
-    if not names:
+    groups = jobs.instance_groups or ()
+    if not names or not groups:
         return
-    count, nodes = sum(group.instance_count for group in jobs.instance_groups), checked.recipe.trainer.num_nodes
+    count, nodes = sum(group.instance_count for group in groups), checked.recipe.trainer.num_nodes
     if count != nodes:
         message = f"have {count} instances together; the job is planned for {nodes}"
         yield problem(path, message, value=count, remedy=f"recipes.trainer.num_nodes={count}")
-    types = {canonical(group.instance_type) for group in jobs.instance_groups}
+    types = {canonical(group.instance_type) for group in groups}
     if canonical(checked.launch.instance_type) not in types:
         yield problem(path, "the planned instance_type is in none of them", value=checked.launch.instance_type)
 
@@ -234,7 +239,7 @@ def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Pr
         yield problem(f"overlaps the folder of TensorBoard's logs, {logs}", value=str(kept))
 
 
-@rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS, backend="sm_jobs")
+@rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS)
 def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One way to override a recipe; a second one, applied later, would escape every check."""
     for name, value in (checked.settings.sm_jobs_config.recipe_overrides or {}).items():
@@ -242,7 +247,7 @@ def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Probl
         yield problem(path, "recipe keys are overridden as any others", value=value, remedy=f"recipes.{name}=…")
 
 
-@rule("E388", JOBS, source=_DECISIONS, backend="sm_jobs")
+@rule("E388", JOBS, source=_DECISIONS)
 def keys_are_given_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The estimator's names and ours mean the same keys, so each is given by one of them."""
     jobs = checked.settings.sm_jobs_config
@@ -271,7 +276,7 @@ def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: Callable[
     if not default_values.is_serverless(jobs):
         return
     message, path = "is of a container, which a serverless job does not have", f"{JOBS}.serverless"
-    if checked.backend == "contract":
+    if described(checked.backend).runs_here:
         yield problem(path, "AWS alone runs a serverless job", remedy="cluster=sm_jobs")
     if checked.recipe.run.model_type != default_values.SCRIPT:
         remedy = "recipes=training/custom/script, and the job's own hyperparameters"

@@ -54,7 +54,7 @@ def needs(*keys: str) -> tuple[str, ...]:
 
 def sm_rule(code: str, *keys: str, more: tuple[str, ...] = (), source: str) -> Callable[[Any], Any]:
     """Register a rule about keys of `sm_jobs_config`."""
-    return rule(code, *needs(*keys), *more, source=source, backend="sm_jobs")
+    return rule(code, *needs(*keys), *more, source=source)
 
 
 def jobs_of(checked: "CheckedRecipe") -> "SmJobs":

@@ -23,7 +23,7 @@ S3Uri = Annotated[
     AfterValidator(lambda uri: uri if uri.startswith(FILE) else member("OutputDataConfig.S3OutputPath")(uri)),
     AfterValidator(s3_uri),
 ]
-"""A folder of this machine is for cluster.contract=sagemaker; a rule keeps it from a training job of AWS."""
+"""A folder of this machine is for cluster=sm_local; a rule keeps it from a training job of AWS."""
 KmsKey = Annotated[str, AfterValidator(member("OutputDataConfig.KmsKeyId")), AfterValidator(kms_key)]
 KeptFolder = Annotated[str, AfterValidator(member("CheckpointConfig.LocalPath")), AfterValidator(kept_folder)]
 VolumeSize = Annotated[int, Field(ge=1, le=16384), AfterValidator(member("ResourceConfig.VolumeSizeInGB"))]

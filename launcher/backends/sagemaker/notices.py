@@ -10,7 +10,7 @@ from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 _TRAINING_JOBS = "docs/decisions.md, Training jobs of SageMaker"
 
 
-@notice_rule("N170", source=_TRAINING_JOBS, backend="sm_jobs")
+@notice_rule("N170", source=_TRAINING_JOBS)
 def spot_job_saves_nothing(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Spot capacity is taken back at any time, and without checkpoints all work is lost."""
     jobs = request.of_job(planned.job).jobs
@@ -18,14 +18,14 @@ def spot_job_saves_nothing(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
         yield notice("spot=true without checkpoints.s3_uri: an interrupted job starts again from its first step")
 
 
-@notice_rule("N172", source=_TRAINING_JOBS, backend="sm_jobs")
+@notice_rule("N172", source=_TRAINING_JOBS)
 def instances_are_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A serverless job runs on instances of AWS's choice, which no plan knows."""
     if default_values.is_serverless(request.of_job(planned.job).jobs):
         yield notice("AWS chooses the instances of a serverless job: those of the plan have no effect")
 
 
-@notice_rule("N171", source=_TRAINING_JOBS, backend="sm_jobs")
+@notice_rule("N171", source=_TRAINING_JOBS)
 def names_become_one(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The toolkit names channels and hyperparameters in capitals, where some become one."""
     plan = request.of_job(planned.job)

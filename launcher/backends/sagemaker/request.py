@@ -62,7 +62,8 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
         nodes=plan.nodes,
         max_runtime_s=jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S,
     )
-    return yaml_io.load(text) | dict(sections.members(jobs))
+    request: dict[str, Any] = yaml_io.load(text) | dict(sections.members(jobs))
+    return request
 
 
 def _channels(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> list[default_values.ChannelPlan]:

@@ -11,6 +11,7 @@ from launcher.backends.sagemaker import constraints, default_values
 from launcher.backends.sagemaker.keys import API, JOBS, SCRIPT, jobs_of, path_of, sm_rule
 from launcher.common.problems import Problem
 from launcher.common.syntax import is_bucket
+from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.environment import secret_references
 from launcher.model.instances import Instance
@@ -63,7 +64,7 @@ def variables_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
         yield problem(f"env_vars.{name}".rstrip("."), fault.message, allowed=fault.allowed)
 
 
-@rule("E384", "recipes.run.hf_access_token", "git.token", "env_vars", source=f"{API}: Environment", backend="sm_jobs")
+@rule("E384", "recipes.run.hf_access_token", "git.token", "env_vars", source=f"{API}: Environment")
 def secrets_are_fetched(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A request is plain text, which whoever may describe the job can read: it has no place for a secret."""
     for _, path, _ in secret_references(checked.composition.tree):
@@ -95,9 +96,9 @@ def toolkit_starts_the_script(checked: CheckedRecipe, problem: Callable[..., Pro
     seen: set[str] = set()
     for i, argument in enumerate(script.script_args or ()):
         for name, value in argument.items():
-            if message := _unpassable(name, value, seen):
+            if fault := _unpassable(name, value, seen):
                 path = f"{SCRIPT}.script_args.{i}.{name}"
-                yield problem(path, message, value=value, allowed=f"{JOBS}.container_entrypoint takes any words")
+                yield problem(path, fault, value=value, allowed=f"{JOBS}.container_entrypoint takes any words")
             seen.add(name.lstrip("-"))
 
 
@@ -205,7 +206,7 @@ def isolated_containers_fetch_nothing(checked: CheckedRecipe, problem: Callable[
 def source_is_reachable(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The toolkit unpacks an archive in S3, or takes a folder of the image, which is not this machine."""
     jobs, key = jobs_of(checked), path_of(checked, "source_dir")
-    source, is_here = jobs.source_dir or "", checked.backend == "contract"
+    source, is_here = jobs.source_dir or "", described(checked.backend).runs_here
     if not source or _is_archive(source) or source.startswith("/opt/"):
         return
     if not is_here:

@@ -4,6 +4,7 @@ A section of which no key is given is left out of the request.
 """
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -11,7 +12,7 @@ from pydantic import AfterValidator, Field
 from launcher.backends.sagemaker.constraints import member
 from launcher.backends.sagemaker.documented import absolute_path, image, kept_folder
 from launcher.backends.sagemaker.members import Count, S3Uri, VolumeSize
-from launcher.model.base_model import Listed, Model
+from launcher.model.base_model import Listed, Model, default
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import SmJobs
@@ -22,29 +23,33 @@ def _is(name: str) -> Any:
     return Field(serialization_alias=name)
 
 
-def _held(path: str) -> Any:
-    """Return a text that is held to the bounds of the member at `path`."""
-    return Annotated[str, AfterValidator(member(path))]
+def _held(path: str) -> AfterValidator:
+    """Return the validator of a text that must keep the bounds of the member at `path`."""
+    return AfterValidator(member(path))
 
 
 Folder = Annotated[str, AfterValidator(member("DebugRuleConfigurations[].LocalPath")), AfterValidator(absolute_path)]
 Tensors = Annotated[str, AfterValidator(member("DebugHookConfig.LocalPath")), AfterValidator(kept_folder)]
-RuleName = _held("DebugRuleConfigurations[].RuleConfigurationName")
+RuleName = Annotated[str, _held("DebugRuleConfigurations[].RuleConfigurationName")]
 RuleImage = Annotated[
     str, AfterValidator(member("DebugRuleConfigurations[].RuleEvaluatorImage")), AfterValidator(image)
 ]
-RuleInstance = _held("DebugRuleConfigurations[].InstanceType")
+RuleInstance = Annotated[str, _held("DebugRuleConfigurations[].InstanceType")]
 RuleParameter = dict[
-    _held("DebugRuleConfigurations[].RuleParameters{key}"), _held("DebugRuleConfigurations[].RuleParameters{value}")
+    Annotated[str, _held("DebugRuleConfigurations[].RuleParameters{key}")],
+    Annotated[str, _held("DebugRuleConfigurations[].RuleParameters{value}")],
 ]
-HookParameter = dict[_held("DebugHookConfig.HookParameters{key}"), _held("DebugHookConfig.HookParameters{value}")]
-ExperimentName = _held("ExperimentConfig.ExperimentName")
-UltraServer = _held("ResourceConfig.InstancePlacementConfig.PlacementSpecifications[].UltraServerId")
-GroupArn = _held("ModelPackageConfig.ModelPackageGroupArn")
-PackageArn = _held("ModelPackageConfig.SourceModelPackageArn")
-BaseModelArn = _held("ServerlessJobConfig.BaseModelArn")
-EvaluatorArn = _held("ServerlessJobConfig.EvaluatorArn")
-SequenceLength = _held("ServerlessJobConfig.SequenceLength")
+HookParameter = dict[
+    Annotated[str, _held("DebugHookConfig.HookParameters{key}")],
+    Annotated[str, _held("DebugHookConfig.HookParameters{value}")],
+]
+ExperimentName = Annotated[str, _held("ExperimentConfig.ExperimentName")]
+UltraServer = Annotated[str, _held("ResourceConfig.InstancePlacementConfig.PlacementSpecifications[].UltraServerId")]
+GroupArn = Annotated[str, _held("ModelPackageConfig.ModelPackageGroupArn")]
+PackageArn = Annotated[str, _held("ModelPackageConfig.SourceModelPackageArn")]
+BaseModelArn = Annotated[str, _held("ServerlessJobConfig.BaseModelArn")]
+EvaluatorArn = Annotated[str, _held("ServerlessJobConfig.EvaluatorArn")]
+SequenceLength = Annotated[str, _held("ServerlessJobConfig.SequenceLength")]
 
 
 class Placed(Model):
@@ -59,16 +64,18 @@ class Placed(Model):
 class Placement(Model):
     """Where instances of an UltraServer are placed."""
 
-    multiple_jobs: Annotated[bool | None, _is("EnableMultipleJobs")]
+    multiple_jobs: Annotated[bool | None, _is("EnableMultipleJobs")] = default(None)
     """true lets other jobs run on the same UltraServer."""
-    specifications: Annotated[Annotated[Listed[Placed], Field(max_length=10)] | None, _is("PlacementSpecifications")]
+    specifications: Annotated[
+        Annotated[Listed[Placed], Field(max_length=10)] | None, _is("PlacementSpecifications")
+    ] = default(None)
     """[{instance_count, ultra_server_id}], at most 10."""
 
 
 class Collection(Model):
     """Tensors that are saved together."""
 
-    name: Annotated[_held("DebugHookConfig.CollectionConfigurations[].CollectionName"), _is("CollectionName")]
+    name: Annotated[str, _held("DebugHookConfig.CollectionConfigurations[].CollectionName"), _is("CollectionName")]
     """What the collection is called, such as losses."""
     parameters: Annotated[HookParameter | None, _is("CollectionParameters")] = None
     """{name: text}, such as {save_interval: '50'}; at most 20."""
@@ -107,77 +114,83 @@ Rules = Annotated[Listed[WatchRule], Field(max_length=20), AfterValidator(_named
 class Debugger(Model):
     """SageMaker Debugger: tensors that are saved, and rules that watch them."""
 
-    output_path: Annotated[S3Uri | None, _is("S3OutputPath")]
+    output_path: Annotated[S3Uri | None, _is("S3OutputPath")] = default(None)
     """s3:// folder for tensors. Needed by local_path, hook_parameters and collections."""
-    local_path: Annotated[Tensors | None, _is("LocalPath")]
+    local_path: Annotated[Tensors | None, _is("LocalPath")] = default(None)
     """Folder in the container that they are written to; /opt/ml/output/tensors when null."""
-    hook_parameters: Annotated[Annotated[HookParameter, Field(max_length=20)] | None, _is("HookParameters")]
+    hook_parameters: Annotated[Annotated[HookParameter, Field(max_length=20)] | None, _is("HookParameters")] = (
+        default(None)
+    )
     """{name: text} for Debugger's hook, at most 20."""
     collections: Annotated[
         Annotated[Listed[Collection], Field(max_length=20)] | None, _is("CollectionConfigurations")
-    ]
+    ] = default(None)
     """[{name, parameters}] of tensors to save, at most 20."""
-    rules: Rules | None
+    rules: Rules | None = default(None)
     """[{name, image, parameters, …}], at most 20."""
 
 
 class Profiler(Model):
     """SageMaker Debugger's profiler of the system."""
 
-    disabled: Annotated[bool | None, _is("DisableProfiler")]
+    disabled: Annotated[bool | None, _is("DisableProfiler")] = default(None)
     """true turns it off, also where AWS would run it by default."""
-    output_path: Annotated[S3Uri | None, _is("S3OutputPath")]
+    output_path: Annotated[S3Uri | None, _is("S3OutputPath")] = default(None)
     """s3:// folder for what it measures."""
-    interval_ms: Annotated[Literal[100, 200, 500, 1000, 5000, 60000] | None, _is("ProfilingIntervalInMilliseconds")]
+    interval_ms: Annotated[
+        Literal[100, 200, 500, 1000, 5000, 60000] | None, _is("ProfilingIntervalInMilliseconds")
+    ] = default(None)
     """Milliseconds between two measurements; 500 when null."""
-    parameters: Annotated[Annotated[HookParameter, Field(max_length=20)] | None, _is("ProfilingParameters")]
+    parameters: Annotated[Annotated[HookParameter, Field(max_length=20)] | None, _is("ProfilingParameters")] = (
+        default(None)
+    )
     """{name: text} of what is profiled, at most 20."""
-    rules: Rules | None
+    rules: Rules | None = default(None)
     """[{name, image, parameters, …}], at most 20."""
 
 
 class Experiment(Model):
     """The SageMaker experiment that the job is part of."""
 
-    experiment_name: Annotated[ExperimentName | None, _is("ExperimentName")]
+    experiment_name: Annotated[ExperimentName | None, _is("ExperimentName")] = default(None)
     """An experiment that exists."""
-    trial_name: Annotated[ExperimentName | None, _is("TrialName")]
+    trial_name: Annotated[ExperimentName | None, _is("TrialName")] = default(None)
     """A trial of it that exists."""
-    component_name: Annotated[ExperimentName | None, _is("TrialComponentDisplayName")]
+    component_name: Annotated[ExperimentName | None, _is("TrialComponentDisplayName")] = default(None)
     """How the job is shown in it."""
-    run_name: Annotated[ExperimentName | None, _is("RunName")]
+    run_name: Annotated[ExperimentName | None, _is("RunName")] = default(None)
     """Run of the experiment."""
 
 
 class ModelPackage(Model):
     """Where the trained model is registered."""
 
-    group_arn: Annotated[GroupArn | None, _is("ModelPackageGroupArn")]
+    group_arn: Annotated[GroupArn | None, _is("ModelPackageGroupArn")] = default(None)
     """ARN of the model package group."""
-    source_arn: Annotated[PackageArn | None, _is("SourceModelPackageArn")]
+    source_arn: Annotated[PackageArn | None, _is("SourceModelPackageArn")] = default(None)
     """ARN of the model package that the job starts from. Needs group_arn."""
 
 
 class Serverless(Model):
     """A job on instances of AWS's choice, by a recipe of AWS's own; it has no container."""
 
-    base_model_arn: Annotated[BaseModelArn | None, _is("BaseModelArn")]
+    base_model_arn: Annotated[BaseModelArn | None, _is("BaseModelArn")] = default(None)
     """ARN of the model in a hub that is customized or evaluated."""
-    accept_eula: Annotated[bool | None, _is("AcceptEula")]
+    accept_eula: Annotated[bool | None, _is("AcceptEula")] = default(None)
     """true accepts the model's license."""
-    job_type: Annotated[Literal["FineTuning", "Evaluation"] | None, _is("JobType")]
+    job_type: Annotated[Literal["FineTuning", "Evaluation"] | None, _is("JobType")] = default(None)
     """What the job does. Needed with base_model_arn."""
-    technique: Annotated[Literal["SFT", "DPO", "RLVR", "RLAIF"] | None, _is("CustomizationTechnique")]
+    technique: Annotated[Literal["SFT", "DPO", "RLVR", "RLAIF"] | None, _is("CustomizationTechnique")] = default(None)
     """How a model is fine-tuned."""
-    peft: Annotated[Literal["LORA"] | None, _is("Peft")]
+    peft: Annotated[Literal["LORA"] | None, _is("Peft")] = default(None)
     """LORA trains adapters; null trains all weights."""
     evaluation_type: Annotated[
         Literal["LLMAJEvaluation", "CustomScorerEvaluation", "BenchmarkEvaluation"] | None, _is("EvaluationType")
-    ]
+    ] = default(None)
     """How a model is evaluated."""
-    evaluator_arn: Annotated[EvaluatorArn | None, _is("EvaluatorArn")]
+    evaluator_arn: Annotated[EvaluatorArn | None, _is("EvaluatorArn")] = default(None)
     """ARN of the evaluator, for a scorer or a reward of your own."""
-    sequence_length: Annotated[SequenceLength | None, _is("SequenceLength")]
+    sequence_length: Annotated[SequenceLength | None, _is("SequenceLength")] = default(None)
     """Longest sequence in thousands of tokens, such as 8K."""
 
 
@@ -198,15 +211,15 @@ def members(jobs: "SmJobs") -> Iterator[tuple[str, Any]]:
     ):
         if rules:
             yield name, [api(rule) for rule in rules]
-    for name, switch, value in (
+    for name, switch, is_on in (
         ("RemoteDebugConfig", "EnableRemoteDebug", jobs.remote_debug),
         ("InfraCheckConfig", "EnableInfraCheck", jobs.infra_check),
         ("SessionChainingConfig", "EnableSessionTagChaining", jobs.session_tag_chaining),
     ):
-        if value is not None:
-            yield name, {switch: value}
+        if is_on is not None:
+            yield name, {switch: is_on}
 
 
-def api(section: Model, *, without: set[str] = frozenset()) -> dict[str, Any]:
+def api(section: Model, *, without: AbstractSet[str] = frozenset()) -> dict[str, Any]:
     """Return what is given of a section, by the API's names."""
     return section.model_dump(by_alias=True, exclude_none=True, exclude=set(without))

@@ -29,7 +29,7 @@ DELETED = JobStatus(JobState.DELETED, 0, "SageMaker no longer has it")
 
 def read(job: Mapping[str, Any]) -> JobStatus:
     """Return the status of a described job."""
-    secondary = job["SecondaryStatus"]
+    secondary: str = job["SecondaryStatus"]
     state = JobState.FAILED if secondary in _OUT_OF_TIME else _STATES[job["TrainingJobStatus"]]
     if state is JobState.RUNNING and secondary not in _TRAINING:
         state = JobState.PENDING
@@ -56,12 +56,13 @@ def events(job: Mapping[str, Any]) -> Iterator[JobEvent]:
 
 def _words(job: Mapping[str, Any], state: JobState) -> str:
     """Return what a job waits for, or why it ended."""
-    secondary = job["SecondaryStatus"]
-    last = next((each.get("StatusMessage") for each in reversed(_transitions(job))), None)
+    secondary: str = job["SecondaryStatus"]
+    last: str | None = next((each.get("StatusMessage") for each in reversed(_transitions(job))), None)
     if state is JobState.FAILED:
-        return job.get("FailureReason") or last or _spaced(secondary)
+        reason: str | None = job.get("FailureReason")
+        return reason or last or _spaced(secondary)
     if state is JobState.SUCCEEDED:
-        return job.get(LEFT_OUT, "")
+        return str(job.get(LEFT_OUT, ""))
     if state is JobState.RUNNING and secondary == "Training":
         return ""
     return f"{_spaced(secondary)}: {last}" if last else _spaced(secondary)
@@ -76,9 +77,10 @@ def _spaced(name: str) -> str:
 
 
 def _transitions(job: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return sorted(job.get("SecondaryStatusTransitions") or (), key=lambda each: each["StartTime"])
+    transitions: Sequence[Mapping[str, Any]] = job.get("SecondaryStatusTransitions") or ()
+    return sorted(transitions, key=lambda each: each["StartTime"])
 
 
 def _restarts(transitions: Sequence[Mapping[str, Any]]) -> int:
     """Return how often a job started again. Source: RetryStrategy: its secondary status is Starting anew."""
-    return max(0, sum(each["Status"] == "Starting" for each in transitions) - 1)
+    return max(0, len([each for each in transitions if each["Status"] == "Starting"]) - 1)

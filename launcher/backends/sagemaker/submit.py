@@ -26,7 +26,8 @@ def request_of(bundle: Bundle) -> dict[str, Any]:
         ProblemsFound: It has none.
     """
     try:
-        return json.loads(bundle.files[REQUEST])
+        request: dict[str, Any] = json.loads(bundle.files[REQUEST])
+        return request
     except (KeyError, ValueError) as error:
         raise fail("E703", str(bundle.directory), f"has no {REQUEST}: {error!r}") from error
 
@@ -88,7 +89,8 @@ def _problems(error: Refused | ProblemsFound) -> tuple[Problem, ...]:
 
 def _create(connection: Connection, request: Mapping[str, Any]) -> str:
     try:
-        return connection.call("sagemaker", "create_training_job", **request)["TrainingJobArn"]
+        arn: str = connection.call("sagemaker", "create_training_job", **request)["TrainingJobArn"]
+        return arn
     except Refused as error:
         if error.code != "ResourceInUse":
             raise
@@ -116,7 +118,8 @@ def _known(there: Mapping[str, Any], request: Mapping[str, Any]) -> str:
     """
     if not _is_same(there, request):
         raise ProblemsFound((_taken(request),))
-    return there["TrainingJobArn"]
+    arn: str = there["TrainingJobArn"]
+    return arn
 
 
 def _taken(request: Mapping[str, Any]) -> Problem:
@@ -134,7 +137,8 @@ def _recipe_uri(job: Mapping[str, Any]) -> str | None:
     """Return where a job's recipe is; None for a job that is not the launcher's."""
     for channel in job.get("InputDataConfig") or ():
         if channel["ChannelName"] == RECIPE_CHANNEL:
-            return channel["DataSource"].get("S3DataSource", {}).get("S3Uri")
+            uri: str | None = channel["DataSource"].get("S3DataSource", {}).get("S3Uri")
+            return uri
     return None
 
 

@@ -51,15 +51,15 @@ from launcher.backends.sagemaker.sections import (
     Profiler,
     Serverless,
 )
-from launcher.model.base_model import Listed, Model
+from launcher.model.base_model import Listed, Model, default
 
 
 class TensorBoard(Model):
     """Where TensorBoard's logs go."""
 
-    output_path: S3Uri | None
+    output_path: S3Uri | None = default(None)
     """s3:// folder that receives TensorBoard's logs while the job runs."""
-    container_logs_path: KeptFolder | None
+    container_logs_path: KeptFolder | None = default(None)
     """Where the training writes them in the container; /opt/ml/output/tensorboard when null. Needs output_path."""
 
 
@@ -113,31 +113,31 @@ class Channel(Model):
 class Inputs(Model):
     """Data channels."""
 
-    s3: dict[ChannelName, S3Uri] | None
+    s3: dict[ChannelName, S3Uri] | None = default(None)
     """Channel name to s3:// folder; the container sees each under /opt/ml/input/data/<channel>."""
-    file_system: FileSystem | None
+    file_system: FileSystem | None = default(None)
     """A file system in place of S3, as the channel `training`."""
-    channels: dict[ChannelName, Channel] | None = None
+    channels: dict[ChannelName, Channel] | None = default(None, is_required=False)
     """Channel name to its source, mode and form, where more is to be said than a folder."""
 
 
 class Checkpoints(Model):
     """Files that are kept in S3 while the job runs, and are there again after a restart."""
 
-    s3_uri: S3Uri | None
+    s3_uri: S3Uri | None = default(None)
     """s3:// folder that the local one is synchronised with, both ways."""
-    local_path: KeptFolder | None
+    local_path: KeptFolder | None = default(None)
     """Folder in the container; /opt/ml/checkpoints when null. Needs s3_uri."""
 
 
 class StoppingCondition(Model):
     """When the job is stopped, in seconds. It gets SIGTERM, and 120 s later SIGKILL."""
 
-    max_runtime_s: MaxRuntime | None
+    max_runtime_s: MaxRuntime | None = default(None)
     """Most seconds it trains, retries included: at most 28 days, by the service's default one. It bounds the cost."""
-    max_wait_s: MaxWait | None
+    max_wait_s: MaxWait | None = default(None)
     """Most seconds a spot job waits and trains; not below max_runtime_s. Needs spot=true."""
-    max_pending_s: MaxPending | None
+    max_pending_s: MaxPending | None = default(None)
     """Most seconds it waits for accelerated instances: 1800 to 2419200."""
 
 
@@ -155,29 +155,29 @@ class InstanceGroup(Model):
 class Vpc(Model):
     """The network the containers are in."""
 
-    subnets: Subnets | None
+    subnets: Subnets | None = default(None)
     """Subnet ids, 1 to 16. Needs security_group_ids."""
-    security_group_ids: SecurityGroups | None
+    security_group_ids: SecurityGroups | None = default(None)
     """Security group ids, 1 to 5. Needs subnets."""
 
 
 class ImageAccess(Model):
     """How the image is fetched."""
 
-    mode: Literal["Platform", "Vpc"] | None
+    mode: Literal["Platform", "Vpc"] | None = default(None)
     """Platform fetches it from ECR; Vpc from a private registry in your network, and needs vpc."""
-    credentials_provider_arn: CredentialsArn | None
+    credentials_provider_arn: CredentialsArn | None = default(None)
     """Lambda function that gives the registry's credentials. Needs mode=Vpc."""
 
 
 class MlflowApp(Model):
     """SageMaker's own MLflow, which then tracks the job itself. The launcher's tracking is recipes….mlflow."""
 
-    resource_arn: MlflowArn | None
+    resource_arn: MlflowArn | None = default(None)
     """ARN of the tracking server or MLflow app."""
-    experiment_name: MlflowName | None
+    experiment_name: MlflowName | None = default(None)
     """Experiment of the run. Needs resource_arn."""
-    run_name: MlflowName | None
+    run_name: MlflowName | None = default(None)
     """Title of the run. Needs resource_arn."""
 
 
@@ -196,85 +196,85 @@ Metrics = Annotated[Listed[Metric], Field(max_length=40)]
 class SmJobs(Model):
     """The keys of a training job; the first nine as the published launcher names them."""
 
-    pysdk_launch_executor: Literal["estimator", "model_trainer"] | bool | None
+    pysdk_launch_executor: Literal["estimator", "model_trainer"] | bool | None = default(None)
     """Which SDK's spelling of hyperparameters the toolkit in the image reads: estimator, the default, writes every
     value as JSON; model_trainer leaves texts as they are, as all images without the toolkit need them. The launcher
     itself uses neither SDK."""
-    output_path: S3Uri | None
+    output_path: S3Uri | None = default(None)
     """s3:// folder that receives <job>/output/model.tar.gz and output.tar.gz."""
     tensorboard_config: TensorBoard
     """Where TensorBoard's logs go."""
-    wait: bool
+    wait: bool = default(False)
     """true follows the job until it has ended, as wait=true does."""
     inputs: Inputs
     """Where the data comes from."""
-    additional_estimator_kwargs: EstimatorArguments | None
+    additional_estimator_kwargs: EstimatorArguments | None = default(None)
     """The same keys by the names that the SDK's estimator has for them, e.g. max_run."""
-    recipe_overrides: dict[str, Any] | None
+    recipe_overrides: dict[str, Any] | None = default(None)
     """Recipe keys for the published launcher. Here every recipe key is overridden as recipes.<key>."""
-    environment: Environment | None
+    environment: Environment | None = default(None)
     """Variables of the container, at most 100; env_vars win over them. At most 512 characters each."""
-    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]+$")] | None
+    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]+$")] | None = default(None)
     """Region the job runs in; that of your AWS configuration when null."""
-    role: RoleArn | None
+    role: RoleArn | None = default(None)
     """ARN of the IAM role that the job acts as. Needed."""
-    output_kms_key: KmsKey | None
+    output_kms_key: KmsKey | None = default(None)
     """Key that encrypts the results: id, ARN or alias."""
-    output_compression: Literal["GZIP", "NONE"] | None
+    output_compression: Literal["GZIP", "NONE"] | None = default(None)
     """NONE leaves the model's files as they are, for large models; GZIP, the default, makes one archive."""
-    recipe_path: S3Uri | None
+    recipe_path: S3Uri | None = default(None)
     """s3:// folder that the recipe is uploaded to, below <job>/recipe/; output_path when null."""
-    toolkit: bool | None
+    toolkit: bool | None = default(None)
     """true where the sagemaker-training toolkit starts the script, as in AWS's framework images; false where the
     image has a program of its own, such as XGBoost's: it gets hyperparameters as plain text, and needs no script.
     null takes false with container_entrypoint or algorithm_name, else true."""
-    source_dir: str | None
-    """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image; with cluster.contract=sagemaker one
+    source_dir: str | None = default(None)
+    """Your script's folder: an s3:// archive (.tar.gz), or a folder of the image; with cluster=sm_local one
     of this machine. Where the image has it in /opt/ml/code, null."""
-    input_mode: Mode
+    input_mode: Mode = default("File")
     """Mode of every channel that has none of its own."""
     checkpoints: Checkpoints
     """What survives a restart."""
     stopping_condition: StoppingCondition
     """When the job is stopped."""
-    max_retries: Retries | None
+    max_retries: Retries | None = default(None)
     """How often a job that fails by the service's own fault is started again, 1 to 30; never when null."""
-    spot: bool
+    spot: bool = default(False)
     """true takes spot capacity: cheaper, and interrupted at any time. Needs stopping_condition.max_wait_s."""
-    keep_alive_s: KeepAlive | None
+    keep_alive_s: KeepAlive | None = default(None)
     """Seconds that the instances stay warm, and are paid for, after the job: at most 21600."""
-    instance_groups: Annotated[Listed[InstanceGroup], Field(max_length=5)] | None
+    instance_groups: Annotated[Listed[InstanceGroup], Field(max_length=5)] | None = default(None)
     """Instances of several types in one job, as many as trainer.num_nodes together. One of the groups has
     instance_type; a script runs on all of them together."""
-    volume_size_gb: VolumeSize | None
+    volume_size_gb: VolumeSize | None = default(30)
     """Disk of each instance in GB, at most 16384. Instances with a disk of their own use that."""
-    volume_kms_key: KmsKey | None
+    volume_kms_key: KmsKey | None = default(None)
     """Key that encrypts that disk; not for instances with a disk of their own."""
-    training_plan_arn: PlanArn | None
+    training_plan_arn: PlanArn | None = default(None)
     """Reserved capacity to run on."""
     vpc: Vpc
     """The network the containers are in."""
-    network_isolation: bool
+    network_isolation: bool = default(False)
     """true gives containers no network but each other's; S3 channels still come."""
-    encrypt_traffic: bool
+    encrypt_traffic: bool = default(False)
     """true encrypts what instances send each other, which slows distributed training."""
     image_access: ImageAccess
     """How the image is fetched."""
-    algorithm_name: AlgorithmName | None
+    algorithm_name: AlgorithmName | None = default(None)
     """An algorithm of yours or of the Marketplace in place of container; then container=null."""
-    container_entrypoint: Words | None
+    container_entrypoint: Words | None = default(None)
     """Words that start the container in place of its own; each at most 256 characters."""
-    container_arguments: Words | None
+    container_arguments: Words | None = default(None)
     """Words after them."""
-    hyperparameters: Scalars | None
+    hyperparameters: Scalars | None = default(None)
     """Further hyperparameters, for what the image reads beside the recipe."""
-    metric_definitions: Metrics | None
+    metric_definitions: Metrics | None = default(None)
     """Numbers that CloudWatch reads from the log, at most 40."""
-    tags: Tags | None
+    tags: Tags | None = default(None)
     """{key: value} on the job, at most 50."""
     mlflow: MlflowApp
     """SageMaker's own MLflow."""
-    metrics_time_series: bool | None
+    metrics_time_series: bool | None = default(None)
     """true keeps metrics as time series, which SageMaker Studio draws."""
     placement: Placement
     """Where instances of an UltraServer are placed."""
@@ -288,11 +288,11 @@ class SmJobs(Model):
     """SageMaker Debugger: tensors that are saved, and rules that watch them."""
     profiler: Profiler
     """SageMaker Debugger's profiler of the system."""
-    remote_debug: bool | None
+    remote_debug: bool | None = default(None)
     """true lets you into the running containers by AWS Systems Manager."""
-    infra_check: bool | None
+    infra_check: bool | None = default(None)
     """true checks the instances' hardware before the job starts."""
-    session_tag_chaining: bool | None
+    session_tag_chaining: bool | None = default(None)
     """true hands the session tags of whoever starts the job on to the job's role."""
 
 
@@ -301,7 +301,7 @@ class Settings(Model):
 
     sm_jobs_config: SmJobs
     """The training job's own keys."""
-    container_mounts: Listed[str] | None
+    container_mounts: Listed[str] | None = default(None)
     """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""
 
 

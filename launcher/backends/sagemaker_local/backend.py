@@ -1,4 +1,4 @@
-"""cluster=local cluster.contract=sagemaker: a training job on this machine, under SageMaker's container contract."""
+"""cluster=sm_local: a training job on this machine, under SageMaker's container contract."""
 
 import importlib.util
 import json
@@ -37,7 +37,7 @@ _ROLE = f"arn:aws:iam::{record.ACCOUNT}:role/you"
 """Stands for the role that no job of this machine acts as: its programs have your own credentials."""
 
 _END_PATIENCE_S = 30.0
-"""What an operator may take to end once its job has."""
+"""Seconds that an operator may take to exit after its job."""
 
 
 class ContractBackend(SageMakerBackend):
@@ -72,7 +72,7 @@ class ContractBackend(SageMakerBackend):
         return (*submit.request_problems(_in_s3(made)), *_unstartable(job, made), *_unread(made), *_unkept(made))
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
-        """Return the request as a training job of AWS has it, and what of this machine stands for AWS."""
+        """Return the request as a training job of AWS has it, and the parts of this machine that stand for AWS."""
         settings = job.settings
         machine = {
             "region": settings.sm_jobs_config.region,
@@ -82,7 +82,7 @@ class ContractBackend(SageMakerBackend):
         return {**request.render(_with_role(job), configs), MACHINE_FILE: json.dumps(machine, indent=2) + "\n"}
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
-        """Refuse: there is nobody to ask."""
+        """Refuse: no server exists that could validate the bundle."""
         message = "a job on this machine has no server that could be asked; its checks are those of every launch"
         return (Problem("E416", "server_dry_run", message, value=True, remedy="dry_run=true"),)
 
@@ -121,7 +121,7 @@ class ContractBackend(SageMakerBackend):
         run_dir, deadline = handle.bundle_dir / RUN_DIR, time.monotonic() + _END_PATIENCE_S
         while is_alive(run_dir):
             if time.monotonic() > deadline:
-                raise fail("E415", "job", "does not end: a process of it is still there", value=handle.job_name)
+                raise fail("E415", "job", "does not end: a process of it still runs", value=handle.job_name)
             time.sleep(_POLL_S)
         if operator := self._operators.get(handle.bundle_dir):
             operator.wait()
@@ -144,7 +144,7 @@ class ContractBackend(SageMakerBackend):
             raise fail("E432", "cluster", message, remedy="pip install '.[local]'")
         words = (sys.executable, "-m", "launcher.backends.sagemaker_local.operator", "--isolation", chosen.name)
         with (run_dir / record.OPERATOR_LOG).open("wb") as log:
-            # Its standard input ends with this process, however that ends.
+            # Its standard input is closed when this process exits, for whatever reason.
             operator = subprocess.Popen(
                 isolation.guarded(chosen, run_dir / HOSTS_DIR, (*words, *self._options, str(folder))),
                 env=launcher_path(),
@@ -183,7 +183,7 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
     if program.is_mpi(made):
         if shutil.which("mpirun") is None:
             remedy = "apt-get install --no-install-recommends openmpi-bin"
-            yield Problem("E430", "recipes.distribution.mpi", "there is no mpirun here", remedy=remedy)
+            yield Problem("E430", "recipes.distribution.mpi", "mpirun is not installed", remedy=remedy)
         if not jobs.source_dir or not Path(jobs.source_dir).is_dir():
             message = "mpirun starts a script of a folder of this machine, and this is none"
             yield Problem("E430", f"{JOBS}.source_dir", message, value=jobs.source_dir)
@@ -222,7 +222,7 @@ def _absent_script(job: JobSpec, source_dir: str) -> Iterator[Problem]:
 
 
 def _unread(made: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield which channels nobody here can read."""
+    """Yield the channels that cannot be read on this machine."""
     for channel in made["InputDataConfig"]:
         if channel["DataSource"].get("S3DataSource", {}).get("S3DataType") == "Converse":
             path = f"{JOBS}.inputs.channels.{channel['ChannelName']}.s3_data_type"
@@ -239,7 +239,7 @@ def _unkept(made: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
-    """Wait until the operator has said that the job starts.
+    """Wait until the operator reports that the job starts.
 
     Raises:
         ProblemsFound: It ended before.

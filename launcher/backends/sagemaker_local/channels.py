@@ -92,7 +92,8 @@ def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Pla
     Raises:
         ProblemsFound: Every fault of every channel; nothing runs or is mounted then.
     """
-    contents, problems = [], []
+    contents: list[_Content] = []
+    problems: list[Problem] = []
     for channel in channels_of(channels, place):
         try:
             contents.append(_Content.of(channel, default_mode, stores))
@@ -191,13 +192,14 @@ class _Content:
         """
         try:
             provide = {"Pipe": self._piped, "FastFile": self._shown}.get(self.mode, self._copied)
-            return self._mounted(place) if self.folder else provide(place, stores)
+            return self._mounted(place, self.folder) if self.folder else provide(place, stores)
         except OSError as error:
             raise fail("E421", str(error.filename or place.data_dir), error.strerror or str(error)) from error
 
     @property
     def _name(self) -> str:
-        return self.channel["ChannelName"]
+        name: str = self.channel["ChannelName"]
+        return name
 
     def _share(self, place: Place, epoch: int = 0) -> list[Entry]:
         """Return the host's part. Source: ShuffleConfig: shuffled first, then shared out, anew in each epoch."""
@@ -209,7 +211,8 @@ class _Content:
 
     @property
     def _is_whole(self) -> bool:
-        return self.channel["DataSource"]["S3DataSource"].get("S3DataDistributionType") != "ShardedByS3Key"
+        source: Mapping[str, Any] = self.channel["DataSource"]["S3DataSource"]
+        return bool(source.get("S3DataDistributionType") != "ShardedByS3Key")
 
     def _piped(self, place: Place, stores: Stores) -> Feed:
         form = Form(
@@ -221,7 +224,7 @@ class _Content:
 
     def _copied(self, place: Place, stores: Stores) -> Feed:
         folder = self._made(place)
-        stores.fetch_all((entry.pieces[0], f"{folder}/{entry.path}") for entry in self._share(place))
+        stores.fetch_all((entry.objects[0], f"{folder}/{entry.path}") for entry in self._share(place))
         return Feed(self._name, note=self._thin(place))
 
     def _shown(self, place: Place, stores: Stores) -> Feed:
@@ -234,13 +237,13 @@ class _Content:
         entries = self._share(place)
         view, how = fastfile.mount(folder, entries, stores)
         if view is None:
-            stores.fetch_all((entry.pieces[0], f"{folder}/{entry.path}") for entry in entries)
+            stores.fetch_all((entry.objects[0], f"{folder}/{entry.path}") for entry in entries)
         note = ", ".join(filter(None, (f"{self._name}: {how}", self._thin(place))))
         return Feed(self._name, mounts=((folder, self._name),), note=note, view=view)
 
-    def _mounted(self, place: Place) -> Feed:
+    def _mounted(self, place: Place, folder: Path) -> Feed:
         self._made(place)
-        mount = ((self.folder, self._name),)
+        mount = ((folder, self._name),)
         is_writable = self.channel["DataSource"]["FileSystemDataSource"]["FileSystemAccessMode"] == "rw"
         return Feed(self._name, writable_mounts=mount) if is_writable else Feed(self._name, mounts=mount)
 

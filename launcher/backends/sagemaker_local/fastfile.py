@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from launcher.backends.sagemaker_local.manifests import Entry
 from launcher.backends.sagemaker_local.objects import Stores
@@ -45,22 +45,26 @@ class View:
     Args:
         folder: Where.
         server: The process that serves it.
+        to_server: Its standard input, which it lives as long as.
+        from_server: Its standard output: what it could not read.
     """
 
     folder: Path
     server: subprocess.Popen[bytes]
+    to_server: IO[bytes]
+    from_server: IO[bytes]
 
     @property
     def problem(self) -> Problem | None:
         """What could not be read, of which the program has heard no more than that; None where all could."""
-        if self.server.poll() is None and not select.select([self.server.stdout], [], [], 0)[0]:
+        if self.server.poll() is None and not select.select([self.from_server], [], [], 0)[0]:
             return None
-        told = self.server.stdout.readline().decode().strip()
-        return Problem("E425", str(self.folder), told or "its FUSE server has ended")
+        reason = self.from_server.readline().decode().strip()
+        return Problem("E425", str(self.folder), reason or "its FUSE server has ended")
 
     def close(self) -> None:
         """Unmount it."""
-        self.server.stdin.close()
+        self.to_server.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.server.wait(_CLOSE_TIMEOUT_S)
         if self.server.poll() != 0:
@@ -68,7 +72,7 @@ class View:
             subprocess.run(["umount", "--lazy", self.folder], stderr=subprocess.DEVNULL, check=False)
             self.server.kill()
             self.server.wait()
-        self.server.stdout.close()
+        self.from_server.close()
 
 
 def mount(folder: Path, entries: Sequence[Entry], stores: Stores) -> tuple[View | None, str]:
@@ -79,11 +83,11 @@ def mount(folder: Path, entries: Sequence[Entry], stores: Stores) -> tuple[View 
     """
     if reason := _lacking():
         return None, _copied(reason)
-    told = {
+    described = {
         "folder": str(folder),
         "endpoint": stores.endpoint,
         "region": stores.region,
-        "files": [(entry.path, piece.uri, piece.size) for entry in entries for piece in entry.pieces],
+        "files": [(entry.path, piece.uri, piece.size) for entry in entries for piece in entry.objects],
     }
     server = subprocess.Popen(
         [sys.executable, "-m", "launcher.backends.sagemaker_local.fastfile"],
@@ -92,12 +96,13 @@ def mount(folder: Path, entries: Sequence[Entry], stores: Stores) -> tuple[View 
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+    assert server.stdin and server.stdout and server.stderr  # all three are pipes
     with contextlib.suppress(BrokenPipeError):
-        server.stdin.write(json.dumps(told).encode() + b"\n")
+        server.stdin.write(json.dumps(described).encode() + b"\n")
         server.stdin.flush()
     if server.stdout.readline() == _READY:
         server.stderr.close()
-        return View(folder, server), "read when it is read, through FUSE"
+        return View(folder, server, server.stdin, server.stdout), "read when it is read, through FUSE"
     reason = server.communicate()[1].decode(errors="replace").strip().rpartition("\n")[2]
     return None, _copied(reason or "FUSE is refused")
 
@@ -222,7 +227,7 @@ def _operations(tree: _Tree) -> Any:
     """Return a tree as FUSE calls it."""
     import mfusepy
 
-    class Operations(mfusepy.Operations):
+    class Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no types
         use_ns = True
 
         def init(self, path: str) -> None:
@@ -257,7 +262,9 @@ def _operations(tree: _Tree) -> Any:
 def _end_with(lifeline: int) -> None:
     """Unmount when the process that holds the other end of a pipe has closed it, or has ended."""
     os.read(lifeline, 1)
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+    main_thread = threading.main_thread().ident
+    assert main_thread  # it has been started
+    signal.pthread_kill(main_thread, signal.SIGTERM)
 
 
 def main() -> None:
@@ -270,14 +277,14 @@ def main() -> None:
         import mfusepy
     except OSError as error:
         sys.exit(f"{error}: install fuse3")
-    told = json.loads(sys.stdin.buffer.readline())
-    files = {f"/{path}": (uri, size) for path, uri, size in told["files"]}
-    tree = _Tree(files, Stores(told["endpoint"], told["region"]))
+    described = json.loads(sys.stdin.buffer.readline())
+    files = {f"/{path}": (uri, size) for path, uri, size in described["files"]}
+    tree = _Tree(files, Stores(described["endpoint"], described["region"]))
     threading.Thread(target=_end_with, args=(sys.stdin.fileno(),), daemon=True).start()
     options = {"ro": True, "default_permissions": True, "fsname": "fastfile", "kernel_cache": True}
     times = {"entry_timeout": _CACHED_S, "attr_timeout": _CACHED_S}
     try:
-        mfusepy.FUSE(_operations(tree), told["folder"], foreground=True, **options, **times)
+        mfusepy.FUSE(_operations(tree), described["folder"], foreground=True, **options, **times)
     except RuntimeError:
         sys.exit(1)
 

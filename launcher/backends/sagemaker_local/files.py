@@ -136,13 +136,12 @@ def _publish_renamed(read: int, target: str) -> None:
 def _give_name(fd: int, target: str) -> None:
     """Let a nameless file be `target`, in place of another one. Source: open(2), O_TMPFILE: linking it."""
     # Only with a folder's descriptor does Python call linkat(2), which alone follows the link of /proc.
-    link = {"src_dir_fd": fd, "follow_symlinks": True}
     try:
-        os.link(f"/proc/self/fd/{fd}", target, **link)
+        os.link(f"/proc/self/fd/{fd}", target, src_dir_fd=fd, follow_symlinks=True)
     except FileExistsError:
         passing = _passing_name(target)
         try:
-            os.link(f"/proc/self/fd/{fd}", passing, **link)
+            os.link(f"/proc/self/fd/{fd}", passing, src_dir_fd=fd, follow_symlinks=True)
             os.replace(passing, target)
         finally:
             Path(passing).unlink(missing_ok=True)

@@ -75,12 +75,14 @@ class Orders:
     @property
     def max_runtime_s(self) -> float:
         """How long the programs may run."""
-        return self.request["StoppingCondition"]["MaxRuntimeInSeconds"]
+        seconds: float = self.request["StoppingCondition"]["MaxRuntimeInSeconds"]
+        return seconds
 
     @property
     def retries(self) -> int:
         """How often a job whose host was lost is started again."""
-        return (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
+        attempts: int = (self.request.get("RetryStrategy") or {}).get("MaximumRetryAttempts", 0)
+        return attempts
 
     @property
     def note(self) -> str:

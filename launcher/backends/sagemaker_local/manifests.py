@@ -32,6 +32,11 @@ class Entry:
     path: str
     pieces: tuple[Piece, ...]
 
+    @property
+    def objects(self) -> tuple[Object, ...]:
+        """The objects among its pieces: one, unless it is a line of an augmented manifest."""
+        return tuple(piece for piece in self.pieces if isinstance(piece, Object))
+
 
 def read(source: Mapping[str, Any], stores: Stores) -> list[Entry]:
     """Return what an S3DataSource of a request names, in its order.
@@ -72,7 +77,7 @@ def path_problems(entries: Sequence[Entry]) -> Iterator[Problem]:
     """Yield why entries cannot be files side by side: paths that leave the folder, or that two of them need."""
     taken: dict[str, str] = {}
     for entry in entries:
-        (found,) = entry.pieces
+        (found,) = entry.objects
         uri = found.uri
         if _is_outside(entry.path):
             yield Problem("E422", uri, "is no path below a folder", value=entry.path)

@@ -80,7 +80,7 @@ class Stores:
                     yield Object(FILE + found, size)
                 return
             bucket, prefix = _place(uri)
-            more: dict[str, Any] = {}
+            more: dict[str, Any] | None = {}
             while more is not None:
                 page = self._s3().call("s3", "list_objects_v2", Bucket=bucket, Prefix=prefix, **more)
                 for each in page.get("Contents", ()):
@@ -108,11 +108,12 @@ class Stores:
         Raises:
             ProblemsFound: What kept the first one; others may have been copied.
         """
-        wanted = [(found, os.fspath(path)) for found, path in wanted]
-        for folder in sorted({path.rpartition("/")[0] for _, path in wanted}):
+        targets = [(found, os.fspath(path)) for found, path in wanted]
+        for folder in sorted({path.rpartition("/")[0] for _, path in targets}):
             Path(folder).mkdir(parents=True, exist_ok=True)
-        here, small = [], []
-        for found, path in wanted:
+        here: list[tuple[str, str]] = []
+        small: list[tuple[str, str]] = []
+        for found, path in targets:
             if found.size > _SMALL_BYTES:
                 self.fetch(found.uri, Path(path))
             else:
@@ -128,7 +129,7 @@ class Stores:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def open(self, uri: str, offset: int = 0, count: int | None = None) -> BinaryIO:
+    def open(self, uri: str, offset: int = 0, count: int | None = None) -> "BinaryIO | S3Stream":
         """Return an object's bytes, from `offset` on, as a stream to be closed.
 
         Of S3, at most `count` of them are asked for.
@@ -167,7 +168,7 @@ class Stores:
         """Copy files of this machine, 10,000 of them in the time that cp takes."""
         for uri, path in wanted:
             try:
-                files.copy(_local(uri), path)
+                files.copy(uri.removeprefix(FILE), path)
             except OSError as error:
                 raise _refused(error, uri) from error
 

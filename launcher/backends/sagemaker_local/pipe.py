@@ -6,6 +6,7 @@ Source: How Amazon SageMaker Provides Training Information, Pipe mode; Amazon Sa
 import contextlib
 import errno
 import fcntl
+import functools
 import gzip
 import io
 import os
@@ -14,7 +15,7 @@ import struct
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,7 +201,7 @@ class Writer(threading.Thread):
         self._stem, self._epochs, self._form, self._stores = stem, epochs, form, stores
         self._wake_fd = -1
         self._reading = stem.name
-        self._fifo: Fifo | None = None
+        self._fifo: Fifo  # there from start() on
 
     def start(self) -> None:
         """Begin with epoch 0, whose FIFO is there when this returns.
@@ -255,14 +256,14 @@ class Writer(threading.Thread):
             for uri, found in opened:
                 self._reading = uri
                 if isinstance(found, bytes):
-                    self._send_record(len(found), lambda data=found: self._fifo.send(data))
+                    self._send_record(len(found), functools.partial(self._fifo.send, found))
                 else:
                     with found:
                         self._send_object(found)
             self._fifo.flush()
         self._fifo.end()
 
-    def _opened(self, epoch: int) -> Iterator[tuple[str, Any]]:
+    def _opened(self, epoch: int) -> Generator[tuple[str, Any], None, None]:
         """Yield each piece of an epoch: its name, and its bytes or a stream; those of S3 are asked for early."""
         pieces = (piece for entry in self._epochs(epoch) for piece in entry.pieces)
         waiting: deque[tuple[str, Any]] = deque()
@@ -342,14 +343,14 @@ class Writer(threading.Thread):
         return sent
 
 
-def _close_result(begun: Future) -> None:
+def _close_result(begun: Future[Any]) -> None:
     """Close the stream that nobody waits for any more."""
     if not begun.cancelled() and begun.exception() is None:
         begun.result().close()
 
 
 def _size(stream: Any) -> int:
-    return stream.size if isinstance(stream, S3Stream) else os.fstat(stream.fileno()).st_size
+    return stream.size if isinstance(stream, S3Stream) else int(os.fstat(stream.fileno()).st_size)
 
 
 def _unpacked(stream: Any, uri: str) -> Any:

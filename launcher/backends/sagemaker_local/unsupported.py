@@ -11,7 +11,7 @@ from launcher.model.job_spec import JobSpec
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 
-@notice_rule("N136", source="docs/sagemaker.md", backend="contract")
+@notice_rule("N136", source="docs/sagemaker.md")
 def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """What AWS does around a job is played here as far as programs see it, and no further."""
     job, jobs = planned.job, effective(planned.job.settings.sm_jobs_config)

@@ -1,33 +1,33 @@
 """The `cluster` section of cluster=slurm."""
 
-from launcher.model.base_model import Listed, Model, NonNegativeInt
+from launcher.model.base_model import Listed, Model, NonNegativeInt, default
 
 
 class SlurmDocker(Model):
     """How srun starts a container."""
 
-    docker_args: Listed[str] | None
+    docker_args: Listed[str] | None = default(None)
     """Words added to docker run on each node."""
-    post_launch_commands: Listed[str] | None
+    post_launch_commands: Listed[str] | None = default(None)
     """Shell commands inside the container, before training."""
 
 
 class Settings(Model):
     """Every key of cluster=slurm."""
 
-    exclusive: bool
+    exclusive: bool = default(True)
     """true takes whole nodes; false lets other jobs share them."""
-    mem: NonNegativeInt
+    mem: NonNegativeInt = default(0)
     """Memory per node in MiB; 0 takes all of it."""
-    job_name_prefix: str
+    job_name_prefix: str = default("sagemaker-")
     """Put before the job's name in Slurm's queue."""
-    slurm_create_submission_file_only: bool
+    slurm_create_submission_file_only: bool = default(False)
     """true writes the batch script and does not submit it."""
-    stderr_to_stdout: bool
+    stderr_to_stdout: bool = default(True)
     """true writes one log of both streams; false keeps errors apart."""
-    srun_args: Listed[str] | None
+    srun_args: Listed[str] | None = default(None)
     """Words added to srun."""
     slurm_docker_cfg: SlurmDocker
     """How nodes that run containers with docker start them."""
-    container_mounts: Listed[str] | None
+    container_mounts: Listed[str] | None = default(None)
     """Paths of the node that the container sees at the same place, such as data on a shared file system."""

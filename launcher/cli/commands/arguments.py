@@ -88,7 +88,7 @@ def folders(overrides: Sequence[str]) -> list[Path]:
     """
     if not any("hydra.searchpath" in word for word in overrides):
         return [COLLECTION]  # importing Hydra takes longer than a listing
-    from launcher.config.compose import search_path
+    from launcher.config.parsed_overrides import search_path
 
     return [COLLECTION, *search_path(overrides)]
 

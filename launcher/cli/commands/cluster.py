@@ -84,12 +84,12 @@ def adopt(
     ] = None,
 ) -> None:
     """Follow a job that was launched elsewhere. It gets a record under results/, and no bundle."""
-    from launcher import pipeline
     from launcher.backends.kubernetes import api_objects, inventory, server
     from launcher.bundle import store
     from launcher.cli import terminal
     from launcher.common import console
     from launcher.jobs import adopted
+    from launcher.model import backend_registry
 
     if kind not in (None, *api_objects.JOB_KINDS):
         raise fail("E386", "--kind", "is not a kind of job", value=kind, allowed=", ".join(api_objects.JOB_KINDS))
@@ -102,19 +102,20 @@ def adopt(
     folder = Path(store.RESULTS, name or job)
     record = adopted.write(folder, _record(connection, found, folder, cluster_id), outline)
     console.say(f"adopted {terminal.native_name(record.handle)} as {folder}", "bold")
-    terminal.show_status(pipeline.load_backend("k8s").status(record.handle))
+    terminal.show_status(backend_registry.load_backend(record.handle.backend).status(record.handle))
 
 
 def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":
     """Return the record of a job as its cluster has it; values that only its bundle has stay empty."""
     from launcher.backends.kubernetes import api_objects, lenient
+    from launcher.backends.kubernetes.description import DESCRIPTION
     from launcher.jobs.registry import JobRecord
     from launcher.model.job_spec import JobHandle
 
     metadata = found["metadata"]
     annotations = metadata.get("annotations") or {}
     own = (metadata["name"], found["kind"], metadata["namespace"], connection.context, metadata["uid"])
-    handle = JobHandle("k8s", folder.name, folder.absolute(), *own, server=cluster_id)
+    handle = JobHandle(DESCRIPTION.name, folder.name, folder.absolute(), *own, server=cluster_id)
     created = datetime.fromisoformat(metadata["creationTimestamp"]).astimezone(UTC).isoformat(timespec="seconds")
     user = lenient.text(annotations.get(api_objects.USER)) or "unknown"
     return JobRecord(handle, annotations.get(api_objects.DIGEST, ""), created, user)

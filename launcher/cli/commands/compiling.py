@@ -117,12 +117,13 @@ def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dic
     from launcher.common import console
     from launcher.jobs import costs
     from launcher.jobs import prices as tables
+    from launcher.model.backend_registry import described
 
-    if job.backend in ("local", "contract") and table is None and hours is None:
+    if described(job.backend).runs_here and table is None and hours is None:
         return {}, []
     if costs.is_serverless(job) and table is None and hours is None:
         return {"costs": None}, [costs.SERVERLESS]
-    prices = tables.read(table) if table else tables.shipped(job.backend)
+    prices = tables.read(table) if table else tables.shipped(described(job.backend).instance_use)
     for notice in tables.unknown(prices, job.resources.instance_type):
         console.show_notice(notice, stderr=True)
     if table is None and (lacking := [name for name in costs.instance_types(job) if name not in prices.per_hour]):
@@ -141,6 +142,7 @@ def render(
     """Write the bundle of a recipe. With --stdout, print its manifests for kubectl apply -f - instead."""
     from launcher import pipeline
     from launcher.cli import launch
+    from launcher.model.backend_registry import described
     from launcher.model.context import LaunchContext
 
     words = [choice(recipe, overrides or ()), *(overrides or ())]
@@ -150,7 +152,8 @@ def render(
         raise fail("E801", "--name", "--stdout writes no bundle to name", value=name)
     context = LaunchContext.read()
     job = pipeline.prepare(words, context)
-    if job.backend != "local":  # printed manifests may be applied, so their MLflow run must exist
+    # printed manifests may be applied, so their MLflow run must exist
+    if described(job.backend).has_containers:
         job = pipeline.track(job, context, is_visible=True)
     files = pipeline.render(job, context).files
     manifests = [text for path, text in files.items() if path.startswith("manifests/")] or [

@@ -41,7 +41,7 @@ def instances(
 
     if use not in (None, *_USES):
         raise fail("E801", "--use", "is not a use of instances", value=use, allowed=" or ".join(_USES))
-    known = prices.shipped("k8s" if use == "hyperpod" else "sm_jobs")
+    known = prices.shipped(use or "training")
     tests: list[tuple[bool, Callable[[Instance], bool]]] = [
         (bool(words), lambda each: all(word.lower() in each.name for word in words or ())),
         (accelerator is not None, lambda each: (accelerator or "").lower() in each.accelerator.lower()),

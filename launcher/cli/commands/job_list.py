@@ -33,9 +33,9 @@ def _complete_state(incomplete: str) -> list[str]:
 
 
 def _complete_backend(incomplete: str) -> list[str]:
-    from launcher.model.backend_registry import backends
+    from launcher.model import backend_registry
 
-    return [name for name in sorted(backends()) if name.startswith(incomplete)]
+    return [name for name in sorted(backend_registry.names()) if name.startswith(incomplete)]
 
 
 States = Annotated[
@@ -116,14 +116,14 @@ def _filter(
 
 
 def _list(folder: str | None, wanted: "Filter", *, as_json: bool) -> None:
-    from launcher import pipeline
     from launcher.bundle import store
     from launcher.common import console
     from launcher.jobs.listing import filtered, listing
+    from launcher.model import backend_registry
 
     folder = folder or store.RESULTS
     every = listing(Path(folder))
-    found, num_hidden = filtered(every, wanted, pipeline.load_backend)
+    found, num_hidden = filtered(every, wanted, backend_registry.load_backend)
     if as_json:
         print(json.dumps([_listed_json(each) for each in found], indent=2))
     elif found:

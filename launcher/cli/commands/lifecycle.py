@@ -133,12 +133,12 @@ def opened(name: str) -> tuple["Backend", "JobRecord"]:
     Raises:
         ProblemsFound: There is no such job, or it was never submitted.
     """
-    from launcher import pipeline
     from launcher.bundle import store as bundles
     from launcher.jobs.registry import submitted
+    from launcher.model import backend_registry
 
     record = submitted(bundles.locate_job(name))
-    return pipeline.load_backend(record.handle.backend), record
+    return backend_registry.load_backend(record.handle.backend), record
 
 
 def _troubled_pods(backend: "Backend", record: "JobRecord", seen: "JobStatus") -> tuple["JobPod", ...] | None:

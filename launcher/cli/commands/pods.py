@@ -73,11 +73,13 @@ def opened(name: str) -> tuple["PodBackend", "JobRecord"]:
     """
     from launcher.cli.commands import lifecycle
     from launcher.model.backend import PodBackend
+    from launcher.model.backend_registry import choices, described
 
     backend, record = lifecycle.opened(name)
     if not isinstance(backend, PodBackend):
+        value, allowed = f"cluster={described(backend.name).choice}", choices(lambda each: each.has_pods)
         remedy = "use recipes status, logs or events, which work on every cluster"
-        raise fail("E380", name, "its job has no pods", value=f"cluster={backend.name}", allowed="k8s", remedy=remedy)
+        raise fail("E380", name, "its job has no pods", value=value, allowed=allowed, remedy=remedy)
     return backend, record
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FLOW = re.compile(r"\s*─([^→]+)→\s*")
+"""An arrow of the flow, with its stages."""
 _WIDTH, _ROW, _GAP, _HEAD, _FOOT, _DPI = 11.0, 0.46, 0.08, 1.5, 0.3, 150
 """Inches: the picture's width, a layer, the space between two, what is above and below them; dots per inch."""
 _LEFT, _NAME, _RIGHT = 0.15, 1.45, 10.45
@@ -61,7 +62,7 @@ def outline() -> Outline:
     (ordered,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
     names = [re.findall(r"launcher\.(\w+)", layer) for layer in ordered]
     return Outline(
-        flow=tuple(_FLOW.split(_docstring(root / "launcher/pipeline.py").splitlines()[-1])),
+        flow=tuple(_FLOW.split(" ".join(_docstring(root / "launcher/pipeline.py").split("\n\n")[-1].split()))),
         layers=tuple(tuple(_package(root / "launcher", name) for name in layer) for layer in names),
         contracts=tuple(contract["name"] for contract in contracts if contract["type"] != "layers"),
     )

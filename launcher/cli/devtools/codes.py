@@ -75,7 +75,8 @@ def all_codes() -> tuple[Code, ...]:
     """Return every code, in order; a code that is raised by a rule and elsewhere too is the rule's."""
     found = {code.code: code for code in ELSEWHERE}
     rules: list[Rule | NoticeRule] = [*all_rules(), *all_notice_rules()]
-    found |= {rule.code: Code(rule.code, rule.reason, rule.source, rule.backend) for rule in rules}
+    for rule in rules:
+        found[rule.code] = Code(rule.code, rule.reason, rule.source, " or cluster=".join(rule.clusters))
     return tuple(found[code] for code in sorted(found))
 
 

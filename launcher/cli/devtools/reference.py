@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import families
-from launcher.cli.devtools import architecture, schema
+from launcher.cli.devtools import architecture, cluster_files, schema
 from launcher.cli.devtools.codes import Code, all_codes
 from launcher.cli.devtools.terminal_picture import draw_plan, plan_picture
 from launcher.common import pictures
@@ -17,7 +17,8 @@ from launcher.common.paths import CHECKOUT, COLLECTION
 from launcher.common.templating import render_template
 from launcher.common.text_table import clipped, value_text
 from launcher.config import catalogue, recipe_parts
-from launcher.model.backend_registry import SPELLINGS
+from launcher.model import backend_registry
+from launcher.model.backend_registry import described
 from launcher.model.base_model import INT64
 
 DOCS = Path("docs")
@@ -25,7 +26,6 @@ PICTURE = DOCS / "pictures/plan.png"
 """The README's, drawn from the SVG beside it."""
 ARCHITECTURE = DOCS / "pictures/architecture.png"
 _ROOT = CHECKOUT or Path()
-_CLUSTERS = ("local", "k8s", "slurm", "sm_jobs")
 _MOST_EXAMPLES = 4
 _MOST_CHARACTERS = 60
 """Of a default in a table."""
@@ -38,6 +38,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference/keys.md": _keys(),
         DOCS / "reference/rules.md": _rules(),
         DOCS / "reference/commands.md": _commands(),
+        **{Path("recipes_collection/cluster", name): text for name, text in cluster_files.files().items()},
         PICTURE.with_suffix(".svg"): plan_picture(),
     }
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
@@ -123,7 +124,7 @@ def _rules() -> str:
 
 
 def _code_row(code: Code) -> dict[str, str]:
-    where = f" Only on cluster={SPELLINGS.get(code.cluster, code.cluster)}." if code.cluster else ""
+    where = f" Only on cluster={code.cluster}." if code.cluster else ""
     return {"code": code.code, "reason": _cell(code.reason + where), "source": _cell(code.source)}
 
 
@@ -142,10 +143,10 @@ def _keys() -> str:
             f"The keys of a recipe file; on the command line each begins with `recipes.`. `run.model_type: {name}`."
         )
         chapters.append((f"Recipes: {name}", text, schema.recipe_schema(name), ""))
-    for name in _CLUSTERS:
-        chapters.append((f"cluster={name}", "Keys of the chosen cluster.", schema.cluster_schema(name), "cluster"))
-    contract = f"cluster={SPELLINGS['contract']}"
-    chapters.append((contract, "Beside these, the keys of cluster=sm_jobs.", schema.contract_schema(), "cluster"))
+    for name in backend_registry.names():
+        tree, extended = schema.own_cluster_schema(name)
+        text = f"Beside these, the keys of cluster={extended}." if extended else "Keys of the chosen cluster."
+        chapters.append((f"cluster={described(name).choice}", text, tree, "cluster"))
     made = [
         {"title": title, "text": text, "tables": list(_tables(tree, path, tree))}
         for title, text, tree, path in chapters

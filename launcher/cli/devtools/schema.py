@@ -20,9 +20,11 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from launcher.config import recipe_parts
 from launcher.config.recipe_parts import Given
-from launcher.model.backend_registry import settings_model
+from launcher.model import backend_registry
+from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.recipe import Launch
+from launcher.model.validation import field_names
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = r"^(\$\{.+\}|\?\?\?)$"
@@ -73,20 +75,24 @@ def recipe_schema(model_type: str) -> dict[str, Any]:
     return _of_model(model, recipe_parts.defaults(model_type))
 
 
-def cluster_schema(cluster: str) -> dict[str, Any]:
-    """Return the schema of the `cluster` section of one choice of `cluster`, by its name."""
-    settings = settings_model(cluster)
-    return _of_model(settings, _given(recipe_parts.values_of(recipe_parts.CLUSTERS / f"{cluster}.yaml")))
+def cluster_schema(backend: str) -> dict[str, Any]:
+    """Return the schema of the `cluster` section of a backend, by its name."""
+    return _of_model(described(backend).options(), {})
 
 
-def contract_schema() -> dict[str, Any]:
-    """Return the schema of what cluster=local has with contract=sagemaker, beside the keys of cluster=sm_jobs."""
-    settings = settings_model("contract")
-    schema = _of_model(
-        settings, _given(recipe_parts.values_of(recipe_parts.CLUSTERS / "contract" / "sagemaker.yaml"))
-    )
-    del schema["properties"]["sm_jobs_config"]
-    return schema
+def own_cluster_schema(backend: str) -> tuple[dict[str, Any], str | None]:
+    """Return the schema of a backend's `cluster` section without the keys of the backend that it extends.
+
+    Returns:
+        The schema, and the choice of `cluster` whose keys are left out; None if it extends none.
+    """
+    schema, options = cluster_schema(backend), described(backend).options()
+    for each in backend_registry.descriptions():
+        if each.name != backend and issubclass(options, each.options()):
+            inherited = field_names(each.options())
+            own = {name: node for name, node in schema["properties"].items() if name not in inherited}
+            return schema | {"properties": own}, each.choice
+    return schema, None
 
 
 def launch_schema() -> dict[str, Any]:

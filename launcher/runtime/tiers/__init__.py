@@ -1,1 +1,1 @@
-"""Checkpoints in tiers: the memory of the nodes, copies on neighbours, then storage that outlives them."""
+"""Checkpoints in tiers: the memory of the nodes, copies on neighbour nodes, and storage that outlives them."""

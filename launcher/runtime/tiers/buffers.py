@@ -1,6 +1,6 @@
-"""Room for shards in host memory, made once and used again and again.
+"""Buffers for shards in host memory, allocated once and reused.
 
-A page that is touched for the first time costs several times its copy: what a save copies into is there already.
+Touching a page for the first time costs several times as much as copying into it, so saves reuse touched pages.
 """
 
 import contextlib
@@ -10,24 +10,24 @@ import secrets
 import threading
 from pathlib import Path
 
-import numpy
 import torch
 
+from launcher.runtime.checksums import Bytes
 from launcher.runtime.tiers.shards import Broken
 
 GRANULE = 1 << 20
-"""Slots grow by so many bytes."""
+"""Buffers grow by multiples of this many bytes."""
 
 FREE_PREFIX = ".free-"
-"""Files of this prefix hold no shard: room, or one that is just being written."""
+"""Files with this prefix hold no shard: they are free, or being written."""
 
 
-class Slot:
-    """Room for one shard: a file in shared memory, or where there is no folder, plain memory.
+class Buffer:
+    """Memory for one shard: a file in shared memory or, without a folder, plain memory.
 
     Args:
         folder: In shared memory; None for plain memory.
-        path: Of its file where there is one already.
+        path: An existing file to use.
     """
 
     def __init__(self, folder: Path | None, path: Path | None = None):
@@ -36,11 +36,18 @@ class Slot:
         self.path = path or (folder / f"{FREE_PREFIX}{secrets.token_hex(8)}" if folder else None)
         self.pins = 0
 
+    @property
+    def file(self) -> Path:
+        """The file of a buffer in shared memory."""
+        if self.path is None:
+            raise AssertionError("a buffer in plain memory has no file")
+        return self.path
+
     def reserve(self, num_bytes: int) -> None:
-        """Make room for `num_bytes`, all of it backed by memory.
+        """Grow to `num_bytes`, all of it backed by memory.
 
         Raises:
-            OSError: There is not so much.
+            OSError: There is not enough memory.
         """
         if self._fits(num_bytes):
             return
@@ -52,7 +59,7 @@ class Slot:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(descriptor, size)
-            # Memory that is promised only when it is written to would end this process by SIGBUS there.
+            # Without this, writing to memory that does not exist would kill the process with SIGBUS.
             os.posix_fallocate(descriptor, 0, size)
             self._map(descriptor)
         except OSError:
@@ -61,30 +68,31 @@ class Slot:
         finally:
             os.close(descriptor)
 
-    def contents(self, num_bytes: int) -> numpy.ndarray:
-        """Return the shard in the file, bytes of shape `(num_bytes,)`; what is mapped for it is there for saves too.
+    def contents(self, num_bytes: int) -> Bytes:
+        """Return the shard in the file, shape `(num_bytes,)`; later saves reuse the mapping.
 
         Raises:
-            Broken: It is not there, or cut short.
+            Broken: It is missing or truncated.
         """
         if not self._fits(num_bytes):
             try:
-                descriptor = os.open(self.path, os.O_RDWR)
+                descriptor = os.open(self.file, os.O_RDWR)
             except FileNotFoundError as error:
-                raise Broken(f"{self.path.name} is gone") from error
+                raise Broken(f"{self.file.name} is missing") from error
             try:
                 if os.fstat(descriptor).st_size < num_bytes:
-                    raise Broken(f"{self.path.name} is cut short")
+                    raise Broken(f"{self.file.name} is truncated")
                 self._map(descriptor)
             finally:
                 os.close(descriptor)
-        return self.bytes[:num_bytes].numpy()
+        found: Bytes = self.bytes[:num_bytes].numpy()
+        return found
 
     def _map(self, descriptor: int) -> None:
         status = os.fstat(descriptor)
         self._inode = status.st_ino
         if status.st_size:
-            # All pages at once: a fault for each would cost more than the copy.
+            # Populated at once: one page fault each would cost more than the copy.
             memory = mmap.mmap(descriptor, status.st_size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
             self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
 
@@ -93,17 +101,19 @@ class Slot:
             return False
         if self.path is None:
             return True
-        # Somebody else may have cut the file, or taken it away.
-        status = self.path.stat() if self.path.exists() else None
-        return bool(status) and status.st_ino == self._inode and status.st_size >= len(self.bytes)
+        # Another process may have truncated or removed the file.
+        if not self.path.exists():
+            return False
+        status = self.path.stat()
+        return status.st_ino == self._inode and status.st_size >= len(self.bytes)
 
     def name(self, path: Path) -> None:
-        """Give the file a shard's name: from here on it is found."""
-        self.path.rename(path)
+        """Give the file the name of a shard, under which it is found from now on."""
+        self.file.rename(path)
         self.path = path
 
     def clear(self) -> None:
-        """Take the name away: what is written next must not be taken for what was there."""
+        """Take the shard's name away, so that new content is not mistaken for the old shard."""
         if self.path and not self.path.name.startswith(FREE_PREFIX):
             free = self.path.with_name(f"{FREE_PREFIX}{secrets.token_hex(8)}")
             with contextlib.suppress(FileNotFoundError):
@@ -111,40 +121,40 @@ class Slot:
             self.path = free
 
     def drop(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self.clear()
         self.bytes = torch.empty(0, dtype=torch.uint8)
         if self.path:
             self.path.unlink(missing_ok=True)
 
 
-class Slots:
-    """The slots of one rank. Threads may share them.
+class BufferPool:
+    """The buffers of one rank. Threads may share the pool.
 
     Args:
         folder: Where their files are; None for plain memory.
-        limit: Most slots; who wants one more waits for one to come back.
+        limit: Maximum number of buffers; `take` waits when all are in use.
     """
 
     def __init__(self, folder: Path | None, limit: int):
         self._folder = folder
         self._limit = limit
-        self._free: list[Slot] = []
+        self._free: list[Buffer] = []
         self._count = 0
         self._fault = ""
         self._changed = threading.Condition()
 
-    def tell(self, fault: str) -> None:
-        """Say why slots may not come back, or with an empty text that they do: nobody waits in vain."""
+    def set_fault(self, fault: str) -> None:
+        """Set why buffers may not be returned, so that `take` fails rather than waits; "" if they will be."""
         with self._changed:
             self._fault = fault
             self._changed.notify_all()
 
-    def take(self) -> Slot:
-        """Return a free slot; the caller has it until `release`.
+    def take(self) -> Buffer:
+        """Return a free buffer; the caller keeps it until `release`.
 
         Raises:
-            OSError: None is free, and none may come back.
+            OSError: None is free, and none may be returned.
         """
         with self._changed:
             while not self._free and self._count >= self._limit:
@@ -152,68 +162,68 @@ class Slots:
                     raise OSError(self._fault)
                 self._changed.wait()
             if self._free:
-                slot = self._free.pop()
+                buffer = self._free.pop()
             else:
-                slot = Slot(self._folder)
+                buffer = Buffer(self._folder)
                 self._count += 1
-            slot.pins = 1
-            return slot
+            buffer.pins = 1
+            return buffer
 
-    def adopt(self, path: Path) -> Slot:
-        """Return a slot whose file an earlier process has left; the caller has it until `release`."""
+    def adopt(self, path: Path) -> Buffer:
+        """Return a buffer for a file that an earlier process left; the caller keeps it until `release`."""
         with self._changed:
-            slot = Slot(self._folder, path)
-            slot.pins = 1
+            buffer = Buffer(self._folder, path)
+            buffer.pins = 1
             self._count += 1
-            return slot
+            return buffer
 
     def prepare(self, num_bytes: int, count: int) -> None:
-        """Make a slot in advance while there are fewer than `count`, so that no save waits for the memory.
+        """Allocate a buffer in advance while there are fewer than `count`, so that no save waits for memory.
 
         Raises:
-            OSError: There is not so much memory.
+            OSError: There is not enough memory.
         """
         with self._changed:
             if self._free or self._count >= min(count, self._limit):
                 return
-            slot = self.take()  # in here: saves that begin meanwhile must not leave it waiting for one
+            buffer = self.take()  # under the lock: otherwise a save could take the last one first
         try:
-            slot.reserve(num_bytes)
+            buffer.reserve(num_bytes)
         finally:
-            self.release(slot)
+            self.release(buffer)
 
-    def hold(self, slot: Slot) -> None:
-        """Keep a slot for one more purpose."""
+    def hold(self, buffer: Buffer) -> None:
+        """Keep a buffer for one more purpose."""
         with self._changed:
-            slot.pins += 1
+            buffer.pins += 1
 
-    def release(self, slot: Slot) -> None:
-        """Take a slot back once nobody holds it any more.
+    def release(self, buffer: Buffer) -> None:
+        """Release one hold; a buffer that is no longer held is free again.
 
         Raises:
-            OSError: Its file keeps the name of a shard; the slot is done without.
+            OSError: Its file keeps the name of a shard; the pool does without this buffer.
         """
         with self._changed:
-            slot.pins -= 1
-            if slot.pins:
+            buffer.pins -= 1
+            if buffer.pins:
                 return
             self._count -= 1
             self._changed.notify_all()
-            slot.clear()
-            self._free.append(slot)
+            buffer.clear()
+            self._free.append(buffer)
             self._count += 1
 
-    def give_up(self, slot: Slot) -> None:
-        """Leave a slot's file as it is, and make room for another slot."""
+    def give_up(self, buffer: Buffer) -> None:
+        """Leave a buffer's file as it is, and allow another buffer in its place."""
         with self._changed:
-            slot.pins -= 1
+            buffer.pins -= 1
             self._count -= 1
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Give the memory of free slots back."""
+        """Release the memory of free buffers."""
         with self._changed:
-            for slot in self._free:
-                slot.drop()
+            for buffer in self._free:
+                buffer.drop()
             self._count -= len(self._free)
             self._free.clear()

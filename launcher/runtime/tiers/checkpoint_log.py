@@ -1,4 +1,4 @@
-"""What is told of checkpoints: a line a rank in a log, and rank 0's records for MLflow."""
+"""The log of saves and loads: each rank's lines for people, and rank 0's records for MLflow and the timeline."""
 
 import contextlib
 import json
@@ -20,19 +20,19 @@ FORMAT = (
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A save or a load of all ranks.
+    """A save or a load by all ranks.
 
     Args:
         time: Seconds since the epoch.
         event: `saved`, `loaded`, `failed` or `cleared`.
         step: Of the checkpoint.
-        tier: Where.
-        num_bytes: Written to the tier or read from it, over all ranks.
+        tier: Its tier.
+        num_bytes: Bytes written to the tier or read from it by all ranks.
         seconds: Of the slowest rank.
-        blocked_s: How long training stood still, on the slowest rank; None where it did not.
-        detail: What went wrong, or was passed over.
+        blocked_s: Seconds that training was blocked, on the slowest rank; None if it was not.
+        detail: The error, or the checkpoints skipped.
         save: Number of the save; 0 in records of earlier versions.
-        sent_bytes: Sent between ranks to load it, over all ranks.
+        sent_bytes: Bytes sent between all ranks to load it.
     """
 
     time: float
@@ -48,7 +48,7 @@ class Record:
 
 
 class _LogFile(logging.FileHandler):
-    """A log that is done without where it cannot be written: the console has the same, and saves go on."""
+    """A log file whose errors are ignored: the console shows the same lines, and saves continue."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
@@ -58,17 +58,17 @@ class _LogFile(logging.FileHandler):
         pass
 
 
-class Journal:
-    """Tells of checkpoints on the console, in the namespace's log, and in the run's records.
+class CheckpointLog:
+    """Logs saves and loads to the console, to the namespace's log file, and to the run's records.
 
-    A pod with the memory tier has a folder for the log, beside the run's.
+    A pod with the memory tier has one more folder for the log file.
 
-    A file that cannot be written ends no save: the other ranks would wait for the rest of it.
+    A file that cannot be written does not fail a save: the other ranks would wait for the rest of it.
 
     Args:
         namespace: Of the checkpoints.
-        rank: This one.
-        folder: Of the log and the records; None for none.
+        rank: This rank.
+        folder: Receives the log file and the records; None for neither.
     """
 
     def __init__(self, namespace: str, rank: int, folder: Path | None = None):
@@ -83,26 +83,26 @@ class Journal:
         for handler in handlers:
             handler.setFormatter(logging.Formatter(FORMAT))
             logger.addHandler(handler)
-        self._log = logging.LoggerAdapter(logger, {"namespace": namespace, "rank": rank})
+        self._logger = logging.LoggerAdapter(logger, {"namespace": namespace, "rank": rank})
         self.namespace = namespace
         self._records = folder / names.CHECKPOINTS_FILE if folder and rank == 0 else None
 
     def did(self, verb: str, step: int, tier: str, num_bytes: int, seconds: float) -> None:
-        """Tell of this rank's part of a save or a load."""
+        """Log this rank's part of a save or a load."""
         rate = num_bytes / seconds / 1e9 if seconds else 0.0
         size = f"{num_bytes} bytes in {seconds:.3f} s ({rate:.3g} GB/s)"
-        self._log.info("Step %d: %s %s: %s", step, tier, verb, size, stacklevel=2)
+        self._logger.info("Step %d: %s %s: %s", step, tier, verb, size, stacklevel=2)
 
     def failed(self, step: int, tier: str, reason: str) -> None:
-        """Tell of what did not work; training goes on."""
-        self._log.error("Step %d: %s failed: %s", step, tier, reason, stacklevel=2)
+        """Log a failure; training continues."""
+        self._logger.error("Step %d: %s failed: %s", step, tier, reason, stacklevel=2)
 
     def warn(self, step: int, message: str) -> None:
-        """Tell of what the user must know."""
-        self._log.warning("Step %d: %s", step, message, stacklevel=2)
+        """Log a warning."""
+        self._logger.warning("Step %d: %s", step, message, stacklevel=2)
 
     def record(self, record: Record) -> None:
-        """Write down what all ranks did; rank 0's journal does."""
+        """Record a save or a load by all ranks; only rank 0 keeps records."""
         if self._records:
             try:
                 with self._records.open("a", encoding="utf-8") as file:
@@ -111,23 +111,23 @@ class Journal:
                 self.warn(record.step, f"{record.event} in {record.tier} is not in the records: {error}")
 
     def published(self) -> Key:
-        """Return the newest save since the last load, as far as this journal knows; all 0 for none.
+        """Return the newest save in the records since the last load; all 0 for none.
 
-        This pointer does not go with a node: it proves that a checkpoint existed.
+        Unlike a tier, the records do not vanish with a node: they prove that a checkpoint existed.
         """
         newest = Key(0, 0)
         for line in self._lines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # a torn line of a killed process
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # an incomplete line of a killed process
                 newest = _after(json.loads(line), newest, self.namespace)
         return newest
 
     def _lines(self) -> list[str]:
         try:
-            found = self._records and self._records.exists()
-            return self._records.read_text(encoding="utf-8", errors="replace").splitlines() if found else []
+            if self._records and self._records.exists():
+                return self._records.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError as error:
-            self.warn(0, f"which step was published last is not known: {error}")
-            return []
+            self.warn(0, f"the step published last is unknown: {error}")
+        return []
 
 
 def _after(record: Mapping[str, Any], newest: Key, namespace: str) -> Key:

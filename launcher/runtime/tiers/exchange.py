@@ -1,99 +1,98 @@
-"""Reading together: each rank reads and checks its part of a checkpoint, and sends what others want of it.
+"""Shared reads: each rank reads and checks its part of a checkpoint, and sends other ranks what they need of it.
 
-What is sent was checked against the manifest by who sends it, and has a checksum of its own for the way.
+The sender checks the data against the manifest; each message has a checksum of its own.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy
 import torch
-from torch.distributed.checkpoint.planner import LoadPlanner
 
-from launcher.runtime.checksums import CHUNK, checksum, new_checksum
+from launcher.runtime.checksums import CHUNK, Bytes, checksum, new_checksum
 from launcher.runtime.tiers.ranges import Block, Layout, cut, merged, num_bytes, overlap
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.read_plan import Parcel, Sharing, Wanted
-from launcher.runtime.tiers.read_targets import Take
+from launcher.runtime.tiers.read_plan import ReadPlan, Transfer, Wanted
+from launcher.runtime.tiers.read_targets import ReadTarget
 from launcher.runtime.tiers.shard_sources import Reason, Shards
 from launcher.runtime.tiers.shards import ALIGNMENT, DIGEST, Broken, Manifest, Shard
 from launcher.runtime.tiers.tier_errors import TierFailure
 
 WINDOW = 256 << 20
-"""Bytes that are read ahead of their check, and bytes that are sent in one message, at most."""
+"""Maximum bytes that are read ahead of their check, and maximum bytes of a message."""
 
 UNSENT = bytes(DIGEST)
-"""In place of a message's checksum: the sender could not read what is wanted, and says why when all have read."""
+"""In place of a message's checksum: the sender could not read the data; it reports why once all have read."""
 
 
 class Exchange:
-    """One rank's part of reading a checkpoint. Every rank makes one and runs it once.
+    """One rank's part of reading a checkpoint. Every rank creates one and runs it once.
 
     Attributes:
         is_done: Whether it was run.
         reasons: Why shards cannot be used, by the rank that wrote them.
-        num_bytes: Read from the tier by this rank.
-        sent_bytes: Sent to other ranks.
+        num_bytes: Bytes that this rank read from the tier.
+        sent_bytes: Bytes that it sent to other ranks.
     """
 
     def __init__(self, manifest: Manifest, shards: Shards, ranks: Ranks):
         self._shards, self._ranks = shards, ranks
         self._layout = Layout(manifest)
-        self._takes: dict[int, dict[int, list[Take]]] = {}
-        self._kept: dict[tuple[int, int], numpy.ndarray] = {}
+        self._targets: dict[int, dict[int, list[ReadTarget]]] = {}
+        self._kept: dict[tuple[int, int], Bytes] = {}
         self._opened: dict[int, Shard] = {}
         self._is_complete = True
         self.reasons: dict[int, Reason] = {}
         self.is_done, self.num_bytes, self.sent_bytes = False, 0, 0
 
-    def run(self, takes: list[Take], planner: LoadPlanner | None) -> None:
-        """Read what the takes want; collective. Without a planner this rank only helps the others."""
+    def run(self, targets: list[ReadTarget]) -> None:
+        """Read the data of the targets; collective. Without targets this rank only helps the others."""
         self.is_done = True
-        for take in takes:
-            self._takes.setdefault(take.piece.rank, {}).setdefault(take.piece.offset, []).append(take)
-        wanted = {rank: merged(run for take in _all(each) for run in take.runs) for rank, each in self._takes.items()}
-        fault = None
+        for target in targets:
+            self._targets.setdefault(target.piece.rank, {}).setdefault(target.piece.offset, []).append(target)
         is_shared = not self._shards.is_everywhere and self._ranks.size > 1
-        sharing = self._shards.sharing(self._ranks.gather(wanted) if is_shared else [wanted], self._layout)
-        left = set(takes)
-        try:
-            for take in self._read_own(sharing, sharing.own(self._ranks.rank if is_shared else 0), is_shared):
-                take.finish(planner)
-                left.discard(take)
-        except Exception as error:  # the other ranks wait for what this one sends
-            fault = error
-        if is_shared:
-            self._swap(sharing)
-        self._close()
-        if fault:
-            raise fault
+        plan = self._shards.plan(self._ranks.gather(self._wanted()) if is_shared else [self._wanted()], self._layout)
+        left = set(targets)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._close)
+            if is_shared:
+                stack.callback(self._swap, plan)  # after an error, too: the other ranks wait for it
+            for target in self._read_own(plan, plan.own(self._ranks.rank if is_shared else 0), is_shared):
+                target.finish()
+                left.discard(target)
         if self._is_complete and not self.reasons:
-            for take in [each for each in takes if each in left]:
-                take.finish(planner)
+            for target in [each for each in targets if each in left]:
+                target.finish()
 
-    def _read_own(self, sharing: Sharing, own: Wanted, is_shared: bool) -> Iterator[Take]:
-        """Read what this rank is to read; yield the takes that are complete with it."""
-        sent = self._sent(sharing) if is_shared else {}
+    def _wanted(self) -> Wanted:
+        runs = {rank: (run for target in _all(each) for run in target.runs) for rank, each in self._targets.items()}
+        return {rank: merged(each) for rank, each in runs.items()}
+
+    def _read_own(self, plan: ReadPlan, own: Wanted, is_shared: bool) -> Iterator[ReadTarget]:
+        """Read this rank's part of the plan; yield the targets that are complete with it."""
+        sent = self._sent(plan) if is_shared else {}
         for writer, runs in sorted(own.items()):
             try:
                 yield from self._read_shard(writer, runs, sent.get(writer, []))
             except (Broken, TierFailure, OSError) as error:
                 self.reasons[writer] = Reason.of(error)
 
-    def _sent(self, sharing: Sharing) -> Wanted:
-        """Return what others get of what this rank reads."""
+    def _sent(self, plan: ReadPlan) -> Wanted:
+        """Return the bytes, of those that this rank reads, that it sends to others."""
         found: dict[int, list[tuple[int, int]]] = {}
         for taker in range(self._ranks.size) if self._shards.keeps else ():
             if taker != self._ranks.rank:
-                for writer, start, stop in sharing.parcels(self._ranks.rank, taker):
+                for writer, start, stop in plan.transfers(self._ranks.rank, taker):
                     found.setdefault(writer, []).append((start, stop))
-        return {writer: self._layout.whole_blocks(writer, merged(runs)) for writer, runs in found.items()}
+        return {writer: self._layout.covering_blocks(writer, merged(runs)) for writer, runs in found.items()}
 
-    def _read_shard(self, writer: int, runs: list[tuple[int, int]], sent: list[tuple[int, int]]) -> Iterator[Take]:
+    def _read_shard(
+        self, writer: int, runs: list[tuple[int, int]], sent: list[tuple[int, int]]
+    ) -> Iterator[ReadTarget]:
         shard = self._open(writer)
         waiting = sorted(
-            (take for take in _all(self._takes.get(writer, {})) if overlap(take.runs, runs) == take.runs),
-            key=lambda take: take.stop,
+            (target for target in _all(self._targets.get(writer, {})) if overlap(target.runs, runs) == target.runs),
+            key=lambda target: target.stop,
         )
         for blocks in _windows(block for run in runs for block in self._layout.blocks(writer, *run)):
             shard.fetch(blocks[0].start, blocks[-1].stop)
@@ -103,42 +102,42 @@ class Exchange:
                 yield waiting.pop(0)
 
     def _take(self, shard: Shard, writer: int, block: Block, is_sent: bool) -> None:
-        takes = [
-            take
-            for take in self._takes.get(writer, {}).get(block.piece.offset, ())
-            if take.start < block.stop and block.start < take.stop
+        targets = [
+            target
+            for target in self._targets.get(writer, {}).get(block.piece.offset, ())
+            if target.start < block.stop and block.start < target.stop
         ]
-        if len(takes) == 1 and not is_sent and takes[0].start <= block.start and block.stop <= takes[0].stop:
-            _read_block(shard, block, takes[0].room(block.start, block.stop))
+        if len(targets) == 1 and not is_sent and targets[0].start <= block.start and block.stop <= targets[0].stop:
+            _read_block(shard, block, targets[0].room(block.start, block.stop))
             return
         data = numpy.empty(block.stop - block.start, dtype=numpy.uint8)
         _read_block(shard, block, data)
-        for take in takes:
-            take.put(block.start, data)
+        for target in targets:
+            target.put(block.start, data)
         if is_sent:
             self._kept[writer, block.start] = data
 
-    def _swap(self, sharing: Sharing) -> None:
-        """Send to each other rank what it wants of what this one has, and receive what the others have."""
+    def _swap(self, plan: ReadPlan) -> None:
+        """Send each other rank the bytes it needs of those read here, and receive theirs."""
         rank, size = self._ranks.rank, self._ranks.size
         for shift in range(1, size):
             target, source = (rank + shift) % size, (rank - shift) % size
-            sends, receives = _messages(sharing.parcels(rank, target)), _messages(sharing.parcels(source, rank))
+            sends, receives = _messages(plan.transfers(rank, target)), _messages(plan.transfers(source, rank))
             for number in range(max(len(sends), len(receives))):
                 data = self._packed(sends[number]) if number < len(sends) else torch.empty(0, dtype=torch.uint8)
-                parcels = receives[number] if number < len(receives) else []
-                room = torch.empty(_size(parcels) + DIGEST if parcels else 0, dtype=torch.uint8)
+                transfers = receives[number] if number < len(receives) else []
+                room = torch.empty(_size(transfers) + DIGEST if transfers else 0, dtype=torch.uint8)
                 self._ranks.exchange(data, target, room, source)
                 self.sent_bytes += len(data)
-                if parcels:
-                    self._unpack(parcels, room.numpy(), source)
+                if transfers:
+                    self._unpack(transfers, room.numpy(), source)
 
-    def _packed(self, parcels: list[Parcel]) -> torch.Tensor:
-        room = torch.empty(_size(parcels) + DIGEST, dtype=torch.uint8)
+    def _packed(self, transfers: list[Transfer]) -> torch.Tensor:
+        room = torch.empty(_size(transfers) + DIGEST, dtype=torch.uint8)
         data, place = room.numpy(), DIGEST
         digest = UNSENT
         try:
-            for writer, start, stop in parcels:
+            for writer, start, stop in transfers:
                 self._fill(writer, start, data[place : place + stop - start])
                 place += stop - start
             digest = checksum(data[DIGEST:])
@@ -147,7 +146,7 @@ class Exchange:
         data[:DIGEST] = numpy.frombuffer(digest, dtype=numpy.uint8)
         return room
 
-    def _fill(self, writer: int, start: int, room: numpy.ndarray) -> None:
+    def _fill(self, writer: int, start: int, room: Bytes) -> None:
         """Fill `room` with checked bytes of a shard."""
         stop = start + len(room)
         for block in self._layout.blocks(writer, start, stop):
@@ -160,19 +159,19 @@ class Exchange:
             first, end = max(start, block.start), min(stop, block.stop)
             room[first - start : end - start] = data[first - block.start : end - block.start]
 
-    def _unpack(self, parcels: list[Parcel], data: numpy.ndarray, source: int) -> None:
+    def _unpack(self, transfers: list[Transfer], data: Bytes, source: int) -> None:
         digest, place = data[:DIGEST].tobytes(), DIGEST
         if digest == UNSENT:
             self._is_complete = False
             return
         if digest != checksum(data[DIGEST:]):
-            reason = Reason(f"what rank {source} sent was changed on the way", is_damage=False)
-            self.reasons |= {writer: reason for writer, _, _ in parcels}
+            reason = Reason(f"data from rank {source} was changed in transit", is_damage=False)
+            self.reasons |= {writer: reason for writer, _, _ in transfers}
             return
-        for writer, start, stop in parcels:
+        for writer, start, stop in transfers:
             for piece in self._layout.pieces(writer, start, stop):
-                for take in self._takes.get(writer, {}).get(piece.offset, ()):
-                    take.put(start, data[place : place + stop - start])
+                for target in self._targets.get(writer, {}).get(piece.offset, ()):
+                    target.put(start, data[place : place + stop - start])
             place += stop - start
 
     def _open(self, writer: int) -> Shard:
@@ -188,12 +187,12 @@ class Exchange:
         self._kept.clear()
 
 
-def _all(takes: dict[int, list[Take]]) -> Iterable[Take]:
-    return (take for each in takes.values() for take in each)
+def _all(targets: dict[int, list[ReadTarget]]) -> Iterable[ReadTarget]:
+    return (target for each in targets.values() for target in each)
 
 
 def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    """Yield blocks that are read at once: between pieces are a few bytes at most, which are read with them."""
+    """Yield blocks that are read at once, with the few bytes of padding between pieces."""
     found: list[Block] = []
     for block in blocks:
         if found and (block.start - found[-1].stop >= ALIGNMENT or block.stop - found[0].start > WINDOW):
@@ -204,11 +203,11 @@ def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
         yield found
 
 
-def _messages(parcels: Iterable[Parcel]) -> list[list[Parcel]]:
-    """Return parcels in messages of a limited size."""
-    messages: list[list[Parcel]] = [[]]
+def _messages(transfers: Iterable[Transfer]) -> list[list[Transfer]]:
+    """Return the transfers as messages of limited size."""
+    messages: list[list[Transfer]] = [[]]
     left = WINDOW
-    for writer, first, end in parcels:
+    for writer, first, end in transfers:
         for start, stop in cut([(first, end)], WINDOW):
             if stop - start > left:
                 messages.append([])
@@ -218,20 +217,20 @@ def _messages(parcels: Iterable[Parcel]) -> list[list[Parcel]]:
     return messages if messages[0] else []
 
 
-def _size(parcels: list[Parcel]) -> int:
-    return num_bytes([(start, stop) for _, start, stop in parcels])
+def _size(transfers: list[Transfer]) -> int:
+    return num_bytes([(start, stop) for _, start, stop in transfers])
 
 
-def _read_block(shard: Shard, block: Block, room: numpy.ndarray) -> None:
+def _read_block(shard: Shard, block: Block, room: Bytes) -> None:
     """Read a block and compare it with its checksum in one pass.
 
     Raises:
         Broken: They differ; `room` then holds what was found.
     """
-    state: Any = new_checksum()
+    state = new_checksum()
     for start in range(0, len(room), CHUNK):
         part = room[start : start + CHUNK]
         shard.read(block.start + start, part)
-        state.update(part)
+        state.update(part.data)
     if state.digest() != block.digest:
         raise Broken(f"the shard of rank {block.piece.rank} is changed at byte {block.start}")

@@ -1,9 +1,9 @@
 """The memory tier of a HyperPod cluster, through the vendor's client for its service.
 
-The service holds blobs by namespace, rank and step, and keeps the highest steps. It is given the number of a save as
-its step, so that it keeps the newest saves after a return to an earlier step, too. A namespace has a fixed number
-of ranks, and its newest step at one world size says nothing of another: shards go to a namespace of their world size,
-and which save is published at which world size is kept in one more namespace, whose number of ranks is always 1.
+The service holds blobs by namespace, rank and step, and keeps the highest steps. It receives the number of a save as
+its step, so that it keeps the newest saves even after a return to an earlier step. A namespace has a fixed number of
+ranks, and its newest step at one world size says nothing about another: shards go to a namespace per world size, and
+one more namespace, with 1 rank, holds which save is published at which world size.
 
 Source: amzn-sagemaker-checkpointing 1.1.3, storage/clients/inmemory.
 """
@@ -26,13 +26,13 @@ from launcher.runtime.tiers.tier_errors import TierFailure
 
 PACKAGE = "amzn_sagemaker_checkpointing"
 POD = "KUBERNETES_SERVICE_HOST"
-"""Variable that a pod has. Source: Kubernetes, Service, Environment variables."""
+"""Variable that every pod has. Source: Kubernetes, Service, Environment variables."""
 DEFAULT_ADDRESS = "http://ai-toolkit-gossip-headless.aws-hyperpod.svc.cluster.local:9200"
 """Source: amzn-sagemaker-checkpointing 1.1.3, config/in_memory_client.py."""
 
 
 def service_address() -> str:
-    """Return the address of the cluster's memory service; empty where there is none."""
+    """Return the address of the cluster's memory service; empty if there is none."""
     in_pod = POD in os.environ and importlib.util.find_spec(PACKAGE) is not None
     return os.environ.get(names.ENV_MEMORY_SERVICE, DEFAULT_ADDRESS if in_pod else "")
 
@@ -42,8 +42,8 @@ class MemoryService:
 
     Args:
         namespace: Of the checkpoints.
-        rank: This one.
-        world_size: Ranks that save.
+        rank: This rank.
+        world_size: Number of ranks that save.
         retention: Published checkpoints kept.
         address: Of the service.
     """
@@ -57,8 +57,8 @@ class MemoryService:
         self._clients: dict[int, Any] = {}
         self._places: dict[Key, int] = {}
         self.faults: list[str] = []
-        self._log, self._complaints = logging.Logger(PACKAGE), _Complaints()
-        self._log.addHandler(self._complaints)
+        self._log, self._errors = logging.Logger(PACKAGE), _ErrorKeeper()
+        self._log.addHandler(self._errors)
 
     def begin(self) -> None:
         pass
@@ -75,17 +75,17 @@ class MemoryService:
 
     def saves(self) -> dict[Key, bool]:
         with _translated():
-            pointers, self._complaints.last = self._pointers, ""
+            pointers, self._errors.last = self._pointers, ""
             steps = pointers.get_latest_checkpoints(limit=self._retention + 1)
-        if self._complaints.last:
-            raise TierFailure(self._complaints.last)
+        if self._errors.last:
+            raise TierFailure(self._errors.last)
         found, self.faults = {}, []
         for place in steps:
             try:
                 if pointer := self._pointer(place):
                     found[pointer.key] = True
             except Broken as error:
-                # Treated like a save that was never published: it is removed once there is a newer one.
+                # Treated like a save that was never published: removed once there is a newer one.
                 self.faults.append(f"save {place}: {error}")
                 found[Key(0, place)] = False
         return found
@@ -101,15 +101,16 @@ class MemoryService:
             place, world_size = self._located(key)
             data = _found(self._shards(world_size).get_checkpoint(place, rank=rank), f"shard of rank {rank}")
         if len(data) < num_bytes:
-            raise Broken(f"the shard of rank {rank} is cut short")
+            raise Broken(f"the shard of rank {rank} is truncated")
         return BytesShard(numpy.frombuffer(data, dtype=numpy.uint8), len(data))
 
     def mark(self) -> bytes | None:
         with _translated():
-            return self._owners.get_checkpoint(1, rank=0)
+            found: bytes | None = self._owners.get_checkpoint(1, rank=0)
+        return found
 
     def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
-        # The service has no conditional request: who writes last has it, and the other one finds that when it saves.
+        # The service has no conditional requests: the last writer wins, and the other finds out at its next save.
         if self.mark() != replaced:
             return False
         with _translated():
@@ -119,7 +120,7 @@ class MemoryService:
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:
             place, world_size = key.save, self._world_size
-            with contextlib.suppress(Broken, TierFailure):  # of a pointer that is broken, too
+            with contextlib.suppress(Broken, TierFailure):  # of a broken pointer, too
                 place, world_size = self._located(key)
             with _translated():
                 _drop(self._pointers, place, 0)
@@ -158,7 +159,7 @@ class MemoryService:
         return self._clients[world_size]
 
     def _pointer(self, place: int) -> "_Pointer | None":
-        """Return which save is published under a number of the service; None where none is."""
+        """Return the save published under a number of the service; None if there is none."""
         with _translated():
             data = self._pointers.get_checkpoint(place, rank=0)
             if data is None:
@@ -168,27 +169,27 @@ class MemoryService:
             return _Pointer(key, int(found["world_size"]))
 
     def _located(self, key: Key) -> tuple[int, int]:
-        """Return the number under which the service has a save, and how many ranks wrote it.
+        """Return the number under which the service holds a save, and the number of ranks that wrote it.
 
-        The number is the save's own; earlier versions took the step.
+        The number is that of the save; earlier versions used the step.
         """
         for place in (key.save, key.step):
             pointer = self._pointer(place)
             if pointer and pointer.key == key:
                 return place, pointer.world_size
-        raise Broken(f"step {key.step} is no longer there as it was published")
+        raise Broken(f"step {key.step} no longer exists as it was published")
 
 
 @dataclass(frozen=True, slots=True)
 class _Pointer:
-    """A published save, and by how many ranks."""
+    """A published save, and the number of ranks that wrote it."""
 
     key: Key
     world_size: int
 
 
-class _Complaints(logging.Handler):
-    """Keeps the last error that the client logs: to some questions that failed it answers "none"."""
+class _ErrorKeeper(logging.Handler):
+    """Keeps the last error that the client logs: some of its calls return "none" when they fail."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -199,7 +200,7 @@ class _Complaints(logging.Handler):
 
 
 def _drop(client: Any, step: int, rank: int) -> None:
-    """Remove a blob, which the service may have removed already."""
+    """Remove a blob that the service may have removed already."""
     from amzn_sagemaker_checkpointing.storage.clients.inmemory.exceptions import InMemoryResourceNotFoundError
 
     with contextlib.suppress(InMemoryResourceNotFoundError):
@@ -208,7 +209,7 @@ def _drop(client: Any, step: int, rank: int) -> None:
 
 def _found(data: bytes | None, what: str) -> bytes:
     if data is None:
-        raise Broken(f"the {what} is gone")
+        raise Broken(f"the {what} is missing")
     return data
 
 
@@ -220,8 +221,8 @@ def _translated() -> Iterator[None]:
         yield
     except InMemoryStorageError as error:
         if type(error) is InMemoryStorageError:
-            # Of this class itself are the answers whose checksum or length is wrong.
+            # The client raises this very class for answers with a wrong checksum or length.
             raise Broken(str(error)) from error
         raise TierFailure(f"{error}: {error.__cause__}" if error.__cause__ else str(error)) from error
     except (KeyError, TypeError, ValueError) as error:
-        raise Broken(f"the service's answer makes no sense: {error}") from error
+        raise Broken(f"the service's answer is not valid: {error}") from error

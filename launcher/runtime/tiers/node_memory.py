@@ -1,7 +1,7 @@
-"""The memory tier of one node: a folder in shared memory, which its ranks share and which goes when the node goes.
+"""The memory tier of one node: a folder in shared memory that its ranks share, and that vanishes with the node.
 
-A shard's file has its name from the moment it is whole. A rank's own shards end in `.shard`, those it keeps for a
-rank of a neighbour node in `.replica`. A manifest beside them says that all shards of the save were written.
+A shard's file gets its name once it is complete. A rank's own shards end in `.shard`, copies of shards of a neighbour
+node in `.replica`. A manifest beside them states that all shards of the save were written.
 """
 
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.common import names
-from launcher.runtime.tiers.buffers import FREE_PREFIX, Slot, Slots
+from launcher.runtime.tiers.buffers import FREE_PREFIX, Buffer, BufferPool
 from launcher.runtime.tiers.owner import FileMark
 from launcher.runtime.tiers.shards import Broken, BytesShard, Key
 
@@ -21,12 +21,12 @@ _MANIFEST = ".manifest"
 
 
 class NotOurs(RuntimeError):
-    """The folder in shared memory belongs to somebody else."""
+    """The folder in shared memory belongs to another user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A shard on a node. `is_replica` tells whether it is a copy of a neighbour's."""
+    """A shard on a node. `is_replica` is whether it is a copy of a neighbour's."""
 
     key: Key
     rank: int
@@ -43,13 +43,13 @@ class NodeMemory:
     """One rank's view of its node's folder.
 
     Args:
-        folder: In shared memory; made when missing.
+        folder: In shared memory; created if missing.
         rank: This rank.
         retention: Published checkpoints to keep.
-        num_sources: Ranks whose shards this one keeps a copy of.
+        num_sources: Number of ranks whose shards this rank keeps a copy of.
 
     Raises:
-        NotOurs: Another user made the folder.
+        NotOurs: Another user owns the folder, or may write to it.
     """
 
     name = "memory"
@@ -57,35 +57,35 @@ class NodeMemory:
     def __init__(self, folder: Path, rank: int, retention: int, num_sources: int = 0):
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What is found there is loaded like code: it must be nobody else's, and nobody else's to replace.
+        # Checkpoints are unpickled, which can run code: no other user may own or replace them.
         if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
-            raise NotOurs(f"{folder} is another user's, or others may write to it")
+            raise NotOurs(f"{folder} belongs to another user, or others may write to it")
         above = folder.parent.stat()
         if above.st_uid not in (0, os.getuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
-            raise NotOurs(f"{folder.parent} is another user's, or others may take away what is in it")
+            raise NotOurs(f"{folder.parent} belongs to another user, or others may remove its files")
         self.folder, self.rank, self.retention = folder, rank, retention
         marks = FileMark(folder.with_name(f".{folder.name}.owner"))
         self.mark, self.put_mark = marks.mark, marks.put_mark
-        # One more than is kept, for the save under way; own ones may also be on their way to storage.
-        self.slots = Slots(folder, retention + 2)
-        self.copies = Slots(folder, (retention + 1) * num_sources)
-        self._held: dict[Path, tuple[Key, Slots, Slot]] = {}
+        # One more than is kept, for the current save, and one that may still be written to storage.
+        self.buffers = BufferPool(folder, retention + 2)
+        self.copies = BufferPool(folder, (retention + 1) * num_sources)
+        self._held: dict[Path, tuple[Key, BufferPool, Buffer]] = {}
         self._strays: dict[Path, Key] = {}
 
     def adopt(self, own: Iterable[tuple[int, bool]], others: Iterable[tuple[int, bool]], *, is_leader: bool) -> None:
-        """Take over what an earlier process has left; before any rank of the node saves.
+        """Take over the shards that an earlier process left, before any rank of the node saves.
 
         Args:
-            own: Rank and `is_replica` of the shards that this rank is to keep.
-            others: Those that other ranks of this node are to keep.
-            is_leader: Whether this is the first rank of its node: what nobody keeps is its to remove in time.
+            own: Rank and `is_replica` of the shards that this rank must keep.
+            others: Those that other ranks of this node must keep.
+            is_leader: Whether this is the first rank of its node, which later removes shards that no rank keeps.
         """
         kept, others = dict.fromkeys(own, 0), set(others)
         for path, held in sorted(self.shards().items(), key=lambda each: each[1].key, reverse=True):
             shard = (held.rank, held.is_replica)
-            # No more than is retained: a save that was killed must not take a slot away from those to come.
+            # No more than are retained: a save that was killed must not occupy a buffer that later saves need.
             if kept.get(shard, self.retention) < self.retention:
-                pool = self.copies if held.is_replica else self.slots
+                pool = self.copies if held.is_replica else self.buffers
                 self._held[path] = (held.key, pool, pool.adopt(path))
                 kept[shard] += 1
             elif shard in kept or (is_leader and shard not in others):
@@ -95,14 +95,15 @@ class NodeMemory:
                 path.unlink(missing_ok=True)
 
     def begin(self) -> None:
-        """Nothing: what an earlier process has left is taken over in `adopt`."""
+        """Do nothing: `adopt` takes over what an earlier process left."""
 
     def shards(self) -> dict[Path, Held]:
         """Return the shards on this node by their files."""
         found = {}
         for path in self.folder.iterdir():
-            if name := _NAME.fullmatch(path.name):
-                found[path] = Held(Key.parse(path.name), int(name[2]), name[3] == "replica")
+            key, name = Key.parse(path.name), _NAME.fullmatch(path.name)
+            if key and name:
+                found[path] = Held(key, int(name[2]), name[3] == "replica")
         return found
 
     def manifests(self) -> dict[Key, Path]:
@@ -114,35 +115,35 @@ class NodeMemory:
         """Return the manifest of a save.
 
         Raises:
-            Broken: It is not there.
+            Broken: It does not exist.
         """
         try:
             return (self.folder / f"{key}{_MANIFEST}").read_bytes()
         except FileNotFoundError as error:
-            raise Broken(f"the manifest of step {key.step} is gone") from error
+            raise Broken(f"the manifest of step {key.step} is missing") from error
 
-    def commit(self, slot: Slot, key: Key) -> None:
-        """Name a slot that holds this rank's shard of a save."""
-        slot.name(self.folder / f"{key}.rank{self.rank:05d}.shard")
-        self.slots.hold(slot)
-        self._held[slot.path] = (key, self.slots, slot)
+    def commit(self, buffer: Buffer, key: Key) -> None:
+        """Name the buffer that holds this rank's shard of a save."""
+        buffer.name(self.folder / f"{key}.rank{self.rank:05d}.shard")
+        self.buffers.hold(buffer)
+        self._held[buffer.file] = (key, self.buffers, buffer)
 
-    def commit_copy(self, slot: Slot, key: Key, rank: int) -> None:
-        """Name a slot that holds the shard of another node's rank; it is this object's from here on."""
-        slot.name(self.folder / f"{key}.rank{rank:05d}.replica")
-        self._held[slot.path] = (key, self.copies, slot)
+    def commit_copy(self, buffer: Buffer, key: Key, rank: int) -> None:
+        """Name the buffer that holds the shard of another node's rank; this object owns it from now on."""
+        buffer.name(self.folder / f"{key}.rank{rank:05d}.replica")
+        self._held[buffer.file] = (key, self.copies, buffer)
 
     def publish(self, key: Key, manifest: bytes) -> None:
-        """Write a save's manifest on this node; its first rank does."""
+        """Write a save's manifest on this node. Called by the node's first rank."""
         path = self.folder / f"{key}{_MANIFEST}"
         partial = path.with_name(f".{path.name}.partial")
         partial.write_bytes(manifest)
         partial.rename(path)
 
     def retire(self, key: Key, broken: Collection[Key] = ()) -> None:
-        """Let go of all but the newest saves, of which `key` is the last; manifests first.
+        """Release all but the newest saves, of which `key` is the last; manifests first.
 
-        A published save of a later step stays until it is proven broken or its step is done again.
+        A published save of a later step is kept until it is proven broken or its step is repeated.
 
         Args:
             key: The save that was just published.
@@ -157,28 +158,37 @@ class NodeMemory:
         for each in {each for each, _, _ in self._held.values()} - kept:
             self.forget(each)
         self._set_aside(later)
+        self._remove_strays(kept)
+
+    def _remove_strays(self, kept: Collection[Key]) -> None:
         for path, each in list(self._strays.items()):
             if each not in kept:
                 del self._strays[path]
                 path.unlink(missing_ok=True)
 
     def _set_aside(self, keys: Collection[Key]) -> None:
-        """Keep shards without their slots: those are for the saves to come."""
-        for path, (each, pool, slot) in list(self._held.items()):
+        """Keep shards but not their buffers, which later saves need."""
+        for path, (each, pool, buffer) in list(self._held.items()):
             if each in keys:
                 del self._held[path]
                 self._strays[path] = each
-                pool.give_up(slot)
+                pool.give_up(buffer)
 
     def forget(self, key: Key) -> None:
-        """Let go of this rank's shards of a save."""
-        for path, (each, pool, slot) in list(self._held.items()):
+        """Release this rank's shards of a save."""
+        for path, (each, pool, buffer) in list(self._held.items()):
             if each == key:
                 del self._held[path]
-                pool.release(slot)
+                pool.release(buffer)
+
+    def withdraw(self, key: Key) -> None:
+        """Withdraw a save whose manifest exists on some nodes only."""
+        if path := self.manifests().get(key):
+            path.unlink(missing_ok=True)
+        self.forget(key)
 
     def clear(self) -> None:
-        """Remove everything of this namespace on this node; its first rank does."""
+        """Remove everything of this namespace on this node. Called by the node's first rank."""
         for path in self.folder.iterdir():
             path.unlink(missing_ok=True)
 
@@ -186,9 +196,9 @@ class NodeMemory:
         """Return a shard on this node.
 
         Raises:
-            Broken: It is not there, or cut short.
+            Broken: It is missing or truncated.
         """
         name = f"{key}.rank{rank:05d}.{'replica' if is_replica else 'shard'}"
         path = self.folder / name
-        slot = self._held[path][2] if path in self._held else Slot(self.folder, path)
-        return BytesShard(slot.contents(num_bytes))
+        buffer = self._held[path][2] if path in self._held else Buffer(self.folder, path)
+        return BytesShard(buffer.contents(num_bytes))

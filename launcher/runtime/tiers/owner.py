@@ -1,7 +1,8 @@
-"""Who owns a namespace: a mark in each tier, so that two live jobs do not remove each other's checkpoints.
+"""Ownership of a namespace: a mark in each tier, so that two live jobs do not remove each other's checkpoints.
 
-The owner renews its mark. Whoever finds another job's mark watches it on its own clock: one that changes belongs to a
-live job, one that does not change for its lease is adopted. Restarts of a job have its identity and adopt at once.
+The owner renews its mark. A job that finds another job's mark watches it on its own clock: a mark that changes
+belongs to a live job, and one that does not change for its lease is taken over. Restarts of a job share its identity
+and take the mark over at once.
 """
 
 import atexit
@@ -18,12 +19,12 @@ from pathlib import Path
 from typing import Protocol
 
 from launcher.common import names
-from launcher.runtime.tiers.checkpoint_log import Journal
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.tier_errors import TierFailure, translated
 
 LEASE_S = 120.0
-"""Seconds for which a mark that does not change still counts. Our own choice: four renewals."""
+"""Seconds for which an unchanged mark remains valid. Our own choice: four renewals."""
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Source: Kubernetes, Accessing the Kubernetes API from a Pod."""
@@ -36,20 +37,20 @@ class NamespaceTaken(RuntimeError):
 
 
 class MarkPlace(Protocol):
-    """Where a tier keeps the mark of its owner.
+    """The place where a tier keeps its owner's mark.
 
     Raises:
-        TierFailure: It cannot be reached.
+        TierFailure: It is unreachable.
     """
 
     def begin(self) -> None:
-        """Is called once the mark is taken for the first time."""
+        """Called when the mark is taken for the first time."""
 
     def mark(self) -> bytes | None:
-        """Return the mark; None where there is none."""
+        """Return the mark; None if there is none."""
 
     def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
-        """Replace a mark, or make the first one; return False where another process did so first."""
+        """Replace a mark, or create the first one; return False if another process did so first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,9 @@ class Mark:
 
     Args:
         owner: Identity of the job.
-        holder: The process that holds it, on which host.
-        beat: Grows with each renewal.
-        lease_s: Seconds for which it counts without being renewed; 0 where the owner gave it back.
+        holder: Host and process that hold it.
+        beat: Incremented by each renewal.
+        lease_s: Seconds for which it remains valid without renewal; 0 if the owner released it.
     """
 
     owner: str
@@ -70,19 +71,19 @@ class Mark:
 
     @staticmethod
     def parse(data: bytes) -> "Mark | None":
-        """Return the mark that was stored as `data`; None where it is not valid."""
+        """Return the mark stored as `data`; None if it is not valid."""
         try:
             return Mark(**json.loads(data))
         except (ValueError, TypeError):
             return None
 
     def text(self) -> bytes:
-        """Return the mark as it is stored."""
+        """Return the mark in its stored form."""
         return json.dumps(asdict(self)).encode()
 
 
 def identity() -> str:
-    """Return what names this job: the same for its restarts and for a relaunch of its bundle."""
+    """Return the identity of this job: the same for its restarts and for a relaunch of its bundle."""
     if given := os.environ.get(names.ENV_CHECKPOINT_OWNER):
         return given
     host = os.uname().nodename
@@ -92,7 +93,7 @@ def identity() -> str:
 
 
 def holder() -> str:
-    """Return what names this process."""
+    """Return the identity of this process."""
     pid = os.getpid()
     return _HOLDERS.setdefault(pid, f"{os.uname().nodename}, process {pid}, {secrets.token_hex(4)}")
 
@@ -103,7 +104,7 @@ class Claim:
     Args:
         place: Of the mark.
         what: The namespace and the tier, for messages.
-        lease_s: Seconds for which the mark counts without being renewed.
+        lease_s: Seconds for which the mark remains valid without renewal.
     """
 
     def __init__(self, place: MarkPlace, what: str, lease_s: float = LEASE_S):
@@ -113,10 +114,10 @@ class Claim:
         self._ended = threading.Event()
 
     def hold(self) -> None:
-        """Make sure that this process holds the mark; it is taken where it is free, ours, or of a job that is gone.
+        """Ensure that this process holds the mark; take it if it is free, this job's own, or that of a dead job.
 
         Raises:
-            NamespaceTaken: A live job has it.
+            NamespaceTaken: A live job holds it.
             TierFailure: The mark cannot be read or written.
         """
         with self._lock:
@@ -129,25 +130,25 @@ class Claim:
                 self._check()
 
     def release(self) -> None:
-        """Give the mark back, so that another job need not wait for its lease."""
+        """Release the mark, so that another job need not wait for its lease."""
         self._ended.set()
         with contextlib.suppress(TierFailure, OSError):
             data = self._place.mark()
-            if data and self._is_own(Mark.parse(data)):
+            if data and self._own(data):
                 self._place.put_mark(Mark(self._owner, holder(), 0, 0.0).text(), data)
 
     def _take(self) -> None:
         while True:
             data = self._place.mark()
             found = Mark.parse(data) if data else None
-            if found and found.owner != self._owner and not self._is_gone(found, data):
+            if data and found and found.owner != self._owner and not self._is_abandoned(found, data):
                 continue
             beat = found.beat + 1 if found else 1
             if self._place.put_mark(Mark(self._owner, holder(), beat, self._lease_s).text(), data):
                 return
 
-    def _is_gone(self, found: Mark, data: bytes) -> bool:
-        """Watch another job's mark for its lease; return False where the mark is another one by then.
+    def _is_abandoned(self, found: Mark, data: bytes) -> bool:
+        """Watch another job's mark for its lease; return False if the mark is a different one by then.
 
         Raises:
             NamespaceTaken: It was renewed.
@@ -168,42 +169,44 @@ class Claim:
         found = Mark.parse(data) if data else None
         if found is None:
             self._take()
-        elif not self._is_own(found):
+        elif not (data and self._own(data)):
             raise NamespaceTaken(self._refusal(found))
 
-    def _is_own(self, found: Mark | None) -> bool:
-        return bool(found) and (found.owner, found.holder) == (self._owner, holder())
+    def _own(self, data: bytes) -> Mark | None:
+        """Return the mark in `data` if this process holds it; otherwise None."""
+        found = Mark.parse(data)
+        return found if found and (found.owner, found.holder) == (self._owner, holder()) else None
 
     def _refusal(self, found: Mark) -> str:
         return (
             f"{self._what} belongs to a live job: {found.owner} ({found.holder}); "
-            "give this job a namespace of its own, or end the other one"
+            "give this job a different namespace, or stop the other job"
         )
 
     def _renew(self) -> None:
         while not self._ended.wait(self._lease_s / 4):
             with contextlib.suppress(TierFailure, OSError):
                 data = self._place.mark()
-                found = Mark.parse(data) if data else None
-                if not self._is_own(found):
+                own = self._own(data) if data else None
+                if own is None:
                     return
-                self._place.put_mark(Mark(self._owner, holder(), found.beat + 1, self._lease_s).text(), data)
+                self._place.put_mark(Mark(self._owner, holder(), own.beat + 1, self._lease_s).text(), data)
 
 
 class Ownership:
     """The ownership of all tiers of a namespace.
 
     Args:
-        places: Those whose mark this rank keeps, by the tier's name.
-        journal: Names the namespace, and is told of a tier whose owner is unknown.
-        ranks: Those that save.
+        places: The tiers whose mark this rank keeps, by name.
+        journal: Names the namespace; receives a warning for a tier whose owner is unknown.
+        ranks: The ranks that save.
     """
 
-    def __init__(self, places: Mapping[str, MarkPlace], journal: Journal, ranks: Ranks):
-        self._journal, self._ranks, self._is_taken = journal, ranks, False
+    def __init__(self, places: Mapping[str, MarkPlace], log: CheckpointLog, ranks: Ranks):
+        self._log, self._ranks, self._is_taken = log, ranks, False
         self._places = places
         self._claims = {
-            name: Claim(place, f"the namespace {journal.namespace} in {'memory' if name == 'shared' else name}")
+            name: Claim(place, f"the namespace {log.namespace} in {'memory' if name == 'shared' else name}")
             for name, place in places.items()
         }
 
@@ -211,7 +214,7 @@ class Ownership:
         """Take the namespace in every tier, once; collective. An unreachable tier is taken when it is saved to.
 
         Raises:
-            NamespaceTaken: On all ranks, where a live job has it.
+            NamespaceTaken: On all ranks, if a live job holds it.
         """
         if self._is_taken:
             return
@@ -223,13 +226,13 @@ class Ownership:
             except NamespaceTaken as error:
                 taken = str(error)
             except TierFailure as error:
-                self._journal.warn(0, f"the owner of {name} is not known: {error}")
+                self._log.warn(0, f"the owner of {name} is unknown: {error}")
         if others := [each for each in self._ranks.gather(taken) if each]:
             raise NamespaceTaken(others[0])
         self._is_taken = True
 
     def hold(self, name: str) -> None:
-        """Make sure that this process holds the mark of a tier; see `Claim.hold`."""
+        """Ensure that this process holds the mark of a tier; see `Claim.hold`."""
         self._claims[name].hold()
 
 
@@ -237,11 +240,11 @@ class FileMark:
     """A mark in a file.
 
     Args:
-        path: Of the file; its folder is made when something is written.
+        path: Of the file; its folder is created by the first write.
     """
 
     def __init__(self, path: Path):
-        self._path = path.absolute()  # a program may change its folder
+        self._path = path.absolute()  # a program may change its working directory
 
     def mark(self) -> bytes | None:
         with translated():

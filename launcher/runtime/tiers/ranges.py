@@ -1,4 +1,4 @@
-"""Which bytes of which shards are wanted: runs of bytes, and the blocks of pieces that have a checksum each."""
+"""Ranges of bytes in shards: runs of bytes to read, and the blocks of pieces, which have a checksum each."""
 
 import bisect
 import itertools
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from launcher.runtime.tiers.shards import DIGEST, Manifest, Piece
 
 Runs = list[tuple[int, int]]
-"""Bytes of a shard, first and end of each run; sorted, and no two of them touch."""
+"""Bytes of a shard, as first and end of each run; sorted and disjoint."""
 
 MOST_RUNS = 1 << 16
-"""Runs that a part of a piece is described by; one of more is taken for all bytes from its first to its last."""
+"""Maximum runs that describe a part of a piece; beyond it, all bytes from the first to the last are read."""
 
 
 def merged(runs: Iterable[tuple[int, int]], gap: int = 0) -> Runs:
-    """Return runs sorted, with those joined that overlap or are at most `gap` bytes apart."""
+    """Return the runs sorted, joined where they overlap or are at most `gap` bytes apart."""
     found: Runs = []
     for start, stop in sorted(runs):
         if found and start <= found[-1][1] + gap:
@@ -41,12 +41,12 @@ def overlap(first: Runs, second: Runs) -> Runs:
 
 
 def num_bytes(runs: Runs) -> int:
-    """Return how many bytes there are in runs."""
+    """Return the number of bytes in runs."""
     return sum(stop - start for start, stop in runs)
 
 
 def cut(runs: Runs, size: int) -> Iterator[tuple[int, int]]:
-    """Yield runs in parts of at most `size` bytes."""
+    """Yield the runs in parts of at most `size` bytes."""
     for start, stop in runs:
         for first in range(start, stop, size):
             yield first, min(first + size, stop)
@@ -56,27 +56,28 @@ def box_runs(piece: Piece, offsets: Sequence[int], lengths: Sequence[int]) -> Ru
     """Return the bytes of a shard that hold a part of a piece.
 
     Args:
-        piece: Its numbers lie in row-major order.
+        piece: In row-major order.
         offsets: First number in each dimension.
         lengths: Numbers in each dimension.
     """
     if 0 in lengths:
         return []
-    strides = row_strides(piece.shape, piece.dtype.itemsize)
-    inner = len(lengths)  # from this dimension on the part is one run
+    item = piece.tensor_dtype.itemsize
+    strides = row_strides(piece.shape, item)
+    inner = len(lengths)  # from this dimension on, the part is one run
     while inner and (inner == len(lengths) or lengths[inner] == piece.shape[inner]):
         inner -= 1
     first = piece.offset + sum(offset * stride for offset, stride in zip(offsets, strides, strict=True))
     last = sum((length - 1) * stride for length, stride in zip(lengths, strides, strict=True))
     if math.prod(lengths[:inner]) > MOST_RUNS:
-        return [(first, first + last + piece.dtype.itemsize)]
-    size = lengths[inner] * strides[inner] if lengths else piece.dtype.itemsize
+        return [(first, first + last + item)]
+    size = lengths[inner] * strides[inner] if lengths else item
     places = [range(0, length * stride, stride) for length, stride in zip(lengths[:inner], strides, strict=False)]
     return merged((first + sum(place), first + sum(place) + size) for place in itertools.product(*places))
 
 
 def row_strides(shape: Sequence[int], size: int) -> list[int]:
-    """Return how far apart neighbours are in each dimension of a row-major array of items of `size`."""
+    """Return the distance in bytes of neighbours in each dimension of a row-major array of items of `size`."""
     return [math.prod(shape[dimension + 1 :]) * size for dimension in range(len(shape))]
 
 
@@ -91,7 +92,7 @@ class Block:
 
 
 class Layout:
-    """Where pieces and their blocks lie in the shards of a checkpoint."""
+    """The places of pieces and their blocks in the shards of a checkpoint."""
 
     def __init__(self, manifest: Manifest):
         self._pieces: dict[int, list[Piece]] = {}
@@ -103,7 +104,7 @@ class Layout:
         self._offsets = {rank: [piece.offset for piece in pieces] for rank, pieces in self._pieces.items()}
 
     def pieces(self, rank: int, start: int, stop: int) -> Iterator[Piece]:
-        """Yield the pieces of a shard that have bytes of a run."""
+        """Yield the pieces of a shard that overlap a run."""
         pieces, offsets = self._pieces.get(rank, []), self._offsets.get(rank, [])
         for place in range(max(bisect.bisect_right(offsets, start) - 1, 0), len(pieces)):
             if pieces[place].offset >= stop:
@@ -112,7 +113,7 @@ class Layout:
                 yield pieces[place]
 
     def blocks(self, rank: int, start: int, stop: int) -> Iterator[Block]:
-        """Yield the blocks of a shard that have bytes of a run."""
+        """Yield the blocks of a shard that overlap a run."""
         for piece in self.pieces(rank, start, stop):
             size = piece.block or piece.length
             first, end = max(start - piece.offset, 0) // size, min(stop - piece.offset, piece.length)
@@ -121,8 +122,8 @@ class Layout:
                 digest = piece.checksum[number * DIGEST : (number + 1) * DIGEST]
                 yield Block(piece, begin, min(begin + size, piece.offset + piece.length), digest)
 
-    def whole_blocks(self, rank: int, runs: Runs) -> Runs:
-        """Return the bytes of all blocks that have bytes of the runs."""
+    def covering_blocks(self, rank: int, runs: Runs) -> Runs:
+        """Return the bytes of all blocks that overlap the runs."""
         found = []
         for start, stop in runs:
             for piece in self.pieces(rank, start, stop):

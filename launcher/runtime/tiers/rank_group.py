@@ -1,4 +1,4 @@
-"""The ranks that save together, and what they tell each other."""
+"""The ranks that save together, and the messages they exchange."""
 
 import pickle
 from collections.abc import Iterable
@@ -11,25 +11,25 @@ import torch.distributed as dist
 from launcher.runtime.process_group import collective_timeout
 
 LEAST_TIMEOUT = timedelta(hours=1)
-"""How long the first rank to be done may wait for the last, at least: a large shard over a slow network.
+"""Minimum time that the first rank to finish waits for the last: a large shard over a slow network.
 
-A shorter limit for collectives does not hold here. Most of these waits are beside training, and a rank that hangs is
-missing in the collective of a step first, which has that limit.
+A shorter limit for collectives does not apply here. Most of these waits happen beside training, where a rank that
+hangs is first missing in the collective of a step, which has that limit.
 """
 
 MESSAGE_BYTES = 64 << 20
-"""Bytes sent in one message."""
+"""Maximum bytes of a message."""
 
 SHORT_BYTES, MIDDLE_BYTES = 4 << 10, 64 << 10
-"""Bytes of a value that one exchange takes, where every rank gives one and where one rank does."""
+"""Bytes of a value that fit into the first exchange: of every rank in `gather`, of one rank in `share`."""
 
 _Value = TypeVar("_Value")
 
 
 class Ranks:
-    """A gloo group of its own, so that a thread may use it beside the training's; one process alone has none.
+    """A separate gloo group, which a thread may use beside training; a single process has none.
 
-    Every method is collective, but `send` and `receive`, which two ranks call.
+    Every method is collective except `send` and `receive`, which two ranks call.
     """
 
     def __init__(self) -> None:
@@ -38,10 +38,10 @@ class Ranks:
         self.size = dist.get_world_size() if self.group else 1
 
     def gather(self, value: _Value) -> list[_Value]:
-        """Return every rank's value, in the order of ranks."""
+        """Return every rank's value, in rank order."""
         if self.group is None:
             return [value]
-        # Most values are short: one exchange, where all_gather_object needs two, for lengths and for values.
+        # Most values are short and need one exchange; all_gather_object always needs two, for lengths and values.
         data = pickle.dumps(value)
         found = self._all(len(data).to_bytes(8, "little") + data, SHORT_BYTES)
         longest = max(int.from_bytes(each[:8], "little") for each in found)
@@ -50,7 +50,7 @@ class Ranks:
         return [pickle.loads(each[8:]) for each in found]
 
     def _all(self, data: bytes, size: int) -> list[bytes]:
-        """Return the first `size` bytes of every rank's data, shorter ones with something behind them."""
+        """Return the first `size` bytes of every rank's data; shorter data is padded."""
         own = torch.frombuffer(bytearray(data[:size].ljust(size, b"\0")), dtype=torch.uint8)
         found = [torch.empty(size, dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(found, own, group=self.group)
@@ -64,10 +64,11 @@ class Ranks:
         head = self._shared(len(data).to_bytes(8, "little") + data[:MIDDLE_BYTES], 8 + MIDDLE_BYTES, source)
         size = int.from_bytes(head[:8], "little")
         rest = self._shared(data[MIDDLE_BYTES:], size - MIDDLE_BYTES, source) if size > MIDDLE_BYTES else b""
-        return pickle.loads(head[8:] + rest)
+        found: _Value = pickle.loads(head[8:] + rest)
+        return found
 
     def _shared(self, data: bytes, size: int, source: int) -> bytes:
-        """Return `size` bytes of rank `source`: its data and what fills up."""
+        """Return `size` bytes of rank `source`: its data, padded."""
         room = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
         dist.broadcast(room, src=source, group=self.group)
         return room.numpy().tobytes()
@@ -77,41 +78,43 @@ class Ranks:
         total = torch.tensor(list(numbers), dtype=torch.int64)
         if self.group is not None:
             dist.all_reduce(total, group=self.group)
-        return total.tolist()
+        sums: list[int] = total.tolist()
+        return sums
 
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.sum([0])
 
     def exchange(self, data: torch.Tensor, target: int, room: torch.Tensor, source: int) -> None:
-        """Send bytes to one rank while another one's come in. All ranks take part, each with its own neighbours.
+        """Send bytes to one rank while receiving from another. All ranks take part, each with its own neighbours.
 
         Args:
             data: Bytes for `target`.
-            target: A rank.
-            room: Where the bytes of `source` go.
-            source: A rank.
+            target: The receiving rank.
+            room: Receives the bytes of `source`.
+            source: The sending rank.
         """
         work = [dist.isend(part, target, group=self.group) for part in _parts(data)]
         work += [dist.irecv(part, source, group=self.group) for part in _parts(room)]
         for each in work:
-            each.wait()
+            if each:  # None for a rank outside of the group
+                each.wait()
 
     def send(self, data: torch.Tensor, target: int) -> None:
-        """Send bytes to a rank that receives them."""
+        """Send bytes to a rank, which calls `receive`."""
         for part in _parts(data):
             dist.send(part, target, group=self.group)
 
     def receive(self, room: torch.Tensor, source: int) -> None:
-        """Fill `room` with bytes that a rank sends."""
+        """Fill `room` with bytes from a rank, which calls `send`."""
         for part in _parts(room):
             dist.recv(part, source, group=self.group)
 
 
 def _timeout() -> timedelta:
-    """Return how long ranks wait for each other: as long as in any collective, and no shorter than a shard takes."""
+    """Return how long ranks wait for each other: as in any collective, but long enough for a shard."""
     return max(LEAST_TIMEOUT, collective_timeout())
 
 
 def _parts(data: torch.Tensor) -> Iterable[torch.Tensor]:
-    return data.split(MESSAGE_BYTES) if len(data) else ()
+    return torch.split(data, MESSAGE_BYTES) if len(data) else ()

@@ -1,4 +1,4 @@
-"""Which checkpoint is loaded, and from where: the newest published one, from the nearest tier that has it whole."""
+"""The choice of the checkpoint to load: the newest published one, from the nearest tier that has it intact."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from launcher.runtime.checkpoint_search import (
     Source,
     Unavailable,
 )
-from launcher.runtime.tiers.checkpoint_log import Journal, Record
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog, Record
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.shard_sources import Nodes, Shards, StoreShards, copies_of
@@ -24,7 +24,7 @@ from launcher.runtime.tiers.stores import Store
 from launcher.runtime.tiers.tier_errors import TierFailure, TierRefused
 
 Form = Callable[[Manifest], dict[str, Any]]
-"""Makes the state that a checkpoint is loaded into, as for `torch.distributed.checkpoint.load`."""
+"""Creates the state to load a checkpoint into, as for `torch.distributed.checkpoint.load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Restored:
     Args:
         step: Optimizer steps done.
         tier: `memory`, `replica` or `persistent`.
-        world_size: Ranks that wrote it.
-        progress: What was saved with it.
-        state: What it holds.
-        passed_over: What is newer or nearer and could not be used, and why.
+        world_size: Number of ranks that wrote it.
+        progress: As passed to `save`.
+        state: Its content.
+        passed_over: Newer or nearer checkpoints that could not be used, and why.
     """
 
     step: int
@@ -50,7 +50,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one rank sees in its node's memory."""
+    """The content of a node's memory tier, as one rank sees it."""
 
     node: str
     manifests: tuple[Key, ...]
@@ -59,15 +59,15 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one rank sees of all tiers; of the stores and the records the first rank alone.
+    """The content of all tiers, as one rank sees it; only the first rank looks at the stores and the records.
 
     Args:
-        holding: In its node's memory.
+        holding: The content of its node's memory.
         stores: The saves of each store, and whether they are published.
-        damage: What is broken and belongs to no save that could be loaded, in words.
-        unavailable: Tiers that could not be asked, and why.
-        is_final: Whether asking again is in vain.
-        retry_after_s: Seconds that a tier asked to wait.
+        damage: Damage that belongs to no loadable save, as messages.
+        unavailable: Tiers that did not answer, and why.
+        is_final: Whether a retry cannot succeed.
+        retry_after_s: Seconds to wait, if a tier named any.
         published: The newest save in the records.
     """
 
@@ -91,11 +91,11 @@ class Restoration:
     """One search for a checkpoint. Every method is collective.
 
     Args:
-        memory: The memory tier of this rank's node; None without one.
+        memory: The memory tier of this rank's node; None for none.
         stores: The other tiers, the nearest first.
         node: Name of this rank's node.
-        patience_s: Seconds for which a tier that is unavailable is asked again.
-        broken: Receives every save that is proven broken, with its tier: -1 is memory, others count the stores.
+        patience_s: Seconds for which an unavailable tier is retried.
+        broken: Receives every save that is proven broken, with its tier: -1 is memory, others index the stores.
         seen: The greatest number of a save in any tier.
     """
 
@@ -103,7 +103,7 @@ class Restoration:
     memory: NodeMemory | None
     stores: Sequence[Store]
     node: str
-    journal: Journal
+    log: CheckpointLog
     patience_s: float
     broken: set[tuple[int, Key]] = field(default_factory=set)
     seen: int = 0
@@ -113,34 +113,34 @@ class Restoration:
     _search: Search = field(init=False)
 
     def __post_init__(self) -> None:
-        self._search = Search(self.ranks, self.patience_s, self._note)
+        self._search = Search(self.ranks, self.patience_s, self._warn_passed_over)
 
     def number(self) -> int:
-        """Return the greatest number of a save in the tiers that answer, without waiting for the others."""
+        """Return the greatest number of a save in the tiers that answer, without waiting for others."""
         return max(survey.newest for survey in self.ranks.gather(self._survey()))
 
     def newest(self) -> int | None:
-        """Return the newest published step; None where there is none.
+        """Return the newest published step; None if there is none.
 
         Raises:
-            CheckpointUnavailable: A tier could not be asked.
+            CheckpointUnavailable: A tier did not answer.
         """
         candidates, _ = self._candidates()
         return candidates[0][0].step if candidates else None
 
     def run(self, form: Form) -> Restored | None:
-        """Load the newest published checkpoint; None where there is none.
+        """Load the newest published checkpoint; None if there is none.
 
-        Only proven damage leads to an older one.
+        An older one is loaded only if the newest is proven damaged.
 
         Raises:
-            CheckpointUnavailable: There are some and none is intact, or a tier could not be asked, or the newest that
-                may be intact could not be read.
+            CheckpointUnavailable: There are checkpoints and none is intact, or a tier did not answer, or the newest
+                that may be intact could not be read.
             StateMismatch: The checkpoint is of another model or optimizer.
         """
         found, published = self._candidates()
         if _is_missing(published, [key for key, _ in found]):
-            self._search.pass_over(f"step {published.step} was published, and no tier has it any more")
+            self._search.pass_over(f"step {published.step} was published, but no tier has it any more")
         candidates = [
             Candidate(f"step {key.step}", [self._source(form, key, place) for place in places])
             for key, places in found
@@ -196,7 +196,7 @@ class Restoration:
             holding = self._holding()
         except OSError as error:
             unavailable.append(f"memory: {error}")
-        published = self.journal.published() if self.ranks.rank == 0 else Key(0, 0)
+        published = self.log.published() if self.ranks.rank == 0 else Key(0, 0)
         faults = (tuple(damage), tuple(unavailable), is_final, retry_after_s)
         return Survey(holding, tuple(stores), *faults, published)
 
@@ -220,9 +220,15 @@ class Restoration:
         return Source(self._name(place), load)
 
     def _warn(self, reason: str) -> None:
-        """Report what is unavailable, which is asked again while the patience lasts."""
+        """Log that a tier is unavailable and will be retried."""
         if self.ranks.rank == 0:
-            self.journal.warn(0, f"unavailable, asked again for up to {self.patience_s:g} s: {reason}")
+            self.log.warn(0, f"unavailable, retrying for up to {self.patience_s:g} s: {reason}")
+
+    @property
+    def _node_memory(self) -> NodeMemory:
+        if self.memory is None:
+            raise AssertionError("without a memory tier no save is in memory")
+        return self.memory
 
     def _name(self, place: int) -> str:
         return self.stores[place].name if place >= 0 else "memory"
@@ -240,13 +246,13 @@ class Restoration:
                 self._search.pass_over(f"step {key.step} from {tier}: {error}")
                 self._exclude(key, copies, error)
                 continue
-            self._tell(key, tier, reading, time.perf_counter() - began)
+            self._log_load(key, tier, reading, time.perf_counter() - began)
             passed_over = tuple(self._search.passed_over)
             return Restored(key.step, tier, manifest.world_size, manifest.progress, state, passed_over)
         raise AssertionError("the sources end with an error")
 
     def _manifest(self, key: Key, place: int) -> Manifest:
-        """Return a save's manifest as it lies in a tier: in memory of the first node that has it intact.
+        """Return a save's manifest from a tier; for memory, from the first node that has it intact.
 
         Raises:
             Damaged: Every copy is broken.
@@ -263,15 +269,16 @@ class Restoration:
             answer = self._manifest_bytes(key, place) if self.ranks.rank == source else b""
             data = self.ranks.share(answer, source)
             if isinstance(data, bytes):
-                return unseal_own(data, key, self.journal.namespace)
+                return unseal_own(data, key, self.log.namespace)
             reasons.append(data)
         raise next((each for each in reasons if isinstance(each, Unavailable)), reasons[-1])
 
     def _manifest_bytes(self, key: Key, place: int) -> bytes | Broken | TierFailure:
-        """Return a manifest that is intact and the save's own, or why there is none."""
+        """Return the intact manifest of a save, or the error."""
         try:
-            data = self.stores[place].manifest(key) if place >= 0 else self.memory.manifest(key)
-            unseal_own(data, key, self.journal.namespace)
+            source = self.stores[place] if place >= 0 else self._node_memory
+            data = source.manifest(key)
+            unseal_own(data, key, self.log.namespace)
         except Damaged as error:
             return Broken(str(error))
         except (Unavailable, OSError) as error:
@@ -279,7 +286,7 @@ class Restoration:
         return data
 
     def _sources(self, manifest: Manifest, place: int) -> Iterator[tuple[str, Shards, Nodes | None]]:
-        """Return the name of the tier and how shards come from it; from memory until no copy is left to try.
+        """Yield the name of the tier and the source of its shards; for memory, until no copy is left to try.
 
         Raises:
             Damaged: No copy is left, and those that were tried are broken.
@@ -292,18 +299,20 @@ class Restoration:
         known = self._holdings
         while True:
             copies = copies_of(manifest.key, self._by_node(manifest.key))
-            missing = [rank for rank in range(manifest.world_size) if rank not in copies]
-            if missing:
-                # What could not be read is tried again; what was proven broken is not.
-                unread, self._unread = {writer for _, _, writer, _ in self._unread}, set()
-                self._holdings = [_without(each, self._excluded) for each in known]
-                is_damage = any(rank not in unread for rank in missing)
-                reason = f"no node has the shards of ranks {', '.join(map(str, missing))}"
-                raise (Broken if is_damage else TierFailure)(reason)
+            if missing := [rank for rank in range(manifest.world_size) if rank not in copies]:
+                raise self._no_copy_left(missing, known)
             is_copy = any(each[0].is_replica for each in copies.values())
             names = [holding.node for holding in self._holdings]
-            nodes = Nodes(self.memory, self.ranks, names, copies, manifest)
+            nodes = Nodes(self._node_memory, self.ranks, names, copies, manifest)
             yield "replica" if is_copy else "memory", nodes, nodes
+
+    def _no_copy_left(self, missing: list[int], known: list[Holding]) -> Damaged | Unavailable:
+        """Return the outcome of missing shards. A later attempt reads unread copies again, but not broken ones."""
+        unread, self._unread = {writer for _, _, writer, _ in self._unread}, set()
+        self._holdings = [_without(each, self._excluded) for each in known]
+        is_damage = any(rank not in unread for rank in missing)
+        reason = f"no node has the shards of ranks {', '.join(map(str, missing))}"
+        return Broken(reason) if is_damage else TierFailure(reason)
 
     def _by_node(self, key: Key) -> list[tuple[str, list[tuple[int, bool]]]]:
         nodes = {holding.node: holding for holding in self._holdings}
@@ -313,7 +322,7 @@ class Restoration:
         ]
 
     def _exclude(self, key: Key, tried: Nodes, error: ShardsBroken) -> None:
-        """Try no more the copies of shards that could not be used: broken ones ever, unread ones this time."""
+        """Exclude copies of shards that could not be used: broken ones for good, unread ones for this attempt."""
         for taker, reasons in enumerate(error.reasons):
             for writer, reason in reasons.items():
                 copy = tried.chosen(writer, self._holdings[taker].node)
@@ -322,20 +331,20 @@ class Restoration:
         bad = self._excluded | self._unread
         self._holdings = [_without(each, bad) for each in self._holdings]
 
-    def _note(self, text: str) -> None:
+    def _warn_passed_over(self, text: str) -> None:
         if self.ranks.rank == 0:
-            self.journal.warn(0, text)
+            self.log.warn(0, text)
 
-    def _tell(self, key: Key, tier: str, reading: Reading, seconds: float) -> None:
+    def _log_load(self, key: Key, tier: str, reading: Reading, seconds: float) -> None:
         passed_over = "; ".join(self._search.passed_over)
-        self.journal.did("loaded", key.step, tier, reading.num_bytes, seconds)
+        self.log.did("loaded", key.step, tier, reading.num_bytes, seconds)
         slowest_s, size, sent = reading.slowest_s, reading.total_bytes, reading.sent_bytes
         record = Record(
             time.time(), "loaded", key.step, tier, size, slowest_s, slowest_s, passed_over, key.save, sent
         )
-        self.journal.record(record)
+        self.log.record(record)
         if passed_over and self.ranks.rank == 0:
-            self.journal.warn(key.step, f"goes on from step {key.step}; passed over: {passed_over}")
+            self.log.warn(key.step, f"resumes from step {key.step}; passed over: {passed_over}")
 
 
 def _without(holding: Holding, shards: Collection[tuple[str, Key, int, bool]]) -> Holding:
@@ -343,7 +352,7 @@ def _without(holding: Holding, shards: Collection[tuple[str, Key, int, bool]]) -
 
 
 def _is_missing(published: Key, keys: Sequence[Key]) -> bool:
-    """Return whether what was published last is newer than everything that is found."""
+    """Return whether the save published last is newer than all saves found."""
     if published.save:
         return published > max(keys, default=Key(0, 0))
     return published.step > max((key.step for key in keys), default=0)

@@ -1,4 +1,4 @@
-"""A persistent tier in S3, or another store with its interface."""
+"""A persistent tier in S3, or in another store with the same interface."""
 
 import contextlib
 import hashlib
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import numpy
 import torch
 
 from launcher.runtime.checkpoint_search import Damaged
+from launcher.runtime.checksums import Bytes
 from launcher.runtime.tiers.shards import Broken, Key, Shard
 from launcher.runtime.tiers.stores import MANIFEST
 from launcher.runtime.tiers.tier_errors import TierFailure, TierRefused
 
 PART_BYTES = 32 << 20
-"""Bytes of a part, sent over a connection of its own. Source: amzn-sagemaker-checkpointing 1.1.3, its chunk size."""
+"""Bytes of a part; each part has its own connection. Source: amzn-sagemaker-checkpointing 1.1.3, its chunk size."""
 
 MAX_PARTS = 10_000
 """Source: Amazon S3 User Guide, multipart upload limits."""
@@ -26,12 +26,12 @@ MAX_PARTS = 10_000
 CONNECTIONS = 8
 
 REQUEST_PATIENCE_S = 60
-"""Seconds for which one request that fails is made again, from where the last one ended. Our own choice: one of the
-many requests of a large read must outlast throttling, which depends on their rate."""
+"""Seconds for which a failing request is retried, from where the last one ended. Our own choice: each of the many
+requests of a large read must outlast throttling, which depends on their rate."""
 
 PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
-"""Seconds before a request is made again: twice as many each time, a random part of them, or as the answer's
-Retry-After asks. Source of the longest: AWS SDKs and Tools Reference Guide, Retry behavior, standard mode."""
+"""Seconds before a request is retried: doubled each time, of which a random part is used, or the answer's
+Retry-After. Source of the longest: AWS SDKs and Tools Reference Guide, Retry behavior, standard mode."""
 
 THROTTLED = (
     "SlowDown",
@@ -42,8 +42,8 @@ THROTTLED = (
     "RequestTimeTooSkewed",
 )
 TRANSIENT = (408, 429, 500, 502, 503, 504)
-"""Codes and statuses of answers after which the same request may succeed. Source: as above, and Amazon S3 API
-Reference, List of error codes."""
+"""Error codes and statuses after which the same request may succeed. Source: as above, and Amazon S3 API Reference,
+List of error codes."""
 
 _Answer = TypeVar("_Answer")
 
@@ -61,13 +61,13 @@ class Bucket:
         bucket: Its name.
         prefix: Of the namespace, ending in a slash.
         endpoint: Address of another store; None for AWS.
-        patience_s: Seconds for which a request that fails is made again.
-        kms_key: Identifier of the key that objects are encrypted with; None for the bucket's own encryption.
-        has_checksums: Whether requests have checksums, which the store compares: AWS's does, some others refuse them.
+        patience_s: Seconds for which a failing request is retried.
+        kms_key: Identifier of the key that encrypts objects; None for the bucket's default encryption.
+        has_checksums: Whether requests carry checksums: AWS verifies them, some other stores refuse them.
     """
 
     name = "persistent"
-    faults = ()
+    faults: tuple[str, ...] = ()
     is_ranged = True
 
     def __init__(
@@ -95,12 +95,11 @@ class Bucket:
             multipart_threshold=size, multipart_chunksize=size, max_concurrency=CONNECTIONS, use_threads=True
         )
         name = self._shard(key, rank)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._abort_uploads, name)  # s3transfer does not if an answer was lost
             with _translated():
                 self._client.upload_fileobj(_Reader(data), self._bucket, name, ExtraArgs=self._extra(), Config=config)
-        except BaseException:
-            self._abort_uploads(name)  # s3transfer does, but not where an answer was lost
-            raise
+            stack.pop_all()
         self._compare(name, len(data))
 
     def publish(self, key: Key, manifest: bytes) -> None:
@@ -118,7 +117,10 @@ class Bucket:
 
     def manifest(self, key: Key) -> bytes:
         def read() -> bytes:
-            return self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}{key}/{MANIFEST}")["Body"].read()
+            data: bytes = self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}{key}/{MANIFEST}")[
+                "Body"
+            ].read()
+            return data
 
         return self._patiently(read)
 
@@ -141,11 +143,13 @@ class Bucket:
 
     def mark(self) -> bytes | None:
         with contextlib.suppress(Broken), _translated():
-            return self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}{OWNER}")["Body"].read()
+            answer = self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}{OWNER}")
+            data: bytes = answer["Body"].read()
+            return data
         return None
 
     def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
-        """Replace a mark with a conditional request, where the store has one.
+        """Replace a mark with a conditional request, if the store supports them.
 
         Source: Amazon S3 User Guide, Conditional writes.
         """
@@ -158,7 +162,7 @@ class Bucket:
                 self._client.put_object(**place, **({"IfMatch": f'"{etag}"'} if etag else {"IfNoneMatch": "*"}))
         except TierFailure as error:
             if error.code in ("PreconditionFailed", "ConditionalRequestConflict"):
-                # With KMS an object's tag is not its MD5: what is there then is compared.
+                # With KMS an object's tag is not its MD5: compare the stored content instead.
                 if not etag or self.mark() != replaced:
                     return False
             elif error.code != "NotImplemented":
@@ -174,13 +178,15 @@ class Bucket:
             names = [{"Key": f"{self._prefix}{name}"} for name in self._names(f"{key}/")]
             for start in range(0, len(names), KEYS_PER_REQUEST):
                 with _translated():
-                    gone = {"Objects": names[start : start + KEYS_PER_REQUEST], "Quiet": True}
-                    answer = self._client.delete_objects(Bucket=self._bucket, Delete=gone)
+                    removed = {"Objects": names[start : start + KEYS_PER_REQUEST], "Quiet": True}
+                    answer = self._client.delete_objects(Bucket=self._bucket, Delete=removed)
                 if refused := answer.get("Errors"):
-                    raise TierFailure(f"{len(refused)} objects stay: {refused[0]['Key']}: {refused[0]['Code']}")
+                    raise TierFailure(
+                        f"{len(refused)} objects were not removed: {refused[0]['Key']}: {refused[0]['Code']}"
+                    )
 
     def _abort_uploads(self, prefix: str) -> None:
-        """Abort multipart uploads that were not finished: their parts are paid for like objects, and not listed."""
+        """Abort unfinished multipart uploads: their parts cost as much as objects, and no listing shows them."""
         with contextlib.suppress(Damaged, TierFailure), _translated():
             pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
             for upload in [each for page in pages for each in page.get("Uploads", ())]:
@@ -188,31 +194,31 @@ class Bucket:
                 self._client.abort_multipart_upload(**place)
 
     def _compare(self, name: str, size: int) -> None:
-        """Compare an object's size with what was sent, before a manifest makes it count.
+        """Compare an object's size with the bytes sent, before a manifest refers to it.
 
         Raises:
-            TierFailure: They differ, or it cannot be asked.
+            TierFailure: They differ, or the store does not answer.
         """
         try:
             with _translated():
                 found = self._client.head_object(Bucket=self._bucket, Key=name)["ContentLength"]
         except Damaged as error:
-            raise TierFailure(f"{name} was sent and does not exist: {error}") from error
+            raise TierFailure(f"{name} was sent but does not exist: {error}") from error
         if found != size:
-            raise TierFailure(f"{name} has {found} bytes, and {size} were sent")
+            raise TierFailure(f"{name} has {found} bytes, but {size} were sent")
 
     def _extra(self) -> dict[str, str]:
-        """Return what each object is stored with."""
+        """Return the encryption options of each object."""
         return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self._kms_key} if self._kms_key else {}
 
     @property
     def _client(self) -> Any:
-        # Importing boto3 takes a good part of a second: not before the first save.
+        # Start-up time: boto3 takes a good part of a second to import, and is not needed before the first save.
         if self._made is None:
             import boto3
             from botocore.config import Config
 
-            # What is read is compared with the manifest's checksums; what is sent, the store compares on arrival.
+            # Reads are checked against the manifest; the store verifies what it receives.
             checksums = "when_supported" if self._has_checksums else "when_required"
             config = Config(
                 retries={"mode": "standard", "max_attempts": 3},
@@ -228,9 +234,8 @@ class Bucket:
         return f"{self._prefix}{key}/rank{rank:05d}.shard"
 
     def _names(self, prefix: str) -> list[str]:
-        """Return the names under a prefix, without the namespace's."""
-
-        # Not patiently: a save must not wait for it, and a search for a checkpoint asks again by itself.
+        """Return the names under a prefix, without that of the namespace."""
+        # Without retries: a save must not wait for it, and a search for a checkpoint repeats it.
         with _translated():
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix + prefix
@@ -238,7 +243,7 @@ class Bucket:
             return [each["Key"].removeprefix(self._prefix) for page in pages for each in page.get("Contents", ())]
 
     def _patiently(self, request: Callable[[], _Answer]) -> _Answer:
-        """Return the answer to a request, which is made again while the store is unavailable."""
+        """Return the answer to a request, which is retried while the store is unavailable."""
         began, pause_s = time.monotonic(), PAUSE_S
         while True:
             try:
@@ -254,38 +259,38 @@ class Bucket:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _read_part(self, name: str, start: int, room: torch.Tensor, size: int) -> None:
-        """Fill `room` with what is at `start` of an object."""
-        view, stop = memoryview(room.numpy()), start + len(room)
+        """Fill `room` with the bytes at `start` of an object."""
+        view, stop = room.numpy().data, start + len(room)
 
         def read() -> None:
             nonlocal view
             part = f"bytes={stop - len(view)}-{stop - 1}"
             answer = self._client.get_object(Bucket=self._bucket, Key=name, Range=part)
             if "ContentRange" not in answer:
-                raise TierRefused(f"{self._endpoint} gives no parts of an object")
+                raise TierRefused(f"{self._endpoint} does not support reading a part of an object")
             if int(answer["ContentRange"].rpartition("/")[2]) < size:
-                raise Broken(f"{name} is cut short")
+                raise Broken(f"{name} is truncated")
             while len(view) and (count := answer["Body"].readinto(view)):
                 view = view[count:]
             if len(view):
-                raise TierFailure(f"{name}: the answer ends {len(view)} bytes early")
+                raise TierFailure(f"{name}: the answer is {len(view)} bytes short")
 
         self._patiently(read)
 
 
 class _Object:
-    """A shard in a bucket: what is fetched is kept until the next is."""
+    """A shard in a bucket: fetched bytes are kept until the next fetch."""
 
     def __init__(self, bucket: Bucket, name: str, num_bytes: int):
         self._bucket, self._name, self._num_bytes, self.moved = bucket, name, num_bytes, 0
         self._start, self._data = 0, torch.empty(0, dtype=torch.uint8)
 
     def fetch(self, start: int, stop: int) -> None:
-        self._data = torch.empty(0, dtype=torch.uint8)  # before there is room for the next
+        self._data = torch.empty(0, dtype=torch.uint8)  # released before the next allocation
         self._data, self._start = self._bucket.read(self._name, start, stop, self._num_bytes), start
         self.moved += stop - start
 
-    def read(self, offset: int, room: numpy.ndarray) -> None:
+    def read(self, offset: int, room: Bytes) -> None:
         first = offset - self._start
         room[:] = self._data[first : first + len(room)].numpy()
 
@@ -294,10 +299,10 @@ class _Object:
 
 
 class _Reader(io.RawIOBase):
-    """A file over bytes that are in memory already."""
+    """Bytes in memory as a file."""
 
     def __init__(self, data: torch.Tensor):
-        self._view, self._at = memoryview(data.numpy()), 0
+        self._view, self._at = data.numpy().data, 0
 
     def readable(self) -> bool:
         return True
@@ -333,16 +338,16 @@ def _translated() -> Iterator[None]:
 
 
 def _failure(error: Any) -> Damaged | TierFailure:
-    """Return what an answer means: the object is gone or too short, the store may answer later, or it refuses."""
+    """Return the meaning of an error: the object is missing or short, the store may answer later, or it refuses."""
     code, answer = str(error.response["Error"]["Code"]), error.response.get("ResponseMetadata", {})
     status = answer.get("HTTPStatusCode", 0)
     if code in ("NoSuchKey", "404", "InvalidRange", "416"):
-        return Broken(f"the object is gone, or cut short: {error}")
+        return Broken(f"the object is missing or truncated: {error}")
     if status in TRANSIENT or code in THROTTLED:
         return TierFailure(str(error), _retry_after_s(answer.get("HTTPHeaders", {}).get("retry-after", "")), code)
     return TierRefused(str(error), code=code)
 
 
 def _retry_after_s(header: str) -> float:
-    """Return the seconds that a Retry-After header asks for; 0 where it is a date or no number."""
+    """Return the seconds in a Retry-After header; 0 if it is not a number."""
     return min(float(header), REQUEST_PATIENCE_S) if header.isdecimal() else 0.0

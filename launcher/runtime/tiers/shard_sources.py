@@ -1,4 +1,4 @@
-"""Where the shards of a checkpoint are read from: a store that all ranks reach, or the memory of the nodes."""
+"""The sources of a checkpoint's shards: a store that all ranks reach, or the memory of the nodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Protocol
 from launcher.runtime.tiers.node_memory import NodeMemory
 from launcher.runtime.tiers.ranges import Layout
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.read_plan import Sharing, Wanted, from_nodes, from_store
+from launcher.runtime.tiers.read_plan import ReadPlan, Wanted, from_nodes, from_store
 from launcher.runtime.tiers.shards import Broken, Key, Manifest, Shard
 from launcher.runtime.tiers.stores import Store
 
@@ -21,7 +21,7 @@ class Reason:
 
     @staticmethod
     def of(error: Exception) -> "Reason":
-        """Return the reason that an error gives."""
+        """Return the reason in an error."""
         return Reason(str(error), isinstance(error, Broken))
 
 
@@ -29,15 +29,15 @@ class Shards(Protocol):
     """The shards of a save.
 
     Args:
-        is_everywhere: Whether every rank reads all it wants by itself.
-        keeps: Whether what is sent is kept from when it was read for this rank; else it is read when it is sent.
+        is_everywhere: Whether every rank can read all it needs by itself.
+        keeps: Whether data to send is kept when this rank reads it; otherwise it is read when it is sent.
     """
 
     is_everywhere: bool
     keeps: bool
 
-    def sharing(self, wanted: Sequence[Wanted], layout: Layout) -> Sharing:
-        """Return who reads what, where these bytes are wanted, shape `(num_ranks,)`."""
+    def plan(self, wanted: Sequence[Wanted], layout: Layout) -> ReadPlan:
+        """Return which rank reads which bytes; `wanted` has shape `(num_ranks,)`."""
 
     def open(self, writer: int) -> Shard:
         """Return the shard of a rank.
@@ -57,7 +57,7 @@ class StoreShards:
     def __init__(self, store: Store, manifest: Manifest):
         self._store, self._manifest = store, manifest
 
-    def sharing(self, wanted: Sequence[Wanted], layout: Layout) -> Sharing:
+    def plan(self, wanted: Sequence[Wanted], layout: Layout) -> ReadPlan:
         return from_store(wanted, layout, is_ranged=self._store.is_ranged)
 
     def open(self, writer: int) -> Shard:
@@ -69,7 +69,7 @@ class Copy:
     """A shard in the memory of a node.
 
     Args:
-        node: Which one.
+        node: Its name.
         is_replica: Whether it is a copy of a neighbour's.
     """
 
@@ -78,12 +78,12 @@ class Copy:
 
 
 class Nodes:
-    """Shards of one save in the memory of several nodes, and which rank gives one away.
+    """The shards of one save in the memory of several nodes.
 
     Args:
         memory: This rank's view of its node.
         nodes: The node of each rank, shape `(num_ranks,)`.
-        copies: Which nodes have a shard, by the rank that wrote it; the best first.
+        copies: The copies of each shard, by the rank that wrote it; the best first.
     """
 
     keeps = False
@@ -101,11 +101,11 @@ class Nodes:
         self.is_everywhere = all(set(nodes) <= {copy.node for copy in each} for each in copies.values())
 
     def chosen(self, writer: int, node: str) -> Copy:
-        """Return the copy that a rank on `node` takes: the one on its own node, else the best there is."""
+        """Return the copy that a rank on `node` uses: the one on its own node, otherwise the best."""
         near = [copy for copy in self._copies[writer] if copy.node == node]
         return (near or self._copies[writer])[0]
 
-    def sharing(self, wanted: Sequence[Wanted], layout: Layout) -> Sharing:
+    def plan(self, wanted: Sequence[Wanted], layout: Layout) -> ReadPlan:
         nodes = [self._here] if self.is_everywhere else self._nodes
         return from_nodes(wanted, layout, nodes, lambda writer, node: self.chosen(writer, node).node)
 
@@ -115,11 +115,11 @@ class Nodes:
 
 
 def copies_of(key: Key, holdings: list[tuple[str, list[tuple[int, bool]]]]) -> dict[int, list[Copy]]:
-    """Return who has which shard of a save, by the rank that wrote it; originals before replicas.
+    """Return the copies of each shard of a save, by the rank that wrote it; originals before replicas.
 
     Args:
         key: The save.
-        holdings: Of each node once: its name, and writer and `is_replica` of each shard of `key` there.
+        holdings: For each node: its name, and writer and `is_replica` of each of its shards of `key`.
     """
     found: dict[int, set[tuple[bool, str]]] = {}
     for node, shards in holdings:

@@ -1,7 +1,9 @@
-"""What a checkpoint is made of: a shard of bytes a rank, and the manifest that says what lies where.
+"""The parts of a checkpoint: one shard of bytes per rank, and a manifest that states where each piece is.
 
-A manifest is written last, when every shard is there. It holds a checksum for each piece of each shard, and one of
-its own: whatever matches is what was saved, wherever it was found.
+The manifest is written last, once every shard exists. It holds a checksum for each piece of each shard, and one of
+its own: data that matches is the data that was saved, wherever it was found.
+
+Manifests are pickled: the names of this module and of `Key`, `Piece` and `Manifest` are part of the format.
 """
 
 import functools
@@ -13,47 +15,46 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy
 import torch
 
 from launcher.runtime.checkpoint_search import Damaged
-from launcher.runtime.checksums import CHUNK, checksum
+from launcher.runtime.checksums import CHUNK, Bytes, checksum
 
-if TYPE_CHECKING:  # a start is not to wait for it before there is something to load
+if TYPE_CHECKING:  # start-up time: only needed once there is a checkpoint to load
     from torch.distributed.checkpoint.metadata import Metadata
 
 MAGIC, FIRST_MAGIC = b"rcptier2", b"rcptier1"
-"""First bytes of a manifest; another format gets another number. The first format, which is still read, names no
-namespace and has one checksum a piece."""
+"""First bytes of a manifest; each format has its own number. The first format, which can still be read, has no
+namespace and one checksum per piece."""
 
 DIGEST = 16
 """Bytes of a checksum."""
 
 BLOCK = CHUNK
-"""Bytes of a piece that have a checksum: what is read is checked in blocks, so that a part of a piece can be."""
+"""Bytes of a piece per checksum: data is checked in blocks, so that a part of a piece can be checked."""
 
 ALIGNMENT = 64
-"""Bytes: every piece begins at a multiple, so that a view of it has the tensor's own type."""
+"""Every piece begins at a multiple of this many bytes, so that it can be viewed with the tensor's type."""
 
 _HEAD = len(MAGIC) + DIGEST
-"""Bytes before a manifest's body: what it is, and the checksum."""
+"""Bytes before a manifest's body: the format and the checksum."""
 
 _KEY = re.compile(r"(\d{12})\.([0-9a-f]{16})")
 
 
 class Broken(Damaged):
-    """What was found is not what was saved."""
+    """The data found is not the data saved."""
 
 
 @functools.total_ordering
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One save of one step. A save with a higher number is newer, whatever its step is.
+    """One save of one step. A save with a higher number is newer, whatever its step.
 
     Args:
         step: Optimizer steps done.
-        save: Number of the save, greater than that of every save before it. Earlier versions took nanoseconds since
-            the epoch; numbers continue from the greatest one that is stored.
+        save: Number of the save, greater than that of every earlier save. Earlier versions used nanoseconds since the
+            epoch; numbers continue from the greatest one stored.
     """
 
     step: int
@@ -67,23 +68,23 @@ class Key:
 
     @staticmethod
     def parse(text: str) -> "Key | None":
-        """Return the key that `text` begins with, None where it begins with something else."""
+        """Return the key that `text` begins with; None if it does not begin with one."""
         found = _KEY.match(text)
         return Key(int(found[1]), int(found[2], 16)) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Where a tensor, or a part of one, lies.
+    """The place of a tensor, or of a part of one.
 
     Args:
         rank: Of the shard.
         offset: First byte in the shard.
         length: Bytes.
-        checksum: xxh3_128 of each block, one after another.
+        checksum: xxh3_128 of each block, concatenated.
         dtype: Of the tensor; None for any other object.
         shape: Of this part.
-        block: Bytes of a block, the last one may be shorter; 0 where the piece is a single block.
+        block: Bytes of a block, of which the last may be shorter; 0 if the piece is a single block.
     """
 
     rank: int
@@ -94,17 +95,24 @@ class Piece:
     shape: tuple[int, ...]
     block: int = 0
 
+    @property
+    def tensor_dtype(self) -> torch.dtype:
+        """The type of a piece of a tensor."""
+        if self.dtype is None:
+            raise AssertionError("this piece is an object, not a tensor")
+        return self.dtype
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that a published checkpoint is.
+    """The description of a published checkpoint.
 
     Args:
-        key: Which save it is.
+        key: Of the save.
         sizes: Bytes of each rank's shard, shape `(num_ranks,)`.
-        progress: What the training program wants to know when it goes on.
+        progress: What the training program needs to resume.
         metadata: Of torch.distributed.checkpoint; its `storage_data` holds a `Piece` for each index.
-        namespace: Of the checkpoint; empty where it is not recorded.
+        namespace: Of the checkpoint; empty if not recorded.
     """
 
     key: Key
@@ -126,28 +134,28 @@ def seal(manifest: Manifest) -> bytes:
 
 
 def unseal(data: bytes) -> Manifest:
-    """Return the manifest that `seal` made `data` of.
+    """Return the manifest that `seal` turned into `data`.
 
     Raises:
-        Broken: It is cut short or changed.
+        Broken: It is truncated or changed.
     """
     magic, body = data[: len(MAGIC)], memoryview(data)[_HEAD:]
     if magic not in (MAGIC, FIRST_MAGIC) or data[len(MAGIC) : _HEAD] != checksum(body):
-        raise Broken("the manifest is cut short or changed")
-    manifest = pickle.loads(body)
+        raise Broken("the manifest is truncated or changed")
+    manifest: Manifest = pickle.loads(body)
     return manifest if magic == MAGIC else _from_first_format(manifest)
 
 
 def unseal_own(data: bytes, key: Key, namespace: str) -> Manifest:
-    """Return the manifest of a save, which `data` is to be.
+    """Return the manifest in `data`, which must be that of a given save.
 
     Args:
-        data: As it was found.
-        key: Under which key.
-        namespace: In which namespace.
+        data: As found in a tier.
+        key: The expected save.
+        namespace: The expected namespace.
 
     Raises:
-        Broken: It is cut short or changed, or belongs to another save.
+        Broken: It is truncated or changed, or belongs to another save.
     """
     manifest = unseal(data)
     if manifest.key != key:
@@ -158,7 +166,7 @@ def unseal_own(data: bytes, key: Key, namespace: str) -> Manifest:
 
 
 def _from_first_format(manifest: Manifest) -> Manifest:
-    """Fill in the fields that the first format does not have."""
+    """Return a manifest with the fields that the first format lacks."""
     known = [each.name for each in fields(Piece) if each.name != "block"]
     found = manifest.metadata.storage_data.items()
     pieces = {index: Piece(*(getattr(piece, name) for name in known)) for index, piece in found}
@@ -167,41 +175,41 @@ def _from_first_format(manifest: Manifest) -> Manifest:
 
 
 class Shard(Protocol):
-    """The bytes of a shard, wherever they lie.
+    """The bytes of a shard in any tier.
 
     Args:
-        moved: Bytes that were read from the tier so far.
+        moved: Bytes read from the tier so far.
     """
 
     moved: int
 
     def fetch(self, start: int, stop: int) -> None:
-        """Prepare for reading these bytes, one after another.
+        """Prepare to read these bytes sequentially.
 
         Raises:
-            Broken: There is not so much.
+            Broken: The shard is shorter.
         """
 
-    def read(self, offset: int, room: numpy.ndarray) -> None:
-        """Fill `room`, bytes of shape `(num_bytes,)`, with what is at `offset`.
+    def read(self, offset: int, room: Bytes) -> None:
+        """Fill `room`, bytes of shape `(num_bytes,)`, with the data at `offset`.
 
         Raises:
-            Broken: There is not so much.
+            Broken: The shard is shorter.
         """
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class FileShard:
-    """A shard in a file. It is read, not mapped: a file system that fails would end this process.
+    """A shard in a file. It is read, not mapped: an error in a mapped file would kill this process.
 
     Args:
         path: Of the file.
-        num_bytes: What the manifest says that it holds.
+        num_bytes: Its size according to the manifest.
 
     Raises:
-        Broken: It is not there, or cut short.
+        Broken: It is missing or truncated.
     """
 
     def __init__(self, path: Path, num_bytes: int):
@@ -209,20 +217,20 @@ class FileShard:
         try:
             self._descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError as error:
-            raise Broken(f"{path.name} is gone") from error
+            raise Broken(f"{path.name} is missing") from error
         if os.fstat(self._descriptor).st_size < num_bytes:
             self.close()
-            raise Broken(f"{path.name} is cut short")
+            raise Broken(f"{path.name} is truncated")
 
     def fetch(self, start: int, stop: int) -> None:
         pass
 
-    def read(self, offset: int, room: numpy.ndarray) -> None:
+    def read(self, offset: int, room: Bytes) -> None:
         self.moved += len(room)
         while len(room):
-            count = os.preadv(self._descriptor, [room], offset)
+            count = os.preadv(self._descriptor, [room.data], offset)
             if not count:
-                raise Broken("a shard is cut short")
+                raise Broken("a shard is truncated")
             room, offset = room[count:], offset + count
 
     def close(self) -> None:
@@ -230,20 +238,20 @@ class FileShard:
 
 
 class BytesShard:
-    """A shard that is in memory.
+    """A shard in memory.
 
     Args:
         data: Shape `(num_bytes,)`.
-        fetched: Bytes that were moved to have it; 0 where it lies in the tier itself.
+        fetched: Bytes transferred to obtain it; 0 if it lies in the tier itself.
     """
 
-    def __init__(self, data: numpy.ndarray, fetched: int = 0):
+    def __init__(self, data: Bytes, fetched: int = 0):
         self._data, self._is_fetched, self.moved = data, bool(fetched), fetched
 
     def fetch(self, start: int, stop: int) -> None:
         pass
 
-    def read(self, offset: int, room: numpy.ndarray) -> None:
+    def read(self, offset: int, room: Bytes) -> None:
         self.moved += 0 if self._is_fetched else len(room)
         room[:] = self._data[offset : offset + len(room)]
 

@@ -1,21 +1,22 @@
-"""From a state to a shard: which rank saves what, and the copy that training waits for."""
+"""From a state to a shard: which rank saves what, and the copy that blocks training."""
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy
 import torch
-from torch.distributed.checkpoint import DefaultSavePlanner, StorageWriter, save
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from launcher.runtime.checksums import checksum
+from launcher.runtime.checksums import Bytes, checksum
 from launcher.runtime.dcp_warnings import without_group_warning
-from launcher.runtime.tiers.buffers import Slot
+from launcher.runtime.tiers.buffers import Buffer
 from launcher.runtime.tiers.rank_group import Ranks
 from launcher.runtime.tiers.shards import ALIGNMENT, BLOCK, Piece
 
@@ -37,12 +38,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A shard in its slot.
+    """A shard in its buffer.
 
     Args:
-        spans: What lies where.
+        spans: The place of each piece.
         size: Bytes of the shard.
-        metadata: Of the whole checkpoint, without `storage_data`; on the first rank only.
+        metadata: Of the complete checkpoint, without `storage_data`; on the first rank only.
     """
 
     spans: tuple[Span, ...]
@@ -51,27 +52,27 @@ class Staged:
 
 
 class Stager:
-    """Copies one rank's part of a state, as torch.distributed.checkpoint deals it out.
+    """Copies one rank's part of a state, as torch.distributed.checkpoint distributes it.
 
-    The plan is made by all ranks together; as long as no rank's state changes its form, it is made once.
+    All ranks plan together; the plan is reused while no rank's state changes its structure.
 
     Args:
-        ranks: Those that save.
+        ranks: The ranks that save.
     """
 
     def __init__(self, ranks: Ranks):
         self._ranks = ranks
         self._own: SavePlan | None = None
-        self._dealt: SavePlan | None = None
+        self._agreed = SavePlan([])
         self._metadata: Metadata | None = None
         self._planner = DefaultSavePlanner()
 
-    def plan(self, state: dict[str, Any], moment: int) -> int:
-        """Settle who saves what of `state`; collective. Return this save's moment, the same on all ranks.
+    def plan(self, state: dict[str, Any], number: int) -> int:
+        """Agree on which rank saves what of `state`; collective. Return the first rank's number of the save.
 
         Args:
             state: As for `torch.distributed.checkpoint.save`.
-            moment: Nanoseconds since the epoch; the first rank's counts.
+            number: Of the save.
 
         Raises:
             StateUnfit: It cannot be saved.
@@ -80,69 +81,75 @@ class Stager:
         self._planner.set_up_planner(state, is_coordinator=self._ranks.rank == 0)
         own = self._planner.create_local_plan()
         is_first = self._ranks.rank == 0
-        changed, agreed = self._ranks.sum((int(own != self._own), moment if is_first else 0))
+        changed, agreed_number = self._ranks.sum((int(own != self._own), number if is_first else 0))
         if changed:
-            self._deal(state)
+            self._agree(state)
             self._own = own
-        return agreed
+        return agreed_number
 
-    def _deal(self, state: dict[str, Any]) -> None:
-        noted = _PlanOnly()
+    def _agree(self, state: dict[str, Any]) -> None:
+        writer = _PlanOnly()
         try:
             with without_group_warning():
                 save(
                     state,
-                    storage_writer=noted,
+                    storage_writer=writer,
                     planner=self._planner,
                     process_group=self._ranks.group,
                     no_dist=self._ranks.group is None,
                 )
         except CheckpointException as error:
             raise StateUnfit(str(error)) from error
-        self._dealt, self._metadata = noted.plan, noted.metadata
+        self._agreed, self._metadata = writer.plan, writer.metadata
 
     @property
     def num_bytes(self) -> int:
-        """What this rank's tensors take in a shard."""
-        return sum(_padded(_size(item)) for item in self._dealt.items)
+        """Bytes of this rank's tensors in a shard."""
+        return sum(_padded(_size(item)) for item in self._agreed.items)
 
-    def copy(self, slot: Slot) -> Staged:
-        """Copy this rank's part of the planned state into a slot: when it returns, training may go on.
+    def copy(self, buffer: Buffer) -> Staged:
+        """Copy this rank's part of the planned state into a buffer; when it returns, training may continue.
 
         Raises:
-            OSError: There is no memory for it.
+            OSError: There is not enough memory.
         """
-        objects = [(item, self._serialized(item)) for item in self._dealt.items if _is_object(item)]
-        slot.reserve(self.num_bytes + sum(_padded(len(data)) for _, data in objects))
+        objects = [(item, self._serialized(item)) for item in self._agreed.items if _is_object(item)]
+        buffer.reserve(self.num_bytes + sum(_padded(len(data)) for _, data in objects))
         spans, offset = [], 0
-        for item in self._dealt.items:
+        for item in self._agreed.items:
             if not _is_object(item):
-                span = self._copy_tensor(item, slot, offset)
+                span = self._copy_tensor(item, buffer, offset)
                 spans.append(span)
                 offset += _padded(span.length)
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # the copies from an accelerator are under way
+            torch.cuda.synchronize()  # copies from an accelerator are asynchronous
         for item, data in objects:
             spans.append(Span(item.index, offset, len(data), None, ()))
-            slot.bytes[offset : offset + len(data)] = torch.frombuffer(data, dtype=torch.uint8)
+            buffer.bytes[offset : offset + len(data)] = torch.frombuffer(data, dtype=torch.uint8)
             offset += _padded(len(data))
         return Staged(tuple(spans), offset, self._metadata)
 
-    def _copy_tensor(self, item: WriteItem, slot: Slot, offset: int) -> Span:
-        tensor = self._planner.resolve_data(item).detach()
+    def _copy_tensor(self, item: WriteItem, buffer: Buffer, offset: int) -> Span:
+        data = self._planner.resolve_data(item)
+        if not isinstance(data, torch.Tensor):
+            raise AssertionError(f"{item.index} is not a tensor")
+        tensor = data.detach()
         length = tensor.numel() * tensor.element_size()
         if length:
-            room = slot.bytes[offset : offset + length].view(tensor.dtype).view(tensor.shape)
+            room = buffer.bytes[offset : offset + length].view(tensor.dtype).view(tensor.shape)
             room.copy_(tensor, non_blocking=True)
         return Span(item.index, offset, length, tensor.dtype, tuple(tensor.shape))
 
     def _serialized(self, item: WriteItem) -> bytearray:
-        return bytearray(self._planner.resolve_data(item).getbuffer())
+        data = self._planner.resolve_data(item)
+        if not isinstance(data, io.BytesIO):
+            raise AssertionError(f"{item.index} is not an object")
+        return bytearray(data.getbuffer())
 
 
-def pieces_of(staged: Staged, slot: Slot, rank: int) -> dict[MetadataIndex, Piece]:
-    """Return the pieces of a shard, their checksums computed."""
-    data = slot.bytes.numpy()
+def pieces_of(staged: Staged, buffer: Buffer, rank: int) -> dict[MetadataIndex, Piece]:
+    """Return the pieces of a shard with their checksums."""
+    data = buffer.bytes.numpy()
     return {
         span.index: Piece(
             rank,
@@ -157,21 +164,21 @@ def pieces_of(staged: Staged, slot: Slot, rank: int) -> dict[MetadataIndex, Piec
     }
 
 
-def checksums(data: numpy.ndarray) -> bytes:
-    """Return the checksums of the blocks of a piece, one after another; of an empty one none."""
+def checksums(data: Bytes) -> bytes:
+    """Return the concatenated checksums of the blocks of a piece; empty for an empty piece."""
     return b"".join(checksum(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK))
 
 
 def complete(metadata: Metadata, pieces: Mapping[MetadataIndex, Piece]) -> Metadata:
-    """Return the metadata with what lies where."""
+    """Return the metadata with the place of each piece."""
     return replace(metadata, storage_data=dict(pieces))
 
 
 class _PlanOnly(StorageWriter):
-    """Takes part in a save for its plan, and writes nothing."""
+    """Takes part in a save for its plan only; writes nothing."""
 
     def __init__(self) -> None:
-        self.plan: SavePlan | None = None
+        self.plan = SavePlan([])
         self.metadata: Metadata | None = None
 
     def reset(self, checkpoint_id: object = None) -> None:
@@ -205,9 +212,9 @@ def _is_object(item: WriteItem) -> bool:
 
 
 def _size(item: WriteItem) -> int:
-    if _is_object(item):
-        return 0
     data = item.tensor_data
+    if data is None:  # an object
+        return 0
     return data.chunk.sizes.numel() * data.properties.dtype.itemsize
 
 

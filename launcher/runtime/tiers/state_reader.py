@@ -1,20 +1,21 @@
-"""From shards to a state: a reader for torch.distributed.checkpoint that trusts nothing it has not checked."""
+"""From shards to a state: a reader for torch.distributed.checkpoint that checks every byte before it is used."""
 
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from torch.distributed.checkpoint import StorageReader, load
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from launcher.runtime.checkpoint_search import StateMismatch
 from launcher.runtime.dcp_warnings import without_group_warning
 from launcher.runtime.tiers.exchange import Exchange
 from launcher.runtime.tiers.rank_group import Ranks
-from launcher.runtime.tiers.read_targets import Take
+from launcher.runtime.tiers.read_targets import ReadTarget
 from launcher.runtime.tiers.shard_sources import Reason, Shards
 from launcher.runtime.tiers.shards import Manifest
 
@@ -23,28 +24,28 @@ class ShardsBroken(RuntimeError):
     """Some of a checkpoint's shards cannot be used.
 
     Args:
-        reasons: What each rank could not use, by the rank that wrote it, shape `(num_ranks,)`.
+        reasons: The shards that each rank could not use, by the rank that wrote them, shape `(num_ranks,)`.
     """
 
-    def __init__(self, reasons: "list[dict[int, Reason]]"):
+    def __init__(self, reasons: list[dict[int, Reason]]):
         super().__init__("; ".join(sorted({reason.text for each in reasons for reason in each.values()})))
         self.reasons = reasons
 
     @property
     def is_damage(self) -> bool:
-        """Whether a shard is proven broken; otherwise it may be readable later."""
+        """Whether a shard is proven broken; if not, it may be readable later."""
         return any(reason.is_damage for each in self.reasons for reason in each.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What reading a checkpoint took.
+    """The cost of reading a checkpoint.
 
     Args:
-        num_bytes: Read by this rank from the tier.
-        total_bytes: Read by all ranks from the tier.
-        sent_bytes: Sent between ranks, all of them together.
-        slowest_s: Seconds of the rank that took longest.
+        num_bytes: Bytes that this rank read from the tier.
+        total_bytes: Bytes that all ranks read from the tier.
+        sent_bytes: Bytes sent between all ranks.
+        slowest_s: Seconds of the slowest rank.
     """
 
     num_bytes: int
@@ -54,26 +55,26 @@ class Reading:
 
 
 def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks: Ranks) -> Reading:
-    """Load a checkpoint into `state`, whatever number of ranks wrote it; collective.
+    """Load a checkpoint, written by any number of ranks, into `state`; collective.
 
     Raises:
-        ShardsBroken: On all ranks, where one could not use a shard; `state` then holds parts of it.
-        StateMismatch: On all ranks, where one's `state` is not of this checkpoint's form.
+        ShardsBroken: On all ranks, if one could not use a shard; `state` then holds parts of it.
+        StateMismatch: On all ranks, if the `state` of one does not match the checkpoint.
     """
     exchange = Exchange(manifest, shards, ranks)
     reader, mismatch, began = _Reader(manifest, exchange), "", time.perf_counter()
     try:
         with without_group_warning():
-            # Each rank plans for itself: all that ranks could settle together is in the manifest, which all have.
+            # Each rank plans for itself: the manifest, which all ranks have, holds all that they could agree on.
             load(state, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         mismatch = str(error)
     if not exchange.is_done:
-        exchange.run([], None)  # the others wait for what this rank sends
-    told = ranks.gather(
+        exchange.run([])  # the others wait for what this rank sends
+    results = ranks.gather(
         (exchange.reasons, mismatch, exchange.num_bytes, exchange.sent_bytes, time.perf_counter() - began)
     )
-    reasons, mismatches, sizes, sent, times = zip(*told, strict=True)
+    reasons, mismatches, sizes, sent, times = zip(*results, strict=True)
     if any(mismatches):
         raise StateMismatch(next(filter(None, mismatches)))
     if any(reasons):
@@ -82,7 +83,7 @@ def read_state(state: dict[str, Any], manifest: Manifest, shards: Shards, ranks:
 
 
 class _Reader(StorageReader):
-    """Gives torch.distributed.checkpoint's plan to the exchange, which reads what it wants."""
+    """Passes the plan of torch.distributed.checkpoint to the exchange, which reads the data."""
 
     def __init__(self, manifest: Manifest, exchange: Exchange):
         self._manifest, self._exchange = manifest, exchange
@@ -104,7 +105,7 @@ class _Reader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         pieces = self._manifest.metadata.storage_data
-        self._exchange.run([Take(item, pieces[item.storage_index], planner) for item in plan.items], planner)
+        self._exchange.run([ReadTarget(item, pieces[item.storage_index], planner) for item in plan.items])
         done: Future[None] = Future()
         done.set_result(None)
         return done

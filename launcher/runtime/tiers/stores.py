@@ -1,6 +1,6 @@
-"""Places that keep checkpoints outside of this program: folders, object stores, a service.
+"""Stores keep checkpoints outside of this program: folders, object stores, a service.
 
-All ranks reach the same ones. A store keeps named blobs; what makes them a checkpoint is the manifest, written last.
+All ranks reach the same stores. A store keeps named blobs; the manifest, written last, makes them a checkpoint.
 """
 
 import contextlib
@@ -18,39 +18,42 @@ from launcher.runtime.tiers.shards import Broken, FileShard, Key, Shard
 from launcher.runtime.tiers.tier_errors import TierFailure, translated
 
 BLOCK = 64 << 20
-"""Bytes handed to the system at once."""
+"""Bytes per system call."""
 
 MANIFEST = "manifest"
 
 
 class Store(Protocol):
-    """What a tier that all ranks reach can do.
-
-    Args:
-        name: Of the tier it serves.
-        faults: Damage that the last `saves` found, in words.
-        is_ranged: Whether it gives parts of a shard.
+    """The operations of a tier that all ranks reach.
 
     Raises:
-        TierFailure: It could not be done, in all methods.
-        Broken: What is to be read is damaged: it no longer exists, or has another size.
+        TierFailure: In all methods, if the operation failed.
+        Broken: The data to read is damaged: it no longer exists, or has another size.
     """
 
-    name: str
-    faults: Sequence[str]
-    is_ranged: bool
+    @property
+    def name(self) -> str:
+        """The tier it serves."""
+
+    @property
+    def faults(self) -> Sequence[str]:
+        """The damage that the last `saves` found, as messages."""
+
+    @property
+    def is_ranged(self) -> bool:
+        """Whether it can read parts of a shard."""
 
     def begin(self) -> None:
-        """Remove what a killed process has left and no listing shows; one rank does, which owns the namespace."""
+        """Remove leftovers of a killed process that no listing shows. Called by the rank that owns the namespace."""
 
     def write(self, key: Key, rank: int, data: torch.Tensor) -> None:
-        """Store this rank's shard, shape `(num_bytes,)`, and return when it lasts."""
+        """Store this rank's shard, shape `(num_bytes,)`; return once it is durable."""
 
     def publish(self, key: Key, manifest: bytes) -> None:
-        """Store the manifest: one rank does, when every shard is there."""
+        """Store the manifest. Called by one rank, once every shard is stored."""
 
     def saves(self) -> dict[Key, bool]:
-        """Return every save of which something is there, and whether its manifest is."""
+        """Return every save that has left any blob, and whether its manifest exists."""
 
     def manifest(self, key: Key) -> bytes:
         """Return a manifest."""
@@ -62,21 +65,21 @@ class Store(Protocol):
         """Remove saves, each one's manifest first."""
 
     def mark(self) -> bytes | None:
-        """Return the mark of the namespace's owner; None where there is none."""
+        """Return the mark of the namespace's owner; None if there is none."""
 
     def put_mark(self, data: bytes, replaced: bytes | None) -> bool:
-        """Replace a mark, or make the first one; return False where another process did so first."""
+        """Replace a mark, or create the first one; return False if another process did so first."""
 
 
 class Folder:
     """A folder that all ranks reach, on a disk or a network file system.
 
     Args:
-        folder: Of the namespace; made when something is written.
+        folder: Of the namespace; created by the first write.
     """
 
     name = "persistent"
-    faults = ()
+    faults: tuple[str, ...] = ()
     is_ranged = True
 
     def __init__(self, folder: Path):
@@ -93,7 +96,7 @@ class Folder:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
             try:
-                view = memoryview(data.numpy())
+                view = data.numpy().data
                 while len(view):
                     view = view[os.write(descriptor, view[:BLOCK]) :]
                 os.fsync(descriptor)
@@ -112,7 +115,7 @@ class Folder:
             sync(self.folder)
 
     def saves(self) -> dict[Key, bool]:
-        # Not by glob: it takes a folder that cannot be read for an empty one, and training would begin anew.
+        # Not with glob: it treats an unreadable folder as an empty one, and training would start from scratch.
         with translated():
             names = os.listdir(self.folder) if self.folder.exists() else []
             keys = [key for name in names if (key := Key.parse(name)) and str(key) == name]
@@ -138,7 +141,7 @@ class Folder:
             with translated():
                 yield
         except Broken as error:
-            # A file system that is not mounted looks like an empty one.
+            # A file system that is not mounted looks like an empty folder.
             if not self.folder.is_dir():
                 raise TierFailure(f"{self.folder} does not exist: is its file system mounted?") from error
             raise

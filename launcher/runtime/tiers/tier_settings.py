@@ -1,4 +1,4 @@
-"""The recipe's section `checkpointing` as the training program reads it."""
+"""The `checkpointing` section of the recipe, as the training program reads it."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from launcher.common import names
 
 S3 = "s3://"
 PATIENCE_S = 600
-"""Seconds for which a tier that is unavailable is asked again while a checkpoint is loaded. Our own choice:
-throttling and failovers of storage last minutes."""
+"""Seconds for which an unavailable tier is retried while a checkpoint is loaded. Our own choice: throttling and
+failovers of storage last minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +25,18 @@ class Cadence:
 
 @dataclass(frozen=True, slots=True)
 class TierSettings:
-    """Where checkpoints go.
+    """The tiers of a job.
 
     Args:
-        namespace: Under which name they are found again.
-        memory: The memory tier; None without one.
-        persistent: The persistent tier; None without one.
+        namespace: The name under which checkpoints are found again.
+        memory: The memory tier; None for none.
+        persistent: The persistent tier; None for none.
         path: Of the persistent tier: a folder, or `s3://bucket/prefix`.
         s3_endpoint: Address of another store with S3's interface; None for AWS.
-        replicas: Neighbour nodes that keep a copy of the memory tier.
-        patience_s: Seconds for which an unavailable tier is asked again while a checkpoint is loaded.
-        kms_key: Identifier of the key that objects in S3 are encrypted with; None for the bucket's own way.
-        s3_checksums: Whether requests to S3 have checksums that the store compares.
+        replicas: Number of neighbour nodes that keep a copy of the memory tier.
+        patience_s: Seconds for which an unavailable tier is retried while a checkpoint is loaded.
+        kms_key: Identifier of the key that encrypts objects in S3; None for the bucket's default encryption.
+        s3_checksums: Whether requests to S3 carry checksums, which the store verifies.
     """
 
     namespace: str
@@ -51,7 +51,7 @@ class TierSettings:
 
 
 def tier_settings(section: Mapping[str, Any] | None) -> TierSettings | None:
-    """Return the typed settings of a compiled section; None where there is none."""
+    """Return the typed settings of a compiled section; None if there is none."""
     if not section:
         return None
     memory, persistent = section["memory"], section["persistent"]
@@ -69,17 +69,17 @@ def tier_settings(section: Mapping[str, Any] | None) -> TierSettings | None:
 
 
 def tier_settings_from_env() -> TierSettings | None:
-    """Return the settings that the launcher has put into the environment of a script; None where it has not."""
+    """Return the settings that the launcher put into the environment of a script; None if it put none."""
     return tier_settings(json.loads(os.environ.get(names.ENV_CHECKPOINTING) or "null"))
 
 
 def bucket_and_prefix(path: str) -> tuple[str, str]:
-    """Return bucket and key prefix of `s3://bucket/prefix`; the prefix ends in a slash where there is one."""
+    """Return bucket and key prefix of `s3://bucket/prefix`; a prefix that is not empty ends in a slash."""
     bucket, _, prefix = path.removeprefix(S3).partition("/")
     prefix = prefix.strip("/")
     return bucket, f"{prefix}/" if prefix else ""
 
 
 def folder_of(settings: TierSettings) -> Path:
-    """Return the namespace's folder in a persistent tier that is one."""
+    """Return the namespace's folder in a persistent tier that is a folder."""
     return Path(settings.path) / settings.namespace

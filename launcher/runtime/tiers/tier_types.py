@@ -1,4 +1,4 @@
-"""The tiers of a job as the manager has them: where, how often, and how many checkpoints are kept."""
+"""The tiers of a job: their place, how often they are saved to, and how many checkpoints they keep."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from launcher.runtime.tiers.stores import Store
 
 @dataclass(frozen=True, slots=True)
 class StoreTier:
-    """A store, how often it is saved to and how much is kept.
+    """A store, how often it is saved to, and how many checkpoints it keeps.
 
     Args:
-        store: Where.
+        store: The store.
         frequency: Optimizer steps between two saves.
         retention: Published checkpoints kept.
     """
@@ -29,7 +29,7 @@ class MemoryTier:
         memory: This rank's view of its node.
         frequency: Optimizer steps between two saves.
         ranks_per_node: The first rank of each node writes the manifests there.
-        replicas: Neighbour nodes that keep a copy each.
+        replicas: Number of neighbour nodes that each keep a copy.
     """
 
     memory: NodeMemory

@@ -1,4 +1,4 @@
-"""The tiers as a training loop uses them: a model and its optimizer in, and out again."""
+"""The tiers for a training loop, which saves and loads a model and its optimizer."""
 
 import functools
 import importlib.util
@@ -6,30 +6,32 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from launcher.runtime.checkpoint import Checkpoints, CheckpointUnsaved, Progress
+from launcher.runtime.checkpoint import Checkpoints, CheckpointUnsaved
 from launcher.runtime.content import Content
 from launcher.runtime.process_group import rank, world_size
-from launcher.runtime.tiers.checkpoint_log import Journal
-from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, MemoryTier, StoreTier
+from launcher.runtime.progress import Progress
+from launcher.runtime.tiers.checkpoint_log import CheckpointLog
+from launcher.runtime.tiers.checkpoint_manager import CheckpointManager
 from launcher.runtime.tiers.memory_service import PACKAGE, POD, MemoryService, service_address
 from launcher.runtime.tiers.node_memory import NodeMemory, node_folder
 from launcher.runtime.tiers.s3_store import REQUEST_PATIENCE_S, Bucket
 from launcher.runtime.tiers.stores import Folder, Store
 from launcher.runtime.tiers.tier_settings import S3, TierSettings, bucket_and_prefix, folder_of
+from launcher.runtime.tiers.tier_types import MemoryTier, StoreTier
 
 
 class TieredCheckpoints:
     """The checkpoints of one training run in tiers. Every method is collective: all ranks call it.
 
     Args:
-        settings: Where they go.
-        run_dir: Receives the log, the records, and the mark of the launch; None for none.
+        settings: Of the tiers.
+        run_dir: Receives the log, the records and the mark of the launch; None for none.
     """
 
     def __init__(self, settings: TierSettings, run_dir: Path | None):
         self.folder = settings.path or f"the memory tier of {settings.namespace}"
         self._manager = manager_of(settings, run_dir)
-        self._journal = Journal(settings.namespace, rank(), run_dir)
+        self._log = CheckpointLog(settings.namespace, rank(), run_dir)
         self._marks = Checkpoints((run_dir or Path()) / f"{settings.namespace}-launch")
         self.is_taken_by, self.take = self._marks.is_taken_by, self._marks.take
 
@@ -38,7 +40,7 @@ class TieredCheckpoints:
         return self._manager.is_due(step)
 
     def save(self, content: Content, progress: Progress, *, is_last: bool = False) -> None:
-        """Save to the tiers that are due; return when training may go on. The last save goes to all, and is awaited.
+        """Save to the tiers that are due; return when training may continue. The last save goes to all, and waits.
 
         Raises:
             StateUnfit: torch.distributed.checkpoint cannot save the state.
@@ -48,16 +50,15 @@ class TieredCheckpoints:
         if is_last:
             self._manager.wait()
             if not self._manager.has(progress.step):
-                raise CheckpointUnsaved(f"step {progress.step} is not in {self.folder}: the log says why")
+                raise CheckpointUnsaved(f"step {progress.step} is not in {self.folder}; the log has the reason")
 
     def load(self, content: Content) -> Progress | None:
-        """Load the newest published checkpoint, whatever number of ranks wrote it; None where there is none.
+        """Load the newest published checkpoint, written by any number of ranks; None if there is none.
 
         Raises:
-            CheckpointUnavailable: There are some, or a tier could not be asked, and nothing was loaded.
+            CheckpointUnavailable: There are checkpoints, or a tier did not answer, and nothing was loaded.
             StateMismatch: The checkpoint is of another model or optimizer.
         """
-
         restored = self._manager.load(lambda manifest: content.form(manifest.metadata, manifest.world_size))
         if restored is None:
             return None
@@ -65,7 +66,7 @@ class TieredCheckpoints:
         return Progress(**restored.progress)
 
     def latest(self) -> int | None:
-        """Return the newest published step; None where there is none."""
+        """Return the newest published step; None if there is none."""
         return self._manager.newest()
 
     def clear(self) -> None:
@@ -74,7 +75,7 @@ class TieredCheckpoints:
 
     def _warn(self, step: int, message: str) -> None:
         if rank() == 0:
-            self._journal.warn(step, message)
+            self._log.warn(step, message)
 
 
 def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManager:
@@ -88,15 +89,15 @@ def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManage
         ModuleNotFoundError: A tier's client is not installed: boto3 for S3, the vendor's for the memory service.
     """
     memory, stores, node = None, [], os.uname().nodename
-    journal = Journal(settings.namespace, rank(), run_dir)
+    log = CheckpointLog(settings.namespace, rank(), run_dir)
     if settings.memory and (address := service_address()):
         _require(PACKAGE, address)
         service: Store = MemoryService(settings.namespace, rank(), world_size(), settings.memory.retention, address)
         stores.append(StoreTier(service, settings.memory.frequency, settings.memory.retention))
     elif settings.memory:
         if POD in os.environ and rank() == 0:
-            journal.warn(
-                0, f"{PACKAGE} is not in this image: the memory tier is the pods' own memory and goes with them"
+            log.warn(
+                0, f"{PACKAGE} is not in this image: the memory tier is the pods' own memory and vanishes with them"
             )
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
         num_nodes = world_size() // per_node
@@ -107,7 +108,7 @@ def manager_of(settings: TierSettings, run_dir: Path | None) -> CheckpointManage
         memory = MemoryTier(held, settings.memory.frequency, per_node, replicas)
     if settings.persistent:
         stores.append(StoreTier(_store(settings), settings.persistent.frequency, settings.persistent.retention))
-    return CheckpointManager(memory, stores, journal, node, settings.patience_s)
+    return CheckpointManager(memory, stores, log, node, settings.patience_s)
 
 
 def _require(module: str, what: str) -> None:

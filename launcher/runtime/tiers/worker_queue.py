@@ -1,15 +1,17 @@
-"""Threads that finish saves while training goes on."""
+"""Threads that complete saves while training continues."""
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import ParamSpec
 
 from launcher.runtime.tiers.rank_group import Ranks
 
+_Params = ParamSpec("_Params")
 
-class Lane:
-    """Does one thing after another, each with the same lane of all other ranks.
+
+class WorkerQueue:
+    """Runs jobs one after another, each together with the same queue of all other ranks.
 
     Args:
         name: Of its threads.
@@ -22,27 +24,27 @@ class Lane:
         self._pending: list[Future[None]] = []
         self._lock = threading.Lock()
 
-    def submit(self, job: Callable[..., None], *args: Any) -> None:
-        """Do `job` when what was asked for before is done."""
+    def submit(self, job: Callable[_Params, None], *args: _Params.args, **kwargs: _Params.kwargs) -> None:
+        """Run `job` after the jobs submitted before it."""
         with self._lock:
-            self._pending.append(self._jobs.submit(job, *args))
+            self._pending.append(self._jobs.submit(job, *args, **kwargs))
 
-    def attempt(self, work: Callable[..., object], *args: Any) -> str:
-        """Do `work` and return what went wrong, in words; nothing where all went well.
+    def attempt(self, work: Callable[_Params, object], *args: _Params.args, **kwargs: _Params.kwargs) -> str:
+        """Run `work` and return its error as a message; "" if it succeeded.
 
-        Whatever a tier raises, be it no Exception, stays here: the other ranks wait for this one's word.
+        Nothing that a tier raises leaves this method, not even a BaseException: the other ranks wait for this one.
         """
-        error = self._attempts.submit(work, *args).exception()
+        error = self._attempts.submit(work, *args, **kwargs).exception()
         return f"{type(error).__name__}: {error}" if error else ""
 
     def wait(self) -> list[BaseException]:
-        """Wait for all jobs; return what ended some of them."""
+        """Wait for all jobs; return the errors of those that failed."""
         with self._lock:
             jobs, self._pending = self._pending, []
         return [error for job in jobs if (error := job.exception())]
 
     def done(self) -> list[BaseException]:
-        """Return what ended some of the jobs that are done, once each."""
+        """Return the errors of jobs that have failed since the last call."""
         with self._lock:
             done = [job for job in self._pending if job.done()]
             self._pending = [job for job in self._pending if job not in done]

@@ -1,0 +1,123 @@
+"""What cluster=sm_jobs is: SageMaker training jobs. The keys of their section are in `training_options`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from launcher.model.backend import Backend, BackendDescription, InstanceGroup, OptionsT, RuntimeLimit
+from launcher.model.job_spec import JobSpec
+
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.training_options import Settings
+    from launcher.model.checked_recipe import CheckedRecipe
+
+JOBS = "cluster.sm_jobs_config"
+_SECONDS_PER_HOUR = 3600
+_WORDS, _NAMED = ("container_entrypoint", "container_arguments"), ("environment", "hyperparameters", "tags")
+"""Keys of a training job's request that are words, and that are values by name."""
+RULE_MODULES = (
+    "launcher.backends.sagemaker.input_rules",
+    "launcher.backends.sagemaker.job_rules",
+    "launcher.backends.sagemaker.notices",
+    "launcher.backends.sagemaker.script_rules",
+    "launcher.backends.sagemaker.tier_rules",
+)
+"""Modules of the rules for training jobs, wherever they run."""
+
+
+class TrainingJobDescription(BackendDescription[OptionsT]):
+    """Describes jobs by a request of SageMaker, wherever they run."""
+
+    title: ClassVar[str] = "SageMaker training jobs"
+    rule_modules: ClassVar[tuple[str, ...]] = RULE_MODULES
+    runs_training_jobs: ClassVar[bool] = True
+    toolkit_key: ClassVar[str | None] = f"{JOBS}.toolkit"
+    url_keys: ClassVar[tuple[str, ...]] = (JOBS,)
+
+    def waits(self, options: Any) -> bool:
+        """Return the section's own `wait`."""
+        return options.sm_jobs_config.wait is True
+
+    def spot_keys(self, options: Any) -> Iterator[tuple[str, object]]:
+        """Yield the key that takes spot capacity, by our name and by the estimator's."""
+        jobs = options.sm_jobs_config
+        if getattr(jobs, "spot", None) is True:
+            yield f"{JOBS}.spot", True
+        if getattr(getattr(jobs, "additional_estimator_kwargs", None), "use_spot_instances", None) is True:
+            yield f"{JOBS}.additional_estimator_kwargs.use_spot_instances", True
+
+    def starts_scripts(self, checked: "CheckedRecipe") -> bool:
+        """Return whether the toolkit in the image starts the job's script."""
+        from launcher.backends.sagemaker import default_values
+
+        return default_values.has_toolkit(default_values.of_draft(checked))
+
+    def instance_groups(self, options: Any) -> tuple[InstanceGroup, ...]:
+        """Return the job's instance groups."""
+        groups = options.sm_jobs_config.instance_groups or ()
+        return tuple(InstanceGroup(each.instance_type, each.instance_count) for each in groups)
+
+    def secret_values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the mappings of the request, and the parameters of Debugger and its rules."""
+        yield from _given(checked, *_NAMED)
+        jobs = checked.settings.sm_jobs_config
+        yield f"{JOBS}.debugger.hook_parameters", jobs.debugger.hook_parameters or {}
+        yield f"{JOBS}.profiler.parameters", jobs.profiler.parameters or {}
+        for name in ("debugger", "profiler"):
+            for i, each in enumerate(getattr(jobs, name).rules or ()):
+                yield f"{JOBS}.{name}.rules.{i}.parameters", each.parameters or {}
+
+    def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield the words that start the container."""
+        yield from _given(checked, *_WORDS)
+
+
+class SageMakerDescription(TrainingJobDescription["Settings"]):
+    """Describes training jobs on AWS."""
+
+    name: ClassVar[str] = "sm_jobs"
+    choice: ClassVar[str] = "sm_jobs"
+    cluster_types: ClassVar[tuple[str, ...]] = ("sm_jobs",)
+    instance_use: ClassVar[str | None] = "training"
+
+    def load(self) -> Backend:
+        """Return what runs training jobs on AWS."""
+        from launcher.backends.sagemaker.backend import BACKEND
+
+        return BACKEND
+
+    def options(self) -> type["Settings"]:
+        """Return the model of the `cluster` section."""
+        from launcher.backends.sagemaker.training_options import Settings
+
+        return Settings
+
+    def job_kind(self, job: JobSpec) -> str:
+        """Return what a plan calls a training job."""
+        return "SageMaker training job"
+
+    def chooses_instances(self, options: "Settings") -> bool:
+        """Return whether the job is serverless."""
+        from launcher.backends.sagemaker import default_values
+
+        return default_values.is_serverless(options.sm_jobs_config)
+
+    def runtime_limit(self, options: "Settings") -> RuntimeLimit:
+        """Return the stopping condition, and how long a warm pool stays."""
+        from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S
+        from launcher.backends.sagemaker.training_options import effective
+
+        jobs = effective(options.sm_jobs_config)
+        limit_s = jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S
+        key = f"{JOBS}.stopping_condition.max_runtime_s"
+        return RuntimeLimit(limit_s / _SECONDS_PER_HOUR, key, (jobs.keep_alive_s or 0) / _SECONDS_PER_HOUR)
+
+
+def _given(checked: "CheckedRecipe", *keys: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of the keys that are given."""
+    from launcher.backends.sagemaker.keys import jobs_of, path_of
+
+    jobs = jobs_of(checked)
+    yield from ((path_of(checked, key), value) for key in keys if (value := getattr(jobs, key)))
+
+
+DESCRIPTION = SageMakerDescription()

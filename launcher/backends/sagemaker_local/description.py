@@ -1,0 +1,39 @@
+"""What cluster=sm_local is: a training job on this machine, under SageMaker's container contract."""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from launcher.backends.sagemaker.description import RULE_MODULES, TrainingJobDescription
+from launcher.model.backend import Backend
+from launcher.model.job_spec import JobSpec
+
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker_local.contract_options import Settings
+
+
+class SageMakerLocalDescription(TrainingJobDescription["Settings"]):
+    """Describes training jobs that this machine plays. cluster=local cluster.contract=sagemaker selects it too."""
+
+    name: ClassVar[str] = "contract"  # as bundles and records of earlier versions have it
+    choice: ClassVar[str] = "sm_local"
+    cluster_types: ClassVar[tuple[str, ...]] = ("sm_local", "local")
+    rule_modules: ClassVar[tuple[str, ...]] = (*RULE_MODULES, "launcher.backends.sagemaker_local.unsupported")
+    runs_here: ClassVar[bool] = True
+
+    def load(self) -> Backend:
+        """Return what runs training jobs on this machine."""
+        from launcher.backends.sagemaker_local.backend import BACKEND
+
+        return BACKEND
+
+    def options(self) -> type["Settings"]:
+        """Return the model of the `cluster` section."""
+        from launcher.backends.sagemaker_local.contract_options import Settings
+
+        return Settings
+
+    def job_kind(self, job: JobSpec) -> str:
+        """Return what a plan calls such a job."""
+        return "SageMaker training job on this machine"
+
+
+DESCRIPTION = SageMakerLocalDescription()

@@ -1,0 +1,113 @@
+"""The files that overrides choose: recipe, cluster, and parts of them."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.suggestions import did_you_mean
+from launcher.config import override_text, recipe_files
+from launcher.config.collection import GROUPS
+from launcher.config.effects import unused
+from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, is_group
+from launcher.config.override_text import text_of
+from launcher.config.parsed_overrides import SEARCH_PATH, is_choice
+from launcher.model.composition import UnusedOverride, ValueSources
+
+_SCRIPT_RECIPE = "training/custom/script"
+"""Recipe of a launch that names a script and no recipe."""
+_CONTRACT, _CONTRACT_CLUSTER = ("cluster.contract", "sagemaker"), "sm_local"
+"""Key and value that chose a cluster before it had a name of its own, beside cluster=local; and that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Overrides that choose files, as Hydra gets them, and the folders and files it looks in beside ours."""
+
+    words: tuple[str, ...]
+    search: tuple[str, ...]
+
+
+def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
+    """Return what the overrides choose; `cluster_type` chooses where `cluster` does not."""
+    chosen = {override.key_or_group: override.value() for override in parsed}
+    words: list[str] = []
+    search = [f for o in parsed if o.key_or_group == SEARCH_PATH for f in override_text.folders(o)]
+    folders = [str(COLLECTION), *search]
+    files, cluster = chosen_files(parsed), _cluster(chosen)
+    for override in files.values():
+        if cluster and override.key_or_group == "cluster":
+            continue
+        if override.key_or_group == "recipes" and (user_recipe := _recipe_file(override, cwd, folders)):
+            search.append(f"{UserRecipe.scheme()}://{user_recipe}")
+            words.append(f"recipes={USER_RECIPE}")
+        else:
+            words.append(override.input_line or "")
+    if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
+        raise ProblemsFound(problems)
+    if cluster:
+        words.append(f"cluster={cluster}")
+    if "recipes" not in chosen and any(key.startswith("recipes.training_cfg") for key in chosen):
+        words.append(f"recipes={_SCRIPT_RECIPE}")
+    return Choices(tuple(words), tuple(search))
+
+
+def _cluster(chosen: Mapping[str, Any]) -> str | None:
+    """Return the cluster that other keys than `cluster` choose; None if there is none."""
+    key, value = _CONTRACT
+    if chosen.get("cluster", chosen.get("cluster_type")) in (None, "local") and chosen.get(key) == value:
+        return _CONTRACT_CLUSTER
+    named = chosen.get("cluster_type")
+    return named if isinstance(named, str) and "cluster" not in chosen else None
+
+
+def chosen_files(parsed: Sequence[Override]) -> dict[str, Override]:
+    """Return the overrides that choose files, by group and package; of several choices of one group the last."""
+    choices = [override for override in parsed if is_choice(override) and not override.is_hydra_override()]
+    return {(override.input_line or "").partition("=")[0]: override for override in choices}
+
+
+def unused_choices(parsed: Sequence[Override], sources: ValueSources) -> Iterator[UnusedOverride]:
+    """Yield each choice that a later one replaces, and each search path that has none of the files."""
+    used = list(map(id, chosen_files(parsed).values()))
+    for override in parsed:
+        if override.key_or_group == SEARCH_PATH:
+            if not any(sources.has_file_in(Path(folder)) for folder in override_text.folders(override)):
+                yield unused(override, "no file of this launch comes from there")
+        elif is_choice(override) and id(override) not in used:
+            yield unused(override)
+
+
+def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
+    """Return what is wrong with an override whose key has slashes, as only those of groups of files have."""
+    group, value, where = override.key_or_group, override.value(), text_of(override)
+    if group in GROUPS:
+        return None
+    if not is_group(group, search):
+        remedy = f"dots lead to a key: {group.replace('/', '.')}=…"
+        return Problem("E005", group, "is not a group of files to choose from", remedy=remedy, where=where)
+    names = value if isinstance(value, list) else [value]
+    if not override.is_delete() and not (names and all(isinstance(name, str) and name for name in names)):
+        return Problem("E005", group, "must name a file of this group", where=where)
+    return None
+
+
+def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path | None:
+    """Return the file that `recipes=` names, or None when it names a recipe that Hydra finds."""
+    name = str(override.value())
+    if not name.endswith(recipe_files.ENDINGS):
+        return recipe_files.in_folders(name, search)
+    path = recipe_files.existing(name, cwd)
+    if path and not os.path.isfile(path):
+        raise fail("E005", "recipes", "is no regular file", value=name, allowed="a YAML file")
+    if path is None:
+        path = Path(cwd, os.path.expanduser(name))
+        near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
+        remedy = near or "a recipe of the collection is a path under recipes/ without .yaml"
+        raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)
+    return path

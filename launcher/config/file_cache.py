@@ -1,0 +1,129 @@
+"""Configuration files, each read once while it is unchanged."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from launcher.common import redaction, yaml_io
+from launcher.common.paths import COLLECTION
+from launcher.common.problems import fail
+
+MAX_BYTES = 1 << 20
+"""Bytes of a file. More does not fit into the ConfigMap that carries a job's configuration.
+
+Source: Kubernetes, ConfigMaps, Motivation.
+"""
+
+MAX_REFERENCES = 1000
+"""`${…}` of a file; each takes a tenth of a millisecond to parse. The published recipes have two."""
+
+_TOO_DEEP = re.compile(r"(?:\$\{[^{}]*){9}")
+"""References within references, nine deep: the time to parse them grows with the square of their depth."""
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_MOST_FILES = 4096
+"""Files kept; a sweep over a large folder must not keep them all."""
+_MOST_PARSED = 256
+"""Files kept with their nodes, which take more memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """A file as it was read.
+
+    Args:
+        mtime_ns: Its modification time in nanoseconds.
+        text: What it holds.
+        tree: The same, parsed.
+    """
+
+    mtime_ns: int
+    text: str
+    tree: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FileCache:
+    """The files that compositions have read so far."""
+
+    _texts: dict[Path, FileText] = field(default_factory=dict)
+    _nodes: dict[Path, tuple[int, Any, yaml.Node | None]] = field(default_factory=dict)
+
+    def read(self, path: Path) -> FileText:
+        """Return a file, read again if it has changed on disk.
+
+        Raises:
+            ProblemsFound: It is unreadable, not YAML, or too large.
+        """
+        mtime_ns = path.stat().st_mtime_ns
+        known = self._texts.get(path)
+        if known is None or known.mtime_ns != mtime_ns:
+            known = FileText(mtime_ns, *_read(path))
+            keep(self._texts, path, known, _MOST_FILES)
+        return known
+
+    def nodes(self, path: Path) -> tuple[Any, yaml.Node | None]:
+        """Return the tree of a file and the nodes of its values, read again if it has changed on disk."""
+        mtime_ns = path.stat().st_mtime_ns
+        known = self._nodes.get(path)
+        if known is None or known[0] != mtime_ns:
+            known = mtime_ns, yaml_io.load(path.read_text(encoding="utf-8")), value_nodes(path)
+            keep(self._nodes, path, known, _MOST_PARSED)
+        return known[1:]
+
+
+def value_nodes(file: Path) -> yaml.Node | None:
+    """Return the YAML nodes of a file's values: those of its `defaults` are left out."""
+    node = yaml_io.load_nodes(file.read_text(encoding="utf-8"))
+    if isinstance(node, yaml.MappingNode):
+        node.value = [(key, value) for key, value in node.value if key.value != "defaults"]
+    return node
+
+
+def keep(known: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> None:
+    """Keep a value, in place of the oldest where there are too many."""
+    if len(known) >= most and key not in known:
+        del known[next(iter(known))]
+    known[key] = value
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    """Return a file's text and tree."""
+    text = _text(path)
+    if (count := text.count("${")) > MAX_REFERENCES:
+        raise fail("E004", str(path), f"holds {count} references", allowed=f"at most {MAX_REFERENCES} times ${{…}}")
+    if deep := _TOO_DEEP.search(text):
+        place = f"{path}:{text.count(chr(10), 0, deep.start()) + 1}"
+        raise fail("E004", place, "references stand within references more than 8 deep")
+    try:
+        tree = yaml_io.load(text, yaml_io.MAX_VALUES) or {}
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise fail("E004", place, f"not valid YAML: {error.problem}") from error
+    if not path.is_relative_to(COLLECTION):
+        redaction.learn(tree)
+    if not isinstance(tree, dict):
+        raise fail("E004", str(path), "a recipe is a mapping of keys", allowed="key: value")
+    return text, tree
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise fail("E004", str(path), f"cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_BYTES:
+        allowed = "at most 1 MiB, all that a ConfigMap carries to a job"
+        raise fail("E004", str(path), f"is {path.stat().st_size / MAX_BYTES:.1f} MiB", allowed=allowed)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = raw.count(b"\n", 0, error.start) + 1, error.start - raw.rfind(b"\n", 0, error.start)
+        message = f"not UTF-8: {error.reason}, byte {raw[error.start]:#04x}"
+        raise fail("E004", f"{path}:{line}:{column}", message, remedy="save the file as UTF-8") from error

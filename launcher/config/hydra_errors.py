@@ -1,0 +1,58 @@
+"""Why Hydra refused to compose the chosen files, in the user's terms."""
+
+import re
+from collections.abc import Sequence
+
+from hydra.errors import MissingConfigException
+
+from launcher.common.problems import ProblemsFound, fail, first_line
+from launcher.common.suggestions import nearest
+from launcher.config import defaults_list
+from launcher.config.choices import Choices
+from launcher.config.collection import ALL_RECIPES, GROUPS, clusters
+from launcher.config.hydra_sources import known_configs
+from launcher.config.override_text import REMEDY_SYNTAX
+
+_MOST_NEAR = 3
+"""Names that a Problem suggests."""
+_NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
+
+
+def refused(error: Exception, choices: Choices) -> ProblemsFound:
+    """Say what Hydra would not compose: a choice that does not exist, or faulty `defaults` behind one that does."""
+    missing = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else ""
+    chosen = [(group, option.strip("'\"")) for group, _, option in (word.partition("=") for word in choices.words)]
+    for group, option in chosen:
+        if group in GROUPS and (missing == f"{group}/{option}" or "${" in option):
+            return unknown_choice(group, option, choices)
+    if problems := tuple(p for group, option in chosen for p in defaults_list.faults(group, option, choices.search)):
+        return ProblemsFound(problems)
+    message = first_line(error)
+    if absent := _NOT_CHOSEN.match(message):
+        return fail("E003", absent[1], "no file of this group is chosen yet", remedy=f"+{absent[1]}=… adds one")
+    return fail("E003", " ".join(choices.words), message, remedy=REMEDY_SYNTAX)
+
+
+def unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
+    names = (config.partition("/") for config in known_configs(choices.search))
+    known = clusters() if group == "cluster" else [path for folder, _, path in names if folder == group]
+    near = nearest(name, known, cutoff=0.5) or ([] if name else known)
+    remedy = f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?" if near else None
+    return fail(
+        "E005",
+        group,
+        f"there is no {group.removesuffix('s')} of that name",
+        value=name,
+        allowed=", ".join(known) if group == "cluster" else None,
+        remedy=_from_list(name, known) or remedy or ALL_RECIPES if group == "recipes" else remedy,
+    )
+
+
+def _from_list(name: str, known: Sequence[str]) -> str | None:
+    """Return the listing to choose from where a name of a recipe is absent, or a part of many names."""
+    count = sum(name.lower() in other.lower() for other in known)
+    if not name:
+        return ALL_RECIPES
+    if count <= _MOST_NEAR or not re.fullmatch(r"[\w./-]+", name):
+        return None
+    return f"recipes list {name} shows the {count} recipes with this in their names"
