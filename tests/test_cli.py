@@ -79,6 +79,8 @@ def test_every_command_explains_its_arguments(recipes, command):
     [
         pytest.param(["plam"], "plan", id="command"),
         pytest.param(["list", "--elast"], "did you mean --elastic", id="option"),
+        pytest.param(["jobs", "--dry-run"], "recipes jobs --help", id="key-where-none-is-taken"),
+        pytest.param(["plan", "x", "--dry-run"], "did you mean dry_run=true", id="key"),
         pytest.param(["checkpoint", "x", "--failures=1"], "did you mean --failures-per-node-hour", id="abbreviation"),
         pytest.param(["plan"], "missing argument 'RECIPE'", id="argument"),
         pytest.param(["logs", "x", "--rank", "one"], "--rank", id="type"),

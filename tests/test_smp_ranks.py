@@ -218,7 +218,7 @@ def test_a_recipe_says_where_its_ranks_lie(recipes):
             "no such size\n     allowed: 2\n     remedy: recipes.trainer.num_nodes=5",
         ),
         ((*SCRIPT, "++recipes.distribution.smdistributed.modelparallel.parameters.partitions=3"), "E243", "16 ranks"),
-        ((*EXAMPLE, "--picture", "ranks.gif"), "E709", "no picture"),
+        ((*EXAMPLE, "--picture", "ranks.gif"), "E709", "not a supported picture"),
     ],
     ids=["nothing", "undivided", "strategy", "zero", "both", "no-mpi", "size", "recipe-fault", "picture"],
 )

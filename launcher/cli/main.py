@@ -185,15 +185,9 @@ def _command(words: Sequence[str]) -> Any:
 
 def _usage_problem(error: Any) -> Problem:
     """Return typer's error about a command line as a Problem."""
-    from launcher.common.suggestions import nearest
-    from launcher.config import slips
-
     where = error.ctx.command_path if error.ctx else "recipes"
-    is_unknown = hasattr(error, "possibilities") and error.ctx
-    known = [name for each in error.ctx.command.params for name in each.opts] if is_unknown else []
-    near = nearest(error.option_name, known) if is_unknown else []
-    if is_unknown and not near:
-        near = [problem.remedy for problem in slips.of_flags([error.option_name]) if problem.remedy]
+    is_unknown = bool(hasattr(error, "possibilities") and error.ctx)
+    near = _suggestions(error.option_name, error.ctx.command.params) if is_unknown else []
     message = error.message if is_unknown else error.format_message()
     return Problem(
         "E801",
@@ -202,3 +196,15 @@ def _usage_problem(error: Any) -> Problem:
         allowed=error.ctx.get_usage().removeprefix("Usage: ") if error.ctx else None,
         remedy=f"did you mean {' or '.join(near)}?" if near else f"{where} --help",
     )
+
+
+def _suggestions(option: str, params: Sequence[click.Parameter]) -> list[str]:
+    """Return similar options, else the override that an option spells if the command takes overrides."""
+    from launcher.common.suggestions import nearest
+    from launcher.config import slips
+
+    near = nearest(option, [name for param in params for name in param.opts])
+    takes_overrides = any("[KEY=VALUE]" in (param.metavar or "") for param in params)
+    if near or not takes_overrides:
+        return near
+    return [problem.remedy for problem in slips.of_flags([option]) if problem.remedy]
