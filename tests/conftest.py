@@ -2,6 +2,7 @@
 
 import fcntl
 import functools
+import json
 import os
 import re
 import shutil
@@ -33,13 +34,14 @@ LLAMA_K8S = (f"recipes={LLAMA}", "cluster=k8s")
 CACHE = CompositionCache()
 """What the compositions of a test process have read: the fixtures share it."""
 ROOT = Path(__file__).resolve().parent.parent
-SINGLE_JOBS = ("test_rehearsal", "test_rehearsal_faults", "test_rehearsal_tiers", "test_end_to_end", "test_examples")
-"""Files of which each test starts jobs of its own, mostly to wait for them."""
+SINGLE_JOBS = ("test_rehearsal", "test_rehearsal_faults", "test_rehearsal_tiers")
+"""Files of which each test starts a job of its own, and mostly waits for it."""
 LONGEST = (
     *SINGLE_JOBS,
-    *("test_interrupted", "test_os_errors", "test_local_jobs", "test_conformance", "test_random_schedules"),
-    *("test_own_recipe", "test_recipe_names", "test_docs", "test_tiers_order", "test_container", "test_main"),
-    *("test_command_lines", "test_tiers_traffic", "test_runtime_gradients", "test_runtime_job"),
+    *("test_interrupted", "test_os_errors", "test_end_to_end", "test_examples", "test_local_jobs"),
+    *("test_conformance", "test_random_schedules", "test_own_recipe", "test_recipe_names", "test_docs"),
+    *("test_tiers_order", "test_container", "test_main", "test_command_lines", "test_tiers_traffic"),
+    *("test_runtime_gradients", "test_runtime_job"),
 )
 """Files that take longest, to begin with: at the end no process waits long for another."""
 
@@ -200,6 +202,26 @@ def elastic_bundle(recipes) -> Path:
     assert recipes("render", SHORT, "cluster=k8s", ELASTIC, f"{RATE}=0.3")[0] == 0
     (folder,) = Path("results").iterdir()
     return folder
+
+
+@pytest.fixture
+def reviewed(request: pytest.FixtureRequest):
+    """Return a function that compares code, key and value of a test's Problems with those that were reviewed."""
+
+    def compare(name: str, problems: Iterable[Problem]) -> None:
+        found = [[each.code, each.path, each.value] for each in problems]
+        found = json.loads(json.dumps(found, default=str))
+        file = ROOT / "tests" / "golden" / "problems.json"
+        golden = json.loads(file.read_text()) if file.exists() else {}
+        if request.config.getoption("--rewrite-goldens"):
+            lines = [
+                f"{json.dumps(key)}: {json.dumps(value)}" for key, value in sorted((golden | {name: found}).items())
+            ]
+            file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        else:
+            assert found == golden[name]
+
+    return compare
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ def test_the_flow_begins_with_overrides_and_has_a_stage_between_values():
     assert flow[0] == "overrides" and len(flow) % 2 == 1 and "Bundle" in flow[::2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_the_picture_shows_the_packages_of_now(suffix, tmp_path):
     picture = ROOT / reference.ARCHITECTURE.with_suffix(suffix)

@@ -85,6 +85,7 @@ def test_recipes_compose_to_their_published_values(name):
     }
 
 
+@pytest.mark.slow
 def test_elastic_sizes_are_those_published():
     scales = [composed(name).tree["recipes"].get("scale_config") or {} for name in NAMES]
     points = [point for scale in scales for point in scale.values()]
@@ -117,6 +118,7 @@ def test_no_two_files_are_the_same():
     assert [names for names in texts.values() if len(names) > 1] == []
 
 
+@pytest.mark.slow
 def test_every_part_is_used():
     used = {part for entry in listed().values() for part in parts_of(entry.path)}
     assert [p for family in ("llmft", "elastic") for p in (COLLECTION / "base" / family).rglob("*") if p.is_file()]

@@ -264,7 +264,7 @@ def test_arithmetic_uses_the_instance_s_real_accelerators(problems):
 def test_a_sequence_parallel_group_counts_once(prepare):
     job = prepare(*LLAMA_K8S, f"{ARGS}.ring_attn_size=4")
     assert job.scales[0].data_parallel_size == 2
-    assert job.scales[0].grad_accumulation == 4
+    assert job.scales[0].batch.grad_accumulation == 4
 
 
 def test_more_ranks_to_a_sample_than_there_are_is_a_problem_not_a_crash(problems):

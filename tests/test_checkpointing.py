@@ -79,9 +79,9 @@ def test_a_script_of_ones_own_gets_the_section_by_a_variable(prepare):
     from launcher.families.custom import INTERFACE
 
     job = prepare("training_cfg={entry_module: json.tool, run: {ntasks_per_node: 2}}", S3)
-    assert json.loads(INTERFACE.worker_env(job)[ENV_CHECKPOINTING]) == section(job)
+    assert json.loads(INTERFACE.workers.env(job)[ENV_CHECKPOINTING]) == section(job)
     plain = prepare("training_cfg={entry_module: json.tool, run: {ntasks_per_node: 2}}")
-    assert ENV_CHECKPOINTING not in INTERFACE.worker_env(plain)
+    assert ENV_CHECKPOINTING not in INTERFACE.workers.env(plain)
 
 
 FAULTS = [
@@ -89,6 +89,12 @@ FAULTS = [
     ((ELASTIC, MEMORY), "E208", f"{KEY}.memory", "Using elastic training"),
     ((MEMORY, S3, f"{SET}.persistent.frequency=25"), "E260", f"{KEY}.persistent.frequency", "frequency=20"),
     ((f"{SET}.memory.frequency=30", S3), "E260", f"{KEY}.persistent.frequency", "frequency=90"),
+    (
+        (f"{SET}.memory.frequency=30", S3, f"{SET}.persistent.frequency=10"),
+        "E260",
+        f"{KEY}.persistent.frequency",
+        "persistent.frequency=30",
+    ),
     ((f"{SET}.persistent.path=s3://Bucket/x",), "E261", f"{KEY}.persistent.path", "no bucket"),
     ((f"{SET}.persistent.path=s3:///x",), "E261", f"{KEY}.persistent.path", "no bucket"),
     ((f"{SET}.persistent.path='s3://bucket/*'",), "E261", f"{KEY}.persistent.path", "policy"),
@@ -142,6 +148,7 @@ def test_a_folder_below_a_mount_is_taken(prepare):
     assert section(prepare(*LLAMA_K8S, CLAIM, f"{SET}.persistent.path=/fsx/a"))["persistent"]["path"] == "/fsx/a"
 
 
+@pytest.mark.slow
 def test_a_save_longer_than_the_graceful_timeout_is_told_at_each_size(prepare):
     words = (*LARGE, ELASTIC, "++recipes.scale_config=auto", f"{SET}.estimate.persistent_gb_per_s=0.5")
     (message,) = notices(prepare(*words), "N130")
@@ -429,7 +436,7 @@ def test_bandwidths_are_each_tiers_own(recipes):
         (("tiny_lm_cpu@9",), "E803", "1, 2, 3, 4"),
         (("tiny_lm_cpu", "--config", "x.json"), "E807", "cannot be read"),
         (("tiny_lm_cpu", "--config", "list.json"), "E807", "no model's config.json"),
-        (("tiny_lm_cpu", "--config", "mamba.json"), "E807", "'mamba' is not counted"),
+        (("tiny_lm_cpu", "--config", "mamba.json"), "E807", "'mamba' is not supported"),
         (
             ("training/custom/script", "training_cfg.entry_module=a", "training_cfg.run.ntasks_per_node=2"),
             "E807",

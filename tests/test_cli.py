@@ -108,6 +108,7 @@ def test_ctrl_c_is_exit_code_130_without_a_traceback(recipes, monkeypatch):
     assert recipes("list") == (130, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["list"], ["show", SHORT], ["rules"]], ids=lambda words: words[0])
 def test_a_reader_that_goes_away_is_no_traceback(words):
     command = [

@@ -20,6 +20,7 @@ def forked(*words, **options):
     return commands.run(words, capture_output=True, text=True, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [(*RECIPES, "list"), (*RECIPES, "show", "absent"), (*RECIPES, "list", "--absent"), (*MAIN, "cluster=absent")],
@@ -31,6 +32,7 @@ def test_a_forked_command_prints_and_ends_as_a_started_one(words, tmp_path):
     assert (found.returncode, found.stdout, found.stderr) == (started.returncode, started.stdout, started.stderr)
 
 
+@pytest.mark.slow
 def test_a_forked_command_has_its_own_folder_environment_and_random_numbers(tmp_path):
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
@@ -56,6 +58,7 @@ def test_a_forked_command_is_a_child_that_signals_reach(tmp_path):
     assert process.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"env": {"LANG": "C", "PATH": os.environ["PATH"]}}, {"preexec_fn": os.getpid}],

@@ -97,11 +97,13 @@ def test_plan_as_json_is_the_bundle_s(recipes, elastic_bundle):
     assert {**ours, "job_name": ""} == {**theirs, "job_name": ""}
 
 
+@pytest.mark.slow
 def test_plan_draws_a_picture(recipes):
     code, out, _ = recipes("plan", SHORT, "cluster=k8s", ELASTIC, "--picture", "plan.svg")
     assert code == 0 and out.endswith("picture plan.svg\n") and "<svg" in Path("plan.svg").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("picture", ["plan.doc", "absent/plan.png"])
 def test_a_picture_that_cannot_be_drawn_is_a_problem(recipes, picture):
     code, _, err = recipes("plan", SHORT, "cluster=k8s", "--picture", picture)
@@ -117,6 +119,7 @@ def test_a_new_recipe_inherits_and_passes(recipes):
     assert recipes("new", "mine.yaml")[0] == 2
 
 
+@pytest.mark.slow
 def test_the_next_step_of_an_incomplete_recipe_is_its_check(recipes):
     _, out, _ = recipes("new", "mine.yaml", "--from", "training/custom/elastic_script")
     assert "next: recipes check mine.yaml" in out

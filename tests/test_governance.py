@@ -448,6 +448,7 @@ def test_a_job_whose_smallest_size_is_more_than_the_quota_is_refused(job):
         assert gpus[0].allowed == f"{quota.name} allows 8"
 
 
+@pytest.mark.slow
 def test_an_elastic_job_that_cannot_grow_to_its_largest_size_is_a_notice(job):
     for quota in quotas_of(4):
         assert exceeds(job(*SIZED), quota) == ()
@@ -462,6 +463,7 @@ def test_a_static_job_needs_all_of_its_nodes(job):
         assert {problem.path for problem in exceeds(static, quota)} == {"recipes.trainer.num_nodes"}
 
 
+@pytest.mark.slow
 def test_both_parts_of_a_job_with_two_priorities_count(job):
     tiers = (
         "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"

@@ -130,6 +130,7 @@ def test_a_described_type_is_planned_and_rendered(prepare, render):
     assert configs and not any("instance_specs" in text for text in configs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "code", "path", "says"),
     [

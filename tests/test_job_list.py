@@ -23,7 +23,7 @@ from launcher.common.job_lock import LOCK_FILE
 from launcher.common.names import JOB_FILE, NAME_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs import registry, removal
-from launcher.jobs.listing import STATES, ListedJob
+from launcher.jobs.listing import STATES, Filter, ListedJob
 from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 
@@ -254,6 +254,7 @@ def test_remove_asks_on_a_terminal(results, answer, is_removed):
     assert "remove 1 bundle, " in written.decode() and (results / "dry").exists() is not is_removed
 
 
+@pytest.mark.slow
 def test_without_a_terminal_nothing_is_removed_unasked(results):
     command = [sys.executable, "-m", "launcher", "jobs", "remove", "dry"]
     done = commands.run(
@@ -267,6 +268,7 @@ def main(*words, cwd):
     return commands.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
 
 
+@pytest.mark.slow
 def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatch, capsys):
     done = main("--name", "baseline", "dry_run=true", UNTRACKED, cwd=tmp_path)
     assert done.returncode == 0 and "(baseline)" in done.stdout
@@ -300,7 +302,7 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
         (("--name=-x",), "has no value"),
         (("--name",), "has no value"),
         (("--name", "x", "--name=y"), "is given twice"),
-        (("--name", "taken"), "is the name of"),
+        (("--name", "taken"), "is already the name of"),
         (("--name", "x" * 64), "is not a valid job name"),
         (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
         (("--name", "x", "--multi", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
@@ -322,6 +324,7 @@ def test_faults_of_the_name_and_of_the_recipe_are_reported_together(tmp_path, mo
     assert "E717 --name" in err and "E101 recipes.nonsense" in err and not Path("results").exists()
 
 
+@pytest.mark.slow
 def test_a_bundle_is_named_when_it_is_rendered_or_launched(recipes, monkeypatch):
     assert recipes("render", "tiny_lm_cpu", UNTRACKED, "--name", "first")[0] == 0
     assert recipes("render", "tiny_lm_cpu", UNTRACKED, "--name", "first")[0] == 2
@@ -365,6 +368,7 @@ def test_of_two_jobs_that_are_named_alike_at_once_one_is_refused(results):
     assert sorted(outcomes) == ["E717", "E717", "given"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--version"], ["--vers"], ["--version", "recipes=nonsense"]], ids=" ".join)
 def test_version_is_this_program_s(tmp_path, words):
     project = (ROOT / "pyproject.toml").read_text().partition('name = "')[2].partition('"')[0]
@@ -380,3 +384,11 @@ def test_version_is_this_program_s(tmp_path, words):
 
 def test_a_listed_bundle_without_a_plan_has_no_recipe(tmp_path):
     assert (ListedJob(tmp_path).recipe, ListedJob(tmp_path).time, ListedJob(tmp_path).backend) == (None, None, None)
+
+
+@pytest.mark.parametrize("name", ["sm_local", "contract"])
+def test_a_backend_is_filtered_by_its_choice_of_cluster_and_by_its_recorded_name(tmp_path, name):
+    (tmp_path / "plan.json").write_text('{"backend": "contract"}', encoding="utf-8")
+    wanted = Filter(backend=name)
+    assert wanted.problems() == () and wanted.selects(ListedJob(tmp_path), datetime.now(UTC))
+    assert not Filter(backend="k8s").selects(ListedJob(tmp_path), datetime.now(UTC))

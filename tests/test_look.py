@@ -34,6 +34,7 @@ def test_a_listing_as_json_has_every_fact(recipes):
     assert "ml.p5.48xlarge" in listed[LLAMA]["instance_types"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "test"),
     [
@@ -75,6 +76,7 @@ def test_filters_that_no_recipe_passes_together_leave_nothing(recipes):
     assert (code, out) == (0, "") and err.startswith("0 of ")
 
 
+@pytest.mark.slow
 def test_a_listing_imports_neither_hydra_nor_the_models_nor_rich():
     code = (
         "import sys; from launcher.cli import main as cli; cli.run(['list']);"
@@ -277,6 +279,7 @@ def test_diff_of_a_size_and_a_bundle_s_size_reads_what_the_container_reads(recip
     assert out.splitlines()[2:] == [f"- {name}: 0.0004", f"+ {name}: 0.3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"),
     [

@@ -15,7 +15,7 @@ from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from launch_records import Job, grow, lose, rehearse
 
 from launcher import pipeline
-from launcher.backends.local.event_log import tell
+from launcher.backends.local.event_log import format_event
 from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.cli import launch, terminal
 from launcher.jobs import registry, tracking
@@ -35,6 +35,7 @@ def files(folder):
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
 
 
+@pytest.mark.slow
 def test_dry_run_prints_the_plan_and_writes_the_bundle(tmp_path):
     result = main(*LLAMA_K8S, ELASTIC, "dry_run=true", cwd=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
@@ -70,6 +71,7 @@ def test_debug_shows_the_traceback(tmp_path):
     assert "Traceback" in main("debug=true", "a=1", cwd=tmp_path).stderr
 
 
+@pytest.mark.slow
 def test_an_untracked_dry_run_imports_neither_mlflow_nor_torch_nor_kubernetes(tmp_path):
     code = (
         "import sys; sys.argv = ['main.py', *sys.argv[1:]]; from launcher.cli import launch as run;"
@@ -122,6 +124,7 @@ def test_hydra_s_flags_take_recipe_files_and_search_paths(tmp_path):
         assert swept.returncode == 0 and swept.stdout.count("bundle results/mine-") == 2, swept.stderr
 
 
+@pytest.mark.slow
 def test_multirun_compiles_every_choice(tmp_path):
     sweep = "recipes.training_config.training_args.seed=1,2,3"
     result = main("--multirun", *LLAMA_K8S, sweep, "dry_run=true", cwd=tmp_path)
@@ -133,6 +136,7 @@ def test_multirun_compiles_every_choice(tmp_path):
     assert headings == [f"job {seed} of 3: recipes.training_config.training_args.seed={seed}" for seed in (1, 2, 3)]
 
 
+@pytest.mark.slow
 def test_config_dir_adds_a_recipe_folder(tmp_path):
     (tmp_path / "own" / "recipes").mkdir(parents=True)
     text = f"defaults:\n  - /recipes/{LLAMA}@_here_\n  - _self_\nrun:\n  name: mine\n"
@@ -149,6 +153,7 @@ def recipes(*arguments, cwd):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_render_to_stdout_prints_manifests_alone(tmp_path):
     from launcher.common import yaml_io
 
@@ -165,6 +170,7 @@ def test_stdout_leaves_nothing_behind_for_a_local_job(tmp_path):
     assert files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_render_writes_a_bundle_that_launch_reads(tmp_path):
     assert recipes("render", LLAMA, "cluster=k8s", cwd=tmp_path).returncode == 0
     (bundle,) = (tmp_path / "results").iterdir()
@@ -270,6 +276,7 @@ def test_what_is_not_there_is_a_problem(rehearsed, arguments, code, says):
     assert result.stderr.startswith(code) and says in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["logs", "timeline"])
 def test_a_bundle_that_was_never_launched_has_nothing_to_show(tmp_path, command):
     assert recipes("render", LLAMA, "cluster=k8s", cwd=tmp_path).returncode == 0
@@ -359,6 +366,7 @@ terminal.follow(iter(lines))
 """
 
 
+@pytest.mark.slow
 def test_a_terminal_s_progress_bar_goes_back_to_the_step_that_is_done_again(tmp_path):
     master, slave = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}
@@ -403,6 +411,7 @@ def shown_on_a_terminal(lines, columns):
 STEP = "step 1041/12000  loss 2.3112  3 nodes, 6 ranks, 310.2 samples/s"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [50, 66, 120])
 def test_the_step_stays_readable_however_narrow_the_terminal_is(columns):
     shown, live, last = shown_on_a_terminal([STEP], columns)
@@ -411,6 +420,7 @@ def test_the_step_stays_readable_however_narrow_the_terminal_is(columns):
     assert ("remaining" in shown) == ("━" in shown) == (columns == 120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [50, 120])
 def test_the_last_progress_line_shows_that_the_job_ended(columns):
     *_, last = shown_on_a_terminal([STEP, "fault  node 1: its agent ended", STEP, "last words"], columns)
@@ -427,6 +437,7 @@ def test_the_last_progress_line_shows_that_following_was_interrupted():
     assert pulse.words(9.0) == "interrupted; last step: loss 2.3"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("news", "said"),
     [
@@ -479,6 +490,7 @@ class Interrupted(Rehearsal):
         return JobStatus(JobState.CANCELLED, 0, "stopped by SIGTERM")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("presses", [0, 1, 2], ids=["once", "twice", "thrice"])
 def test_ctrl_c_ends_the_run_and_says_so_however_often_it_is_pressed(prepare, context, monkeypatch, capsys, presses):
     bundle = pipeline.render(prepare("recipes.training_config.mlflow.enabled=false"), context)
@@ -511,9 +523,10 @@ def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkey
 
 def test_what_is_abandoned_is_told():
     event = OperatorEvent(1.0, "abandoned", "the new nodes are no longer needed", {})
-    assert tell(event) == "scale  given up: the new nodes are no longer needed"
+    assert format_event(event) == "scale  given up: the new nodes are no longer needed"
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_plain_lines_and_all_news():
     result = subprocess.run([sys.executable, "-c", FOLLOW], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert result.stdout.splitlines() == ["hello", "step 9/20  a", "event  node 1 is lost", "step 6/20  c"]
@@ -529,6 +542,7 @@ def test_a_pipe_gets_the_last_step_of_an_interrupted_job(capsys):
     assert capsys.readouterr().out.splitlines() == ["step 7/20  a", "step 8/20  b"]
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_the_step_before_an_event_too():
     lines = ["step 7/20  a", "step 8/20  b", "event  node 1 is lost", "step 9/20  c", "traceback", "step 20/20  d"]
     code = f"from launcher.cli import terminal\nterminal.follow(iter({lines!r}))"

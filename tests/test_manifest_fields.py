@@ -217,6 +217,7 @@ def test_a_kubeflow_job_is_a_master_and_the_other_workers(job, nodes):
         assert "USE_HYPERPODRUN" not in {entry["name"] for entry in container["env"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "path"),
     [

@@ -30,6 +30,7 @@ def test_a_recipe_outside_inherits_a_shipped_one_and_its_neighbour(prepare, tmp_
     assert job.scales[0].config["training_config"]["training_args"]["seed"] == 7
 
 
+@pytest.mark.slow
 def test_a_recipe_of_an_own_folder_inherits_one_of_the_same_folder(prepare, tmp_path):
     folder = tmp_path / "lab" / "recipes" / "llama"
     folder.mkdir(parents=True)
@@ -89,6 +90,7 @@ def test_a_new_recipe_says_what_it_inherits(base, tmp_path, context):
     assert again == written
 
 
+@pytest.mark.slow
 def test_a_new_recipe_inherits_a_file_of_its_own_folder(prepare, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     new_recipe.write(Path("first.yaml"), TINY)

@@ -58,6 +58,7 @@ def job_pods(render, *words):
         yield {"metadata": {"name": "p", **template["metadata"]}, "spec": template["spec"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -86,6 +87,7 @@ def test_a_job_on_efa_locks_memory_and_one_without_may_not(policy, render):
         assert "IPC_LOCK" in refusal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "path", "is_allowed"),
     [

@@ -8,6 +8,7 @@ import pytest
 from launcher.cli.devtools import scripts
 
 
+@pytest.mark.slow
 def test_schema_lists_the_families_and_prints_one(recipes):
     families = recipes("schema")[1].split()
     assert {"llm_finetuning_aws", "tiny_lm"} <= set(families)

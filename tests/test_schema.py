@@ -57,6 +57,7 @@ def keys(node, path=""):
             yield from keys(mapping, here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_schema_is_a_valid_one(family):
     found = schema.json_schema(family)

@@ -1,13 +1,9 @@
 """Which names and which texts are secrets, and which ordinary values of recipes are not."""
 
 import pytest
-from conftest import frozen_context, needed_by
 
-from launcher import pipeline
-from launcher.common.problems import ProblemsFound
 from launcher.common.secret_forms import holds_secret, holds_token, is_clear, masked
 from launcher.common.secret_names import names_secret
-from launcher.config import catalogue
 
 SECRETS = (
     *("HF_TOKEN", "HF_TOKENS", "hfToken", "hf-token", "HFToken", "hftoken", "GITHUBTOKEN", "HF_TOKEN_2", "token"),
@@ -149,32 +145,6 @@ def test_masking_keeps_everything_else():
 )
 def test_what_is_written_under_a_secret_s_name_counts_if_it_could_be_one(name, value, is_secret):
     assert is_clear(name, value) == is_secret
-
-
-CLUSTERS = {
-    "k8s": ("cluster=k8s",),
-    "sm_jobs": (
-        "cluster=sm_jobs",
-        "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train",
-        "cluster.sm_jobs_config.output_path=s3://bucket/out",
-    ),
-    "local": ("cluster=local",),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overrides", CLUSTERS.values(), ids=CLUSTERS)
-def test_no_recipe_of_the_collection_looks_like_a_secret(overrides, tmp_path):
-    num_compiled = 0
-    for entry in catalogue.entries():
-        context = frozen_context(tmp_path)
-        try:
-            words = (f"recipes={entry.name}", *overrides, *needed_by(entry))
-            pipeline.render(pipeline.prepare(words, context), context)
-            num_compiled += 1
-        except ProblemsFound as error:
-            assert not [problem for problem in error.problems if problem.code.startswith("E6")]
-    assert num_compiled
 
 
 ORDINARY_OVERRIDES = (

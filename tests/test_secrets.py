@@ -108,6 +108,7 @@ FLAGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", FLAGS.values(), ids=FLAGS)
 def test_no_flag_of_hydra_s_shows_or_writes_a_secret_of_the_command_line(words, tmp_path):
     _, printed, written = main(*K8S, *words, cwd=tmp_path)
@@ -145,6 +146,7 @@ def test_no_flag_shows_or_writes_a_secret_of_a_file(flags, value, tmp_path):
     assert value not in printed + written
 
 
+@pytest.mark.slow
 def test_a_sweep_writes_its_bundles_only(tmp_path):
     code, printed, _ = main("--multirun", *K8S, "dry_run=true", f"{ARGS}.learning_rate=0.1,0.2", cwd=tmp_path)
     assert code == 0, printed

@@ -90,6 +90,7 @@ def test_no_shipped_recipe_gets_the_notice(prepare):
             assert notices(prepare(*words)) == []
 
 
+@pytest.mark.slow
 def test_a_value_of_a_file_in_config_dir_is_noticed(tmp_path):
     write(tmp_path / "own" / "recipes" / "mine.yaml", OWN, INHERITED)
     words = ["--config-dir", "own", "recipes=mine", "cluster=k8s", "dry_run=true"]
@@ -111,6 +112,7 @@ def test_a_file_whose_self_comes_first_loses_and_is_named(elastic, prepare, tmp_
     assert message.startswith(f"seed, max_epochs of {file} lose to its defaults") and "_self_" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

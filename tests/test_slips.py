@@ -88,6 +88,7 @@ def main(*words: str, cwd) -> tuple[int, str]:
     return result.returncode, result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "remedies"),
     [

@@ -150,6 +150,7 @@ def test_overrides_hold_for_every_recipe(tmp_path):
     assert [(result.is_elastic, result.num_sizes) for result in results] == [(False, 1), (True, 3)]
 
 
+@pytest.mark.slow
 def test_recipes_that_leave_image_or_script_to_the_launch_are_checked_with_stand_ins():
     others = [entry for entry in catalogue.entries() if entry.model_type != LLMFT]
     results = list(sweep.sweep(others, CONTEXT))

@@ -587,6 +587,7 @@ def test_the_picture_is_the_same_bytes_for_the_same_records(run_dir, svg):
     assert "its agent ended" not in first  # the loss of the node is told already
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 3, 2000], ids=["none", "few", "many"])
 def test_every_job_can_be_drawn(run_dir, svg, steps):
     job = Job(run_dir, nodes=2)
@@ -598,6 +599,7 @@ def test_every_job_can_be_drawn(run_dir, svg, steps):
     assert len(picture) < 250_000
 
 
+@pytest.mark.slow
 def test_labels_of_events_close_together_do_not_meet(run_dir):
     pytest.importorskip("matplotlib")
     from launcher.timeline import picture

@@ -136,6 +136,7 @@ def test_a_bundle_that_is_not_launched_leaves_no_run_and_a_launch_has_the_run_of
     assert runs_of(job) == ["RUNNING"] and run_of(job)[1].info.run_id == tracking.run_of(bundle).run_id
 
 
+@pytest.mark.slow
 def test_a_launch_whose_run_cannot_be_described_leaves_no_run(reserved, monkeypatch):
     def fails(*arguments):
         raise KeyboardInterrupt
@@ -157,6 +158,7 @@ def test_a_dry_run_leaves_a_run_that_its_recipe_names_as_it_was(tracked, context
     assert after.to_dictionary() == before.to_dictionary()
 
 
+@pytest.mark.slow
 def test_printed_manifests_have_a_run_that_is_visible(server, recipes):
     code, out, err = recipes("render", *RENDERED, f"{MLFLOW}.tracking_uri={server}", "--stdout")
     assert code == 0, err
@@ -217,6 +219,7 @@ def test_a_job_is_not_started_when_its_run_is_unknown(reserved, empty_store):
         pipeline.submit(bundle, NeverStarted())
 
 
+@pytest.mark.slow
 def test_workers_send_metrics_to_the_run_of_the_launcher(tracked):
     from launcher.runtime.training_config import settings_of
 
@@ -225,6 +228,7 @@ def test_workers_send_metrics_to_the_run_of_the_launcher(tracked):
         assert settings_of(point.config, point.ranks).tracking.run_id == tracking.tracking(job).run_id
 
 
+@pytest.mark.slow
 def test_a_named_run_is_resumed(tracked, context):
     first, _ = tracked()
     settings = tracking.tracking(first)
@@ -233,6 +237,7 @@ def test_a_named_run_is_resumed(tracked, context):
     assert tracking.tracking(resumed).run_id == settings.run_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "status"),
     [(JobState.SUCCEEDED, "FINISHED"), (JobState.FAILED, "FAILED"), (JobState.CANCELLED, "KILLED")],
@@ -278,7 +283,7 @@ def test_the_totals_of_a_launch_that_starts_anew_are_beside_its_own_curves(track
     job, bundle = tracked()
     run_dir, settings = bundle.directory / "run", tracking.tracking(job)
     for number in (1, 2):
-        Reporter(run_dir, settings.tracking_uri, settings.run_id).begin_anew()
+        Reporter(run_dir, settings.tracking_uri, settings.run_id).begin_new_curves()
         rehearsal = rehearse(run_dir)
         tracking.finish(bundle, JobState.SUCCEEDED, timeline.refresh(run_dir))
         client, run = run_of(job)
@@ -292,6 +297,7 @@ def test_the_totals_of_a_launch_that_starts_anew_are_beside_its_own_curves(track
     }
 
 
+@pytest.mark.slow
 def test_a_malformed_metrics_line_is_no_trouble_at_the_end(tracked):
     job, bundle = tracked()
     run_dir = bundle.directory / "run"

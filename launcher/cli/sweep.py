@@ -23,7 +23,7 @@ from launcher.model.context import LaunchContext
 from launcher.model.size_plan import spans
 from launcher.planning.check import examine, with_origin
 from launcher.planning.job_planner import plan
-from launcher.rules import Rule, notices, rules_for
+from launcher.rules import Rule, faulty_needs, notices, rules_for
 
 _INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
 _DEALING = ("E221", "E222", "E223")
@@ -145,7 +145,7 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
         get(composition.tree, _ELASTIC) is True,
     )
     checked, problems = examine(composition)
-    if checked is not None and not problems:
+    if checked and not problems:
         job = plan(checked, context)
         found = backend_registry.load_backend(job.backend).check(job)
         return result(len(job.scales), found, notices(checked, job))
@@ -162,10 +162,12 @@ def _is_for_more_devices(checked: CheckedRecipe | None, others: Sequence[Problem
     That is not an error of the recipe if the planner can distribute the same samples on this instance type. `others`
     are its errors of other kinds, which the planned sizes would have too.
     """
-    faulty = frozenset(problem.path for problem in others)
-    if checked is None or not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
+    if checked is None or checked.instance is None:
+        return None
+    faulty = faulty_needs(checked, (problem.path for problem in others))
+    if not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
         return None  # the rules on samples depend on a key with an error
-    if checked.instance is None or not _is_valid_elsewhere(checked) or not _is_valid_planned(checked, others):
+    if not _is_valid_elsewhere(checked) or not _is_valid_planned(checked, others):
         return None
     alone = ((scale.nodes, dataclasses.replace(checked, scales=(scale,))) for scale in checked.sizes)
     sizes = spans(nodes for nodes, size in alone if _dealing_problems(size))

@@ -8,6 +8,7 @@ from launcher.checkpointing.forecast import WAYS
 from launcher.checkpointing.sizes import GIB, SERVICE_HOST_COPIES, memory_needed
 from launcher.common.problems import Notice, Problem
 from launcher.common.syntax import is_bucket
+from launcher.families import interface
 from launcher.model.backend import MemoryKeeper
 from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
@@ -20,7 +21,6 @@ _CHECKPOINTING = "docs/checkpointing.md"
 _PAGE = "AWS, Accelerate your model training with managed tiered checkpointing on Amazon SageMaker HyperPod"
 _PREFIX = re.compile(r"[A-Za-z0-9!_.'()/-]*")
 """Source: Amazon S3, Naming objects: safe characters, without the one that policies take for any other."""
-_READS_IT_ITSELF = "llm_finetuning_aws"
 _MINUTE_S = 60
 _LEAST_GOODPUT = 0.005
 """Shown as 0 %."""
@@ -126,7 +126,9 @@ def persistent_path(checked: CheckedRecipe) -> str | None:
 def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """What an image's own program does with the section is up to it."""
     recipe = planned.checked.recipe
-    is_read = recipe.run.model_type == _READS_IT_ITSELF and described(planned.checked.backend).has_containers
+    is_read = (
+        interface(recipe.run.model_type).has_own_checkpoints and described(planned.checked.backend).has_containers
+    )
     if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
         yield notice("recipes.checkpointing is for the image's own program to read; save_steps is its own key")
 
@@ -135,8 +137,8 @@ def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Itera
 def saving_takes_longer_than_stopping(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A scale event waits for a checkpoint as long as graceful_shutdown_timeout, then its work is lost."""
     checked, expected = planned.checked, planned.forecast
-    policy = checked.recipe.elastic_policy
-    if expected is None or not checked.is_elastic or not policy.use_graceful_shutdown:
+    policy = checked.elastic
+    if expected is None or policy is None or not policy.use_graceful_shutdown:
         return
     given = policy.graceful_shutdown_timeout
     limit, own = (given, "") if given else (_AGENTS_TIMEOUT_S, ", the agent's own as none is given")
@@ -154,10 +156,10 @@ def saving_takes_longer_than_stopping(planned: PlannedRecipe, notice: MakeNotice
 def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A node's memory has to hold every checkpoint that the memory tier keeps on it."""
     expected, instance = planned.forecast, planned.checked.instance
-    if expected is None or expected.section.memory is None or instance is None:
+    memory = expected.section.memory if expected else None
+    if expected is None or memory is None or instance is None:
         return
-    section = expected.section
-    kept = section.memory.retention or MEMORY_KEPT
+    section, kept = expected.section, memory.retention or MEMORY_KEPT
     replicas = REPLICAS if section.replicas is None else section.replicas
     # The service has a part of the memory for itself; what the pods stage is beside it.
     is_service = described(planned.checked.backend).memory_tier is MemoryKeeper.SERVICE
@@ -178,10 +180,11 @@ def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
 @notice_rule("N138", source=_CHECKPOINTING)
 def failures_outrun_saving(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A job that fails before it can save and restart never ends."""
-    expected = planned.forecast
+    if (expected := planned.forecast) is None:
+        return
     lost = [
         (nodes, way)
-        for nodes in (expected.sizes if expected else ())
+        for nodes in expected.sizes
         for way in WAYS
         if (saving := expected.saving(way, nodes)).goodput(saving.interval_s) < _LEAST_GOODPUT
     ]

@@ -13,7 +13,7 @@ _PLANNER = "docs/decisions.md, The planner"
 def sizes_are_derived(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """scale_config: auto derives the sizes from these numbers; their sources are named."""
     if plan := planned.checked.size_plan:
-        yield notice(f"planned from {plan.basis.said}")
+        yield notice(f"planned from {plan.basis.description}")
 
 
 @notice_rule("N110", source=_PLANNER)

@@ -53,7 +53,7 @@ def env_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem])
 def urls_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A URL with a user name and password in it carries them into every file."""
     urls = {
-        "recipes.training_config.mlflow.tracking_uri": checked.recipe.training_config.mlflow.tracking_uri,
+        "recipes.training_config.mlflow.tracking_uri": checked.recipe.mlflow and checked.recipe.mlflow.tracking_uri,
         "git.repo_url_or_path": checked.launch.git.repo_url_or_path,
     }
     remedies = {

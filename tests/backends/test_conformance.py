@@ -76,6 +76,7 @@ def planned(recipe, backend, folder):
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cluster", BACKENDS)
 def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):
+    """Nothing in a recipe is a Problem, such as a value that looks like a secret."""
     job = planned(recipe, cluster, tmp_path)
     first, second = (pipeline.render(job, frozen_context(tmp_path)) for _ in range(2))
     assert first == second
@@ -112,7 +113,7 @@ def test_nothing_outside_of_the_backends_compares_their_names():
         if isinstance(node, ast.Compare)
         and any(isinstance(each, ast.Constant) and each.value in names for each in ast.walk(node))
     ]
-    assert [place.partition(":")[0] for place in found] == ["launcher/config/compose.py"]  # an older spelling
+    assert [place.partition(":")[0] for place in found] == ["launcher/config/choices.py"]  # an older spelling
 
 
 @pytest.mark.parametrize("each", backend_registry.descriptions(), ids=lambda each: each.name)

@@ -93,6 +93,7 @@ def test_both_parts_of_a_job_pass_kubernetes_own_schema(manifests):
         validate(without_custom_kind(job, place), "1.30", strict=True)
 
 
+@pytest.mark.slow
 def test_a_static_run_of_a_recipe_with_two_priorities_has_one_replica_spec(manifests, tmp_path):
     (tmp_path / "mine.yaml").write_text(
         f"defaults:\n  - /recipes/{LLAMA}@_here_\n  - _self_\n"

@@ -57,21 +57,24 @@ def fleet(tmp_path):
 START = "fleet.start(StartWorkers((), 0))"
 
 
+@pytest.mark.slow
 def test_a_fleet_keeps_its_warm_process_and_ends_it_with_itself(fleet):
     first = fleet()
-    assert fleet("fleet.look()") == fleet(START) == fleet("fleet.adopt((), fleet.warm_pid)") == first
-    assert fleet("fleet.look()") == first and psutil.pid_exists(first)
+    assert fleet("fleet.poll()") == fleet(START) == fleet("fleet.adopt((), fleet.warm_pid)") == first
+    assert fleet("fleet.poll()") == first and psutil.pid_exists(first)
 
 
+@pytest.mark.slow
 def test_a_dead_warm_process_is_replaced_before_workers_are_started(fleet):
     first = fleet()
     os.kill(first, signal.SIGKILL)
     deadline = time.monotonic() + 200
     while (second := fleet(START)) == first:
         assert time.monotonic() < deadline
-    assert fleet("fleet.look()") == second and psutil.pid_exists(second)
+    assert fleet("fleet.poll()") == second and psutil.pid_exists(second)
 
 
+@pytest.mark.slow
 def test_a_job_whose_script_starts_nothing_warm_has_no_warm_process(tmp_path):
     (tmp_path / "run.sh").write_text("exec sleep 600")
     done = subprocess.run(
@@ -106,7 +109,7 @@ def test_a_warm_process_that_hangs_is_replaced_before_workers_are_started(tmp_pa
     server.suspend()
     second = do(START)
     assert second != first
-    assert do("fleet.look()") == second and not psutil.pid_exists(server.pid)
+    assert do("fleet.poll()") == second and not psutil.pid_exists(server.pid)
     process.stdin.close()
     assert process.wait(200) == 0
     assert not psutil.pid_exists(second)

@@ -68,6 +68,7 @@ def node(script, *options):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("children", ["listed", "unlisted"])
 def test_what_was_adopted_is_ended_and_what_was_started_is_not(children):
     """The kernel lists a process's children, or does not."""

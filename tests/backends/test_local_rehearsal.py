@@ -360,8 +360,8 @@ def test_a_fault_of_what_the_job_does_not_have_does_nothing(action, words):
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        ((arrives("a", 1), arrives("a", 2)), "job a arrives, but is there already: nothing is done"),
-        ((leaves("a", step=1),), "job a leaves, but is not there: nothing is done"),
+        ((arrives("a", 1), arrives("a", 2)), "job a arrives, but has arrived already: nothing is done"),
+        ((leaves("a", step=1),), "job a leaves, but is not present: nothing is done"),
         ((arrives("a", 9), leaves("a", step=1)), "job a (high-priority) leaves, still waiting"),
     ],
     ids=["twice", "never", "while-waiting"],
@@ -443,6 +443,7 @@ CLUSTERS = _clusters()
 STEPS = [at(step, now_s=2.0 * step) for step in range(12)]
 
 
+@pytest.mark.slow
 @given(CLUSTERS, st.lists(st.integers(0, 4), min_size=len(STEPS), max_size=len(STEPS)))
 def test_capacity_is_what_is_healthy_and_nobody_else_has(rehearsal, lags):
     used = 0
@@ -455,6 +456,7 @@ def test_capacity_is_what_is_healthy_and_nobody_else_has(rehearsal, lags):
         used = max(min(rehearsal.capacity, 4), used - lag)  # an operator that gives nodes up late
 
 
+@pytest.mark.slow
 @given(CLUSTERS)
 def test_everything_that_is_due_comes_exactly_once(rehearsal):
     for moment in STEPS:
@@ -477,6 +479,7 @@ def test_a_restarted_operator_finds_the_cluster_as_it_was(rehearsal):
         rehearsal, _ = advance(rehearsal, moment, used)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(
@@ -497,6 +500,7 @@ def test_jobs_that_do_not_outrank_this_one_never_cost_it_a_node(events, nodes):
         assert rehearsal.capacity >= used
 
 
+@pytest.mark.slow
 @given(_clusters("capacity", "node_loss", tiers=[TWO_TIERS]))
 def test_the_base_of_a_tiered_job_is_never_reclaimed(rehearsal):
     used = min(rehearsal.capacity, 4)

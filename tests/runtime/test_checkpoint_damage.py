@@ -56,6 +56,7 @@ def test_when_all_are_damaged_each_is_listed_with_its_reason(tmp_path):
     assert "step 1" in older and ".metadata missing" in older
 
 
+@pytest.mark.slow
 def test_a_piece_that_only_one_rank_reads_sends_all_ranks_to_the_older_checkpoint(tmp_path):
     """Rank 1's part of a sharded model is changed; rank 0 never reads it."""
     folder = tmp_path / "kept"

@@ -179,6 +179,7 @@ def test_training_continues_over_failed_saves_and_counts_them(tmp_path, capfd):
     assert latest_progress(run_dir / "checkpoints")[1].step == 8
 
 
+@pytest.mark.slow
 def test_the_save_before_a_stop_must_succeed(tmp_path):
     def work(place: Place) -> str:
         with pytest.raises(CheckpointUnsaved) as caught:

@@ -136,6 +136,7 @@ def latest_step(folder: Path) -> int:
     return found[1].step if found else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_every_file_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, world_size):
     """Whole: a sync of a file that grows afterwards is none."""
@@ -315,6 +316,7 @@ def test_random_numbers_go_on_where_they_stopped(tmp_path):
     assert drawn() == following
 
 
+@pytest.mark.slow
 def test_at_another_size_every_rank_draws_numbers_of_its_own(tmp_path):
     save(tmp_path, 1)
 
@@ -366,4 +368,4 @@ def test_an_agent_that_cannot_be_reached_fails_no_save(tmp_path, monkeypatch, ca
     save(tmp_path / "kept", 1)
     assert load(tmp_path / "kept")[0].step == 1
     said = capsys.readouterr().err
-    assert "step 1: the checkpoint is not reported to the agent: [Errno 2]" in said
+    assert "step 1: the checkpoint was not reported to the agent: [Errno 2]" in said

@@ -1,7 +1,8 @@
 """The gradient of a step against one process on the same samples: every grouping, layout and division."""
 
+import tempfile
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from launcher.runtime.sampler import SamplerMismatch
 
 VOCAB, WIDTH, NUM_SAMPLES, SAMPLES_PER_STEP, SEED = 11, 8, 30, 12, 5
 IGNORED = -100
+MEANS = ("tokens", "samples", "no_loss_reported")
 
 
 class TokenModel(nn.Module):
@@ -191,9 +193,25 @@ def train(place: Place, kind: str, mean: str, folder: Path, **arguments) -> tupl
     return losses, gradients
 
 
-def check(tmp_path: Path, world_size: int, kind: str, mean: str, tolerance: float = 1e-12, **arguments) -> None:
-    work = partial(train, kind=kind, mean=mean, folder=tmp_path, **arguments)
-    found = run_ranks(world_size, work, tmp_path)
+@cache
+def trained(folder: Path, world_size: int, kind: str, **arguments) -> list[dict[str, tuple]]:
+    """Return what each rank found with each mean; one group of ranks trains all, one after another."""
+    of_group = Path(tempfile.mkdtemp(dir=folder))
+
+    def work(place: Place) -> dict[str, tuple]:
+        return {mean: train(place, kind, mean, of_group / mean, **arguments) for mean in MEANS}
+
+    return run_ranks(world_size, work, of_group)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Return the folder of all groups of ranks."""
+    return tmp_path_factory.mktemp("ranks")
+
+
+def check(folder: Path, world_size: int, kind: str, mean: str, tolerance: float = 1e-12, **arguments) -> None:
+    found = [each[mean] for each in trained(folder, world_size, kind, **arguments)]
     expected = [in_one_process("samples" if mean == "no_loss_reported" else mean, step) for step in range(3)]
     for _, gradients in found:
         for gradient, (_, wanted) in zip(gradients, expected, strict=True):
@@ -217,13 +235,13 @@ def check(tmp_path: Path, world_size: int, kind: str, mean: str, tolerance: floa
 )
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 @pytest.mark.parametrize("mean", ["tokens", "samples"])
-def test_the_gradient_does_not_depend_on_the_grouping(tmp_path, world_size, kind, mean, arguments):
+def test_the_gradient_does_not_depend_on_the_grouping(folder, world_size, kind, mean, arguments):
     """30 samples in steps of 12: the last step takes 6, on 4 ranks unevenly."""
-    check(tmp_path, world_size, kind, mean, **arguments)
+    check(folder, world_size, kind, mean, **arguments)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mean", ["tokens", "samples", "no_loss_reported"])
+@pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize(
     ("kind", "world_size"),
     [
@@ -236,15 +254,16 @@ def test_the_gradient_does_not_depend_on_the_grouping(tmp_path, world_size, kind
         ("fsdp2_divided_by_7", 2),
     ],
 )
-def test_the_gradient_does_not_depend_on_the_mesh_or_its_division(tmp_path, world_size, kind, mean):
-    check(tmp_path, world_size, kind, mean, micro_batch_size=4)
+def test_the_gradient_does_not_depend_on_the_mesh_or_its_division(folder, world_size, kind, mean):
+    check(folder, world_size, kind, mean, micro_batch_size=4)
 
 
 @pytest.mark.slow
-def test_gradients_reduced_in_float32_are_equal_to_its_precision(tmp_path):
-    check(tmp_path, 2, "fsdp2_reduced_in_float32", "tokens", tolerance=1e-6, micro_batch_size=4)
+def test_gradients_reduced_in_float32_are_equal_to_its_precision(folder):
+    check(folder, 2, "fsdp2_reduced_in_float32", "tokens", tolerance=1e-6, micro_batch_size=4)
 
 
+@pytest.mark.slow
 def test_the_mean_of_each_micro_batch_depends_on_the_grouping(tmp_path):
     """What a model's own `.loss` is: passed to `weigh` it is neither of the two means."""
 
@@ -262,6 +281,7 @@ def test_the_mean_of_each_micro_batch_depends_on_the_grouping(tmp_path):
     assert all((one - other).abs().max() > 1e-4 for one, other in zip(found, found[1:], strict=False))
 
 
+@pytest.mark.slow
 def test_modules_that_divide_by_different_factors_are_refused(tmp_path):
     def train_mixed(place: Place) -> str:
         found = layout("fsdp2")

@@ -340,6 +340,7 @@ def reported(place: Place, folder: Path, strategy: str) -> None:
     assert len(seen) == (2 if place.rank == 0 else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_metrics_of_a_script_s_own_are_in_the_step_s_line(tmp_path, strategy):
     """The gradient's norm of fully_shard is in parts on the ranks."""

@@ -239,6 +239,7 @@ def gradients_on_the_way(place: Place, strategy: str, folder: Path) -> list[floa
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_gradients_are_exchanged_once_a_step(tmp_path, strategy):
     first, second = run_ranks(2, partial(gradients_on_the_way, strategy=strategy, folder=tmp_path), tmp_path)
@@ -247,6 +248,7 @@ def test_gradients_are_exchanged_once_a_step(tmp_path, strategy):
         assert own is other is None if strategy == "fsdp2" else own != other
 
 
+@pytest.mark.slow
 def test_without_a_process_group_a_job_runs_alone(tmp_path, reference):
     assert not dist.is_initialized()
     model, optimizer, scheduler = parts("plain")

@@ -82,6 +82,7 @@ def test_every_step_reaches_a_real_store_once(tmp_path, mlflow_run):
     assert client.get_metric_history(run_id, "loss")[0].timestamp == 1_700_000_000_250
 
 
+@pytest.mark.slow
 def test_of_a_step_redone_before_it_was_sent_the_last_time_counts(tmp_path, mlflow_run):
     """Two faults: steps out of order within the file, some done three times."""
     client, uri, run_id = mlflow_run
@@ -185,13 +186,13 @@ def test_a_malformed_line_is_passed_over(tmp_path, mlflow_run, line):
 def test_steps_after_a_start_anew_are_a_curve_of_their_own(tmp_path, mlflow_run):
     """Fewer steps than the old curve has, then more; and a restart within the new launch goes on with it."""
     client, uri, run_id = mlflow_run
-    Reporter(tmp_path, uri, run_id).begin_anew()
+    Reporter(tmp_path, uri, run_id).begin_new_curves()
     assert prefix(tmp_path) == ""  # nothing to set apart from
     write_steps(tmp_path, 1, 2, 3)
     ship(tmp_path, uri, run_id)
     with (tmp_path / names.METRICS_FILE).open("a") as file:
         file.write('{"step": 4')  # torn by the end of the old launch
-    Reporter(tmp_path, uri, run_id).begin_anew()
+    Reporter(tmp_path, uri, run_id).begin_new_curves()
     assert ship(tmp_path, uri, run_id) == 0
     write_steps(tmp_path, 1, 2)
     assert ship(tmp_path, uri, run_id) == 2
@@ -279,6 +280,7 @@ def test_further_metrics_reach_a_real_store_once(tmp_path, mlflow_run):
         assert len(logged(client, run_id, name)) == len(found[name])
 
 
+@pytest.mark.slow
 def test_many_further_metrics_are_sent_in_several_calls(tmp_path, mlflow_run):
     """The server takes 1000 metrics in a call."""
     client, uri, run_id = mlflow_run

@@ -42,6 +42,7 @@ def attempt(cursor: int, steps: int, world_size: int, **arguments) -> tuple[int,
     return cursor, taken
 
 
+@pytest.mark.slow
 @given(
     num_samples=st.integers(1, 50),
     epochs=st.integers(1, 3),
@@ -62,6 +63,7 @@ def test_every_sample_of_every_epoch_once_whatever_the_world_sizes(num_samples, 
     assert of_epoch == Counter((epoch, index) for epoch in range(epochs) for index in range(num_samples))
 
 
+@pytest.mark.slow
 @given(per_rank=shares_lists, num_samples=st.integers(1, 60), micro=st.none() | st.integers(1, 4))
 def test_explicit_shares_are_kept_to(per_rank, num_samples, micro):
     total, ranks = sum(per_rank), len(per_rank)

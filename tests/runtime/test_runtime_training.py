@@ -86,6 +86,7 @@ def test_redone_steps_and_each_start_are_written_down(tmp_path, monkeypatch):
     assert second["first_step"] == metrics(tmp_path)[5]["time"]
 
 
+@pytest.mark.slow
 def test_a_start_without_a_step_is_written_down(tmp_path):
     config = tiny_config(max_epochs=1)
     train(config, 1, tmp_path)
@@ -98,6 +99,7 @@ def test_a_strategy_nobody_knows_is_refused():
         distribute(None, "fsdp3")
 
 
+@pytest.mark.slow
 def test_finished_training_finishes_at_once(tmp_path, capfd):
     config = tiny_config(max_epochs=1)
     train(config, 1, tmp_path)
@@ -138,6 +140,7 @@ def test_a_new_launch_starts_afresh_at_whatever_attempt_it_comes_to_train(tmp_pa
     assert trained == [60, 0, 60, 0, 0, 60]
 
 
+@pytest.mark.slow
 def test_a_new_launch_with_leave_to_load_goes_on(tmp_path, monkeypatch):
     config = tiny_config(max_epochs=1)
     monkeypatch.setenv("RECIPES_LAUNCH_ID", "a")
@@ -187,6 +190,7 @@ def test_a_launch_that_starts_anew_has_curves_of_its_own(tmp_path):
         assert [point.step for point in client.get_metric_history(run_id, name)] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_a_training_dir_in_use_is_refused_without_leave(tmp_path, capfd):
     config = tiny_config(max_epochs=1, override_training_dir=False)
     train(config, 1, tmp_path)
@@ -195,6 +199,7 @@ def test_a_training_dir_in_use_is_refused_without_leave(tmp_path, capfd):
     assert "override_training_dir is false" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_checkpoints_are_kept_to_the_limit(tmp_path):
     train(tiny_config(save_steps=2, max_ckpt_num=2), 1, tmp_path)
     assert sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*")) == [

@@ -104,6 +104,7 @@ def test_a_fork_has_the_arguments_environment_folder_and_streams_of_its_worker(n
     assert err == "oops\n"
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_the_status_of_its_fork(node):
     start, _ = node
     assert start(SAYS_WHO_IT_IS).wait(200) == 3
@@ -126,6 +127,7 @@ def test_a_fork_is_named_after_its_rank(node):
     assert psutil.Process(asleep(start(SLEEPS))).name() == "rank5"
 
 
+@pytest.mark.slow
 def test_a_killed_worker_takes_its_fork_with_it(node):
     start, _ = node
     worker = start(SLEEPS)
@@ -142,6 +144,7 @@ def test_a_killed_fork_ends_its_worker_alike(node):
     assert worker.wait(200) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waiting", [1, 2], ids=["one-worker", "two-workers"])
 def test_a_warm_process_that_hangs_is_killed_and_its_workers_start_cold(node, waiting):
     start, server = node

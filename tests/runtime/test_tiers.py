@@ -325,6 +325,7 @@ def test_the_vendors_newest_step_is_not_stale_at_another_number_of_ranks(tmp_pat
         assert (restored.step, restored.tier, restored.world_size, value) == (90, "memory", 1, 90.0)
 
 
+@pytest.mark.slow
 def test_a_service_that_changes_bytes_is_passed_over_and_one_that_is_gone_may_have_something_newer(service):
     store = Folder(Path("store"))
     save_steps(on_service(service, 0, 1, store), 1, 2, 3)
@@ -371,6 +372,7 @@ def test_a_shard_that_the_service_cannot_give_comes_from_another_tier_of_the_sam
     assert (restored.step, restored.tier, value) == (2, "persistent", 2.0)
 
 
+@pytest.mark.slow
 def test_a_broken_pointer_hides_no_other_checkpoint_of_the_service(service, capsys):
     save_steps(on_service(service, 0, 1), 1, 2, 3)
     for name, told in list(service.blobs.items()):

@@ -80,6 +80,7 @@ def test_a_second_live_job_is_refused_and_names_the_owner(store, monkeypatch):
     assert steps_in(store) == []
 
 
+@pytest.mark.slow
 def test_the_mark_of_a_job_that_is_gone_is_adopted_after_its_lease(store):
     assert store.put_mark(Mark("theirs", "gone", 3, LEASE_S).text(), None)
     assert not store.put_mark(b"late", None)

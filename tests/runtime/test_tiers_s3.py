@@ -31,6 +31,7 @@ def headers_of(client, operation: str) -> list[dict]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_checksums", [True, False])
 def test_uploads_have_the_sdks_checksums_unless_the_store_refuses_them(bucket, has_checksums):
     store = Bucket(bucket.name, "ns/", bucket.endpoint, has_checksums=has_checksums)
@@ -48,7 +49,7 @@ def test_an_object_of_another_size_is_not_published(bucket, capsys, monkeypatch)
     monkeypatch.setattr(store._client, "head_object", lambda **place: head(**place) | {"ContentLength": 5})
     save_steps(on(store), 2)
     assert steps_in(store) == [1]
-    assert "has 5 bytes, and" in capsys.readouterr().out
+    assert "has 5 bytes, but" in capsys.readouterr().out
 
 
 def uploads(bucket) -> list[str]:
@@ -77,6 +78,7 @@ def test_unfinished_uploads_are_aborted_after_a_failure_and_at_the_start(bucket,
     assert steps_in(store) == [1] and uploads(bucket) == ["other/object"]
 
 
+@pytest.mark.slow
 def test_objects_are_encrypted_with_the_key_that_is_named(bucket):
     key = "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
     store = Bucket(bucket.name, "ns/", bucket.endpoint, kms_key=key)

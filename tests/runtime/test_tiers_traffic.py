@@ -46,6 +46,7 @@ def test_nodes_send_what_others_lack_and_no_more(tmp_path, writers, readers):
         assert traffic.sent == 0  # each node has a copy of the other one's shard
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_bytes_of_a_part_are_those_that_torch_takes(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 5), max_size=4)))

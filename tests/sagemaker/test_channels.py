@@ -38,6 +38,7 @@ def codes(raised: pytest.ExceptionInfo) -> list[str]:
     return [problem.code for problem in raised.value.problems]
 
 
+@pytest.mark.slow
 def test_file_mode_is_a_folder_for_each_channel(data, tmp_path):
     data.put("train/a.csv", b"1,2\n")
     data.put("train/deep/er/b.csv", b"")
@@ -72,6 +73,7 @@ def test_one_object_is_one_file(data, tmp_path):
     assert tree(tmp_path / "algo-1/data") == {"train/train.csv": b"x"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 7], ids=["in order", "shuffled"])
 def test_shared_out_objects_are_on_one_host_each(data, tmp_path, seed):
     wanted = {f"part-{number}": b"%d" % number for number in range(11)}
@@ -300,6 +302,7 @@ def test_objects_are_read_when_they_are_read(bucket, tmp_path):
         feed.close()
 
 
+@pytest.mark.slow
 @needs_fuse
 def test_a_view_ends_with_the_process_that_mounted_it(bucket, tmp_path):
     bucket.put("train/a", b"")

@@ -78,6 +78,7 @@ def records(stream: bytes) -> list[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_three_epochs_of_two_channels_at_different_speeds(data, tmp_path, stream):
     large = {f"part-{number}": os.urandom(3 * CHUNK + number) for number in range(3)}
     for key, value in large.items():

@@ -38,6 +38,7 @@ def data(request, tmp_path):
     return Data(f"s3://{bucket.name}/store", Stores(endpoint=bucket.endpoint), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 5, 9 << 20], ids=["empty", "small", "in parts"])
 def test_an_object_comes_back_as_it_was_put(data, tmp_path, size):
     content = os.urandom(size)

@@ -21,6 +21,7 @@ STARTS = f"{J}.container_entrypoint=[python3,/code/train.py]"
 SCRIPT = ("recipes=training/custom/script", *TINY[1:4], OUT, "training_cfg.entry_script=train.py")
 
 
+@pytest.mark.slow
 def test_the_request_is_that_of_a_training_job(render):
     role = f"{J}.role=arn:aws:iam::123456789012:role/train"
     words = (*TINY, OUT, STARTS, role, "recipes.trainer.num_nodes=2", "container=me/image:1")

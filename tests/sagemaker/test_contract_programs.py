@@ -170,6 +170,7 @@ def test_mpirun_starts_ranks_on_every_host(run):
     assert all(f"rank {rank} is done" in log for rank in range(6))
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_a_rank_that_fails_fails_the_job(run):
     script = "import os, sys, time; os.environ['OMPI_COMM_WORLD_RANK'] == '5' and sys.exit(7); time.sleep(40)"

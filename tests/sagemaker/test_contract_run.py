@@ -109,6 +109,7 @@ def test_hosts_find_the_contract(chosen, tmp_path):
     assert not (job.run_dir / "hosts").exists()
 
 
+@pytest.mark.slow
 def test_without_namespaces_variables_name_each_hosts_folder_and_the_job_says_so(tmp_path):
     program = """
 import os, json, pathlib, sys
@@ -170,6 +171,7 @@ os._exit(9)
 """
 
 
+@pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize(
     ("write", "reason"),
@@ -296,6 +298,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_a_lost_host_starts_the_job_again_from_the_checkpoints_in_the_store(tmp_path):
     kept = tmp_path / "kept"
@@ -315,6 +318,7 @@ def test_a_lost_host_starts_the_job_again_from_the_checkpoints_in_the_store(tmp_
     assert "InternalServerError: algo-1 was lost" in job.told()
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_a_lost_host_fails_a_job_without_retries(tmp_path):
     job = start(tmp_path, "import os; os.kill(os.getpid(), 9)")
@@ -459,6 +463,7 @@ def test_output_is_whole_or_absent_whenever_the_job_is_killed(tmp_path):
     assert JobState.FAILED in states  # some were killed in time
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_later_commands_find_the_job_from_its_record(recipes, tmp_path):
     bundle = write_bundle(tmp_path, LEAVES.format(folder=str(tmp_path)), nodes=2)
@@ -524,6 +529,7 @@ def test_an_ordinary_user_has_every_kind_of_channel(tmp_path):
     wait_for(lambda: not processes_of(tmp_path))
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_a_whole_job_on_s3(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-to-be-told")

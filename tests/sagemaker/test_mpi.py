@@ -99,6 +99,7 @@ def test_real_ranks_and_groups_are_those_of_the_table(placement, mpirun, tmp_pat
         assert (found["dp_rank"], tuple(found["dp_members"])) == (rank.dp_rank, placement.dp_groups[rank.dp_group])
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_all_others_and_the_job(mpirun):
     began_s = time.monotonic()
     program = "import os, sys, time; os.environ['OMPI_COMM_WORLD_RANK'] == '3' and sys.exit(7); time.sleep(40)"

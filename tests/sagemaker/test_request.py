@@ -205,6 +205,7 @@ def test_every_member_of_the_api_has_a_key_or_a_reason(requested):
     assert not missing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOLDENS)
 def test_botocore_would_send_the_goldens(name, requested):
     validate = pytest.importorskip("botocore.validate", reason="pip install '.[sagemaker]'")
@@ -254,9 +255,10 @@ def test_the_estimators_names_are_all_typed_and_all_mapped(requested):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_fault_names_its_rule(name, problems):
+def test_each_fault_names_its_rule(name, problems, reviewed):
     overrides, code, path, says = FAULTS[name]
     found = problems(*SCRIPT, *overrides)
+    reviewed(f"sagemaker {name}", found)
     assert [problem.code for problem in found] == [code]
     assert path in (None, found[0].path)
     assert says in str(found[0])
@@ -522,6 +524,7 @@ def test_rendering_twice_gives_the_same_bytes(tmp_path):
     assert frozen(tmp_path) == frozen(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_start_script_tells_each_host_its_place(tmp_path, render, shellcheck):
     recipe, config, bin_dir = tmp_path / "ml/input/data/recipe", tmp_path / "ml/input/config", tmp_path / "bin"
     for folder in (recipe, config, bin_dir):

@@ -173,6 +173,7 @@ def refusal(bundle):
     return problem
 
 
+@pytest.mark.slow
 def test_the_recipe_is_in_s3_before_the_job_and_the_request_is_the_bundles(aws, one):
     aws.calls.clear()
     handle = SageMakerBackend().submit(one)
@@ -196,6 +197,7 @@ def test_an_answer_that_was_lost_makes_one_job(aws, one):
     assert handle.uid.endswith(one.job_name) and one.job_name in aws.jobs
 
 
+@pytest.mark.slow
 def test_a_job_whose_answer_is_lost_for_good_keeps_its_recipe(aws, one, impatient):
     aws.lost["CreateTrainingJob"] = 2  # boto3 asks once more in any case
     assert refusal(one).code == "E396"
@@ -203,6 +205,7 @@ def test_a_job_whose_answer_is_lost_for_good_keeps_its_recipe(aws, one, impatien
     assert not SageMakerBackend().submit(one).is_new
 
 
+@pytest.mark.slow
 def test_a_recipes_place_is_read_as_it_stands(aws, tmp_path):
     context = frozen_context(tmp_path)
     words = (*BASE, "recipes.run.name=odd", 'cluster.sm_jobs_config.recipe_path="s3://results/a#b?c"')
@@ -228,6 +231,7 @@ def test_words_of_an_error_do_not_make_a_job_gone(aws, one):
         backend.status(handle)
 
 
+@pytest.mark.slow
 def test_a_launch_never_claims_that_nothing_was_submitted_where_a_job_may_run(aws, one, impatient, capsys):
     aws.lost["CreateTrainingJob"] = 2  # boto3 asks once more in any case
     assert cli.run(["launch", str(one.directory)]) == launch.USER_ERROR
@@ -236,6 +240,7 @@ def test_a_launch_never_claims_that_nothing_was_submitted_where_a_job_may_run(aw
     assert f"the job {one.job_name} may have started" in told and "nothing was" not in told
 
 
+@pytest.mark.slow
 def test_a_submitted_job_that_cannot_be_followed_was_submitted(aws, one, impatient, capsys):
     aws.errors["DescribeTrainingJob"] = [
         AwsError("ValidationException", "none yet"),
@@ -253,12 +258,14 @@ def test_throttling_is_waited_out(aws, one):
     assert SageMakerBackend().submit(one).is_new
 
 
+@pytest.mark.slow
 def test_throttling_without_end_is_a_problem(aws, one, impatient):
     aws.errors["DescribeTrainingJob"] = [AwsError("ThrottlingException", "Rate exceeded")] * 9
     problem = refusal(one)
     assert problem.code == "E396" and "Rate exceeded" in problem.message
 
 
+@pytest.mark.slow
 def test_a_name_that_another_job_has_is_refused(aws, one):
     SageMakerBackend().submit(one)
     aws.jobs[one.job_name].request = {**aws.jobs[one.job_name].request, "Environment": {"OTHER": "1"}}

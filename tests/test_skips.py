@@ -1,0 +1,41 @@
+"""What may skip in CI: tests of a list only, each with its reason."""
+
+import ast
+
+import pytest
+import skips
+from conftest import ROOT
+
+
+def skipped(nodeid, **attributes):
+    """Return the report of a test that skips."""
+    reason = ("file.py", 1, "Skipped: no such program")
+    report = pytest.TestReport(nodeid, ("file.py", 1, nodeid), {}, "skipped", reason, "call")
+    vars(report).update(attributes)
+    return report
+
+
+def test_a_skip_that_is_not_on_the_list_is_a_failure_with_its_reason():
+    report = skips.refused(skipped("tests/test_cli.py::test_a_shell"))
+    assert report.failed and "no such program" in report.longrepr and "allowed_skips.txt" in report.longrepr
+
+
+def test_a_file_that_skips_is_a_failure():
+    report = pytest.CollectReport("tests/test_cli.py", "skipped", ("file.py", 1, "Skipped: no such module"), [])
+    assert skips.refused(report).failed and "no such module" in report.longrepr
+
+
+@pytest.mark.parametrize("nodeid", skips.allowed())
+def test_a_skip_on_the_list_stays_one(nodeid):
+    assert skips.refused(skipped(f"{nodeid}[case]")).skipped
+
+
+def test_an_expected_failure_is_no_skip():
+    assert skips.refused(skipped("tests/test_cli.py::test_a_shell", wasxfail="known")).skipped
+
+
+@pytest.mark.parametrize(("nodeid", "reason"), skips.allowed().items(), ids=skips.allowed())
+def test_the_list_names_tests_and_says_why(nodeid, reason):
+    file, _, name = nodeid.partition("::")
+    functions = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+    assert name in {each.name for each in functions if isinstance(each, ast.FunctionDef)} and len(reason) > 10
