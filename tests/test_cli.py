@@ -37,7 +37,7 @@ def process(*words, **variables):
         pytest.param("llmft_llama3_1_8b_instruct_seq4k_gpu_sft", SHORT, id="last word"),
         pytest.param(LLAMA + "x", LLAMA, id="path"),
         pytest.param("mine.yaml", "no such file", id="file"),
-        pytest.param("zzz", "recipes list shows all", id="nothing near"),
+        pytest.param("zzz", "list all: recipes list", id="nothing near"),
     ],
 )
 def test_a_recipe_that_is_not_there_gets_the_nearest_names(recipes, name, says):

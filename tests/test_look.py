@@ -323,7 +323,7 @@ def test_recipes_of_another_folder_are_listed(recipes, own_folder):
         pytest.param(
             ["explain", SHORT, "lr"], "did you mean training_config.training_args.learning_rate", id="initials"
         ),
-        pytest.param(["list", "nonsense"], "recipes list shows all", id="nothing near"),
+        pytest.param(["list", "nonsense"], "list all: recipes list", id="nothing near"),
         pytest.param(["list", "--elastic", "--static"], "E801", id="both kinds"),
         pytest.param(["show", f"{SHORT}@x"], "a size must be a number", id="no size"),
         pytest.param(["diff", "nothere", "nowhere"], "'nowhere'", id="second of two"),

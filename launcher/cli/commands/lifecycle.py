@@ -89,7 +89,7 @@ def wait(
 
 
 def cancel(job: JobName, as_json: AsJson = False) -> None:
-    """Cancel a job and everything it started, as its recipe defines. A finished job is left unchanged."""
+    """Cancel a job and everything it started. As its recipe defines; a finished job is left unchanged."""
     from launcher.cli import launch, terminal
     from launcher.common import console
     from launcher.jobs.registry import as_json as to_json
