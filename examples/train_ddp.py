@@ -18,7 +18,7 @@ NUM_STEPS = EPOCHS * NUM_SAMPLES // SAMPLES_PER_STEP
 
 
 def spirals() -> TensorDataset:
-    """Two spirals, one a class: (x, y) -> 0 or 1."""
+    """Return points on two spirals, one per class: (x, y) -> 0 or 1."""
     generator = torch.Generator().manual_seed(0)
     radius = torch.rand(NUM_SAMPLES, generator=generator)
     label = torch.randint(2, (NUM_SAMPLES,), generator=generator)
@@ -34,7 +34,7 @@ def mean_over_ranks(loss: torch.Tensor) -> float:
 
 
 def passes(loader: DataLoader, sampler: DistributedSampler):
-    """Go through the data in a new order each epoch."""
+    """Yield the data in a new order each epoch."""
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         yield from loader

@@ -1,4 +1,4 @@
-"""train_ddp.py made elastic: it may be stopped at any step and go on with any number of ranks.
+"""train_ddp.py made elastic: it can be stopped at any step and resume with any number of ranks.
 
 Run it: torchrun --nproc-per-node=2 examples/train_elastic.py
 """
@@ -20,7 +20,7 @@ NUM_STEPS = EPOCHS * NUM_SAMPLES // SAMPLES_PER_STEP
 
 
 def spirals() -> TensorDataset:
-    """Two spirals, one a class: (x, y) -> 0 or 1."""
+    """Return points on two spirals, one per class: (x, y) -> 0 or 1."""
     generator = torch.Generator().manual_seed(0)
     radius = torch.rand(NUM_SAMPLES, generator=generator)
     label = torch.randint(2, (NUM_SAMPLES,), generator=generator)

@@ -1,4 +1,4 @@
-"""Train a tiny language model on sentences of different lengths, elastically: each token counts the same.
+"""Train a tiny language model on sentences of different lengths, elastically: each token has the same weight.
 
 Run it: torchrun --nproc-per-node=2 examples/train_language_model.py
 """
@@ -20,11 +20,11 @@ NUM_SAMPLES = 256
 SAMPLES_PER_STEP = 16  # over all ranks
 EPOCHS = 2
 VOCAB = 32
-IGNORED = -100  # cross_entropy leaves such targets out
+IGNORED = -100  # cross_entropy ignores such targets
 
 
 def sentences(seed: int, number: int) -> list[torch.Tensor]:
-    """Sequences of 4 to 40 tokens that count up by a step of their own."""
+    """Sequences of 4 to 40 tokens that each count up by their own step."""
     generator = torch.Generator().manual_seed(seed)
     found = []
     for length in torch.randint(4, 41, (number,), generator=generator):
@@ -53,7 +53,7 @@ class Model(nn.Module):
 
 
 def token_losses(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the sum over the tokens, not their mean."""
+    """Return the sum, not the mean, over the tokens."""
     return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
@@ -67,7 +67,7 @@ def main() -> None:
     trained_tokens = torch.tensor([len(tokens) - 1 for tokens in data])
 
     def evaluate() -> dict[str, float]:
-        """Every rank takes its part of the sentences that are not trained on."""
+        """Evaluate on the held-out sentences, each rank on its part."""
         inputs, targets = (part.to(device) for part in collate(held_out[dist.get_rank() :: dist.get_world_size()]))
         with torch.no_grad():
             sums = torch.stack([token_losses(model.module, inputs, targets), (targets != IGNORED).sum()])

@@ -1,4 +1,4 @@
-"""Train a small classifier whose state is kept in the tiers of its recipe: killed at any step, it goes on.
+"""Train a small classifier whose state is in the tiers of its recipe: killed at any step, it resumes.
 
 Run it: torchrun --nproc-per-node=2 examples/train_tiers.py
 """
@@ -16,7 +16,7 @@ from launcher.runtime.tiers.training import manager_of
 
 SAMPLES_PER_RANK = 16
 NUM_STEPS = 96
-OWN_TIERS = TierSettings(  # where no recipe says anything
+OWN_TIERS = TierSettings(  # if no recipe defines any
     namespace="spirals",
     memory=Cadence(frequency=5, retention=2),
     persistent=Cadence(frequency=25, retention=2),
@@ -25,7 +25,7 @@ OWN_TIERS = TierSettings(  # where no recipe says anything
 
 
 def spirals(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return this rank's points of a step on two spirals, one a class: shapes `(n, 2)` and `(n,)`."""
+    """Return this rank's points of a step on two spirals, one per class: shapes `(n, 2)` and `(n,)`."""
     generator = torch.Generator().manual_seed(step * dist.get_world_size() + dist.get_rank())
     radius = torch.rand(SAMPLES_PER_RANK, generator=generator)
     label = torch.randint(2, (SAMPLES_PER_RANK,), generator=generator)

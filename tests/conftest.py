@@ -2,6 +2,7 @@
 
 import fcntl
 import functools
+import json
 import os
 import re
 import shutil
@@ -201,6 +202,26 @@ def elastic_bundle(recipes) -> Path:
     assert recipes("render", SHORT, "cluster=k8s", ELASTIC, f"{RATE}=0.3")[0] == 0
     (folder,) = Path("results").iterdir()
     return folder
+
+
+@pytest.fixture
+def reviewed(request: pytest.FixtureRequest):
+    """Return a function that compares code, key and value of a test's Problems with those that were reviewed."""
+
+    def compare(name: str, problems: Iterable[Problem]) -> None:
+        found = [[each.code, each.path, each.value] for each in problems]
+        found = json.loads(json.dumps(found, default=str))
+        file = ROOT / "tests" / "golden" / "problems.json"
+        golden = json.loads(file.read_text()) if file.exists() else {}
+        if request.config.getoption("--rewrite-goldens"):
+            lines = [
+                f"{json.dumps(key)}: {json.dumps(value)}" for key, value in sorted((golden | {name: found}).items())
+            ]
+            file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        else:
+            assert found == golden[name]
+
+    return compare
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from launcher.checkpointing import architecture
 from launcher.checkpointing.cadence import DOCUMENT_MTBF_HOURS, RATE_PER_NODE_HOUR, Saving, daly, mtbf_s, young
-from launcher.checkpointing.sizes import GB, GIB, SHARDINGS, Content, lora_parameters, memory_needed, share
+from launcher.checkpointing.sizes import GB, GIB, lora_parameters, memory_needed, share
+from launcher.model.checkpoint_content import SHARDINGS, Content
 
 LORA = {"r": 16, "bias": "none", "target_modules": "all-linear", "use_dora": False}
 LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
@@ -105,7 +106,7 @@ def test_other_configurations_are_counted(config, parameters):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        pytest.param({"model_type": "mamba"}, "'mamba' is not counted", id="architecture"),
+        pytest.param({"model_type": "mamba"}, "'mamba' is not supported", id="architecture"),
         pytest.param({"hidden_size": None}, "no size", id="no size"),
         pytest.param({"num_attention_heads": 0}, "no size", id="zero"),
         pytest.param({"vocab_size": "32"}, "no size", id="text"),

@@ -79,9 +79,9 @@ def test_a_script_of_ones_own_gets_the_section_by_a_variable(prepare):
     from launcher.families.custom import INTERFACE
 
     job = prepare("training_cfg={entry_module: json.tool, run: {ntasks_per_node: 2}}", S3)
-    assert json.loads(INTERFACE.worker_env(job)[ENV_CHECKPOINTING]) == section(job)
+    assert json.loads(INTERFACE.workers.env(job)[ENV_CHECKPOINTING]) == section(job)
     plain = prepare("training_cfg={entry_module: json.tool, run: {ntasks_per_node: 2}}")
-    assert ENV_CHECKPOINTING not in INTERFACE.worker_env(plain)
+    assert ENV_CHECKPOINTING not in INTERFACE.workers.env(plain)
 
 
 FAULTS = [
@@ -89,10 +89,16 @@ FAULTS = [
     ((ELASTIC, MEMORY), "E208", f"{KEY}.memory", "Using elastic training"),
     ((MEMORY, S3, f"{SET}.persistent.frequency=25"), "E260", f"{KEY}.persistent.frequency", "frequency=20"),
     ((f"{SET}.memory.frequency=30", S3), "E260", f"{KEY}.persistent.frequency", "frequency=90"),
+    (
+        (f"{SET}.memory.frequency=30", S3, f"{SET}.persistent.frequency=10"),
+        "E260",
+        f"{KEY}.persistent.frequency",
+        "persistent.frequency=30",
+    ),
     ((f"{SET}.persistent.path=s3://Bucket/x",), "E261", f"{KEY}.persistent.path", "no bucket"),
     ((f"{SET}.persistent.path=s3:///x",), "E261", f"{KEY}.persistent.path", "no bucket"),
     ((f"{SET}.persistent.path='s3://bucket/*'",), "E261", f"{KEY}.persistent.path", "policy"),
-    ((f"{SET}.persistent.path=gs://bucket/x",), "E261", f"{KEY}.persistent.path", "no kind of storage"),
+    ((f"{SET}.persistent.path=gs://bucket/x",), "E261", f"{KEY}.persistent.path", "not a supported kind of storage"),
     ((f"{SET}.persistent.path=checkpoints",), "E261", f"{KEY}.persistent.path", "absolute"),
     ((f"{SET}.persistent.path=/fsx/x",), "E262", f"{KEY}.persistent.path", "lost with them"),
     ((CLAIM, f"{SET}.persistent.path=/fsx2/x"), "E262", f"{KEY}.persistent.path", "/fsx/…"),
@@ -181,8 +187,8 @@ def test_memory_too_small_for_the_copies_is_told(prepare, words, says):
     [
         pytest.param((S3, "step_s=6", 15), None, id="within"),
         pytest.param((S3, "step_s=12", 15), "24.1 minutes", id="beyond"),
-        pytest.param((S3, "step_s=12", 15), "persistent.frequency=50 keeps to it", id="remedy"),
-        pytest.param((S3, "step_s=12", 4), "saving every 10 steps does not keep to it", id="no remedy"),
+        pytest.param((S3, "step_s=12", 15), "persistent.frequency=50 suffices", id="remedy"),
+        pytest.param((S3, "step_s=12", 4), "saving every 10 steps does not suffice", id="no remedy"),
         pytest.param((S3, "restart_s=60", 15), "without recipes.checkpointing.estimate.step_s", id="unknown pace"),
         pytest.param((MEMORY, "step_s=6", 15), "without recipes.checkpointing.persistent", id="memory alone"),
     ],
@@ -430,7 +436,7 @@ def test_bandwidths_are_each_tiers_own(recipes):
         (("tiny_lm_cpu@9",), "E803", "1, 2, 3, 4"),
         (("tiny_lm_cpu", "--config", "x.json"), "E807", "cannot be read"),
         (("tiny_lm_cpu", "--config", "list.json"), "E807", "no model's config.json"),
-        (("tiny_lm_cpu", "--config", "mamba.json"), "E807", "'mamba' is not counted"),
+        (("tiny_lm_cpu", "--config", "mamba.json"), "E807", "'mamba' is not supported"),
         (
             ("training/custom/script", "training_cfg.entry_module=a", "training_cfg.run.ntasks_per_node=2"),
             "E807",

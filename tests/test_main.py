@@ -15,7 +15,7 @@ from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from launch_records import Job, grow, lose, rehearse
 
 from launcher import pipeline
-from launcher.backends.local.event_log import tell
+from launcher.backends.local.event_log import format_event
 from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.cli import launch, terminal
 from launcher.jobs import registry, tracking
@@ -523,7 +523,7 @@ def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkey
 
 def test_what_is_abandoned_is_told():
     event = OperatorEvent(1.0, "abandoned", "the new nodes are no longer needed", {})
-    assert tell(event) == "scale  given up: the new nodes are no longer needed"
+    assert format_event(event) == "scale  given up: the new nodes are no longer needed"
 
 
 @pytest.mark.slow

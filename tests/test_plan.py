@@ -284,8 +284,8 @@ def test_the_trainer_of_this_package_takes_the_passes_of_the_plan(prepare, sizes
     overrides = [f"{args}.micro_train_batch_size={micro}"] if sizes else own if micro <= 4 else []
     for point in prepare(*sizes, *overrides).scales:
         shares = shares_of(point.config["training_config"]["training_args"], point.ranks)
-        passes = len(list(micro_batches(range(point.split.large), point.split.large, shares.micro)))
-        assert (shares.micro, passes) == (point.micro_batch_size, point.grad_accumulation), point.nodes
+        passes = len(list(micro_batches(range(point.batch.split.large), point.batch.split.large, shares.micro)))
+        assert (shares.micro, passes) == (point.batch.micro_batch_size, point.batch.grad_accumulation), point.nodes
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_two_launches_share_no_folder_and_every_path_of_one_agrees(context, clus
         assert point.config["run"]["results_dir"] == f"results/{job.name}"
         assert point.config["training_config"]["training_args"]["training_dir"] == f"/fsx/{job.name}"
         assert job.config["env_vars"]["OUT"] == f"results/{job.name}"
-        assert interface("custom").program(job)[-2:] == ("--out", f"results/{job.name}/out")
+        assert interface("custom").workers.program(job)[-2:] == ("--out", f"results/{job.name}/out")
         assert plan_report.plan_json(job)["job_name"] == job.name
         if cluster == "k8s":
             assert job.settings.volumes[0].hostPath == f"/{job.name}"

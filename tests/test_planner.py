@@ -13,6 +13,7 @@ from launcher import pipeline
 from launcher.common.problems import ProblemsFound
 from launcher.config.compose import compose
 from launcher.model.size_plan import BatchInputs, spans
+from launcher.model.training_args import BATCH_KEYS
 from launcher.planning import plan_picture, plan_report, size_planner
 from launcher.planning.check import check
 from launcher.runtime.shares import micro_batches
@@ -20,9 +21,17 @@ from launcher.runtime.shares import micro_batches
 AUTO = "++recipes.scale_config=auto"
 POLICY = "recipes.elastic_policy"
 ARGS = "recipes.training_config.training_args"
-NONE = BatchInputs(
-    table={}, base=dict.fromkeys(("train_batch_size", "micro_train_batch_size", "learning_rate")), own=frozenset()
-)
+NOTHING = dict.fromkeys(("train_batch_size", "micro_train_batch_size", "learning_rate"))
+
+
+def inputs(job, table=None, base=None, own=()):
+    """Return what the files of a made-up recipe set of its batch."""
+    return BatchInputs(BATCH_KEYS, job.batch, table=table or {}, base=base or NOTHING, own=frozenset(own))
+
+
+def planned(job, devices):
+    """Plan every size of a made-up elastic recipe whose files set nothing else."""
+    return size_planner.plan(job, devices, inputs(job), is_elastic=True)
 
 
 def recipe(samples=128, micro=8, rate=1e-4, group=1, first=1, last=16, step=None, planner=None):
@@ -30,14 +39,13 @@ def recipe(samples=128, micro=8, rate=1e-4, group=1, first=1, last=16, step=None
         train_batch_size=samples,
         micro_train_batch_size=micro,
         learning_rate=rate,
-        ranks_per_sample=group,
         uneven_batch=None,
     )
     return SimpleNamespace(
-        training_config=SimpleNamespace(training_args=args),
+        batch=args,
+        ranks_per_sample=group,
         elastic_policy=SimpleNamespace(min_nodes=first, max_nodes=last, replica_increment_step=step),
         trainer=SimpleNamespace(num_nodes=first),
-        model_parallel_size=1,
         planner=planner,
     )
 
@@ -73,7 +81,7 @@ def shares(entry, ranks):
 )
 def test_every_size_trains_the_same_samples(samples, micro, devices, group, first, count, step):
     job = recipe(samples, micro, group=group, first=first, last=first + count, step=step)
-    plan = size_planner.plan(job, devices, NONE, is_elastic=True)
+    plan = planned(job, devices)
     asked = range(first, first + count + 1, step or 1)
     assert sorted([*map(int, plan.entries), *plan.starved, *plan.undivided]) == list(asked)
     assert all(nodes * devices % group for nodes in plan.undivided)
@@ -89,7 +97,7 @@ def test_every_size_trains_the_same_samples(samples, micro, devices, group, firs
 
 @given(samples=st.integers(2, 5000), micro=st.integers(1, 40), ranks=st.integers(2, 300))
 def test_uneven_shares_take_the_fewest_passes_the_memory_allows(samples, micro, ranks):
-    plan = size_planner.plan(recipe(samples, micro, first=ranks, last=ranks), 1, NONE, is_elastic=True)
+    plan = planned(recipe(samples, micro, first=ranks, last=ranks), 1)
     for entry in plan.entries.values():
         if "uneven_batch" not in args_of(entry):
             continue
@@ -102,10 +110,10 @@ def test_uneven_shares_take_the_fewest_passes_the_memory_allows(samples, micro, 
 
 
 @given(samples=st.integers(1, 2000), last=st.integers(1, 60), devices=st.sampled_from([1, 4, 8]))
-def test_worthwhile_sizes_are_each_faster_than_all_smaller_ones(samples, last, devices):
-    everything = size_planner.plan(recipe(samples, last=last), devices, NONE, is_elastic=True)
+def test_useful_sizes_are_each_faster_than_all_smaller_ones(samples, last, devices):
+    everything = planned(recipe(samples, last=last), devices)
     job = recipe(samples, last=last, planner=picky(sizes="worthwhile"))
-    plan = size_planner.plan(job, devices, NONE, is_elastic=True)
+    plan = planned(job, devices)
     largest = [max(shares(entry, int(key) * devices)) for key, entry in plan.entries.items()]
     assert largest == sorted(set(largest), reverse=True)
     fastest = [max(shares(entry, int(key) * devices)) for key, entry in everything.entries.items()]
@@ -113,9 +121,9 @@ def test_worthwhile_sizes_are_each_faster_than_all_smaller_ones(samples, last, d
     assert sorted([*map(int, plan.entries), *plan.slower]) == [*map(int, everything.entries)]
 
 
-def test_the_published_table_is_what_the_planner_finds_worthwhile(prepare):
+def test_the_published_table_is_what_the_planner_finds_useful(prepare):
     published = prepare(*LLAMA_K8S, ELASTIC)
-    planned = prepare(*LLAMA_K8S, ELASTIC, AUTO, "++recipes.planner.sizes=worthwhile")
+    planned = prepare(*LLAMA_K8S, ELASTIC, AUTO, "++recipes.planner.sizes=useful")
     assert [plan_report.row(point) for point in planned.scales] == [
         plan_report.row(point) for point in published.scales
     ]
@@ -196,18 +204,16 @@ def test_the_square_root_gives_the_published_learning_rate(prepare):
 )
 def test_the_memory_bound(prepare, overrides, largest, said):
     job = prepare(*LLAMA_K8S, ELASTIC, AUTO, *overrides)
-    assert max(point.micro_batch_size for point in job.scales) <= largest
+    assert max(point.batch.micro_batch_size for point in job.scales) <= largest
     (notice,) = [notice.message for notice in job.notices if notice.code == "N109"]
     assert f"at most {largest} in a pass ({said})" in notice
 
 
 def test_sizes_that_disagree_leave_the_base_recipe_s_batch(prepare):
-    own = BatchInputs(
-        table={"1": {"training_config": {"training_args": {"train_batch_size": 64}}}, "2": {}},
-        base={"train_batch_size": 32, "micro_train_batch_size": 4, "learning_rate": 1e-3},
-        own=frozenset(),
-    )
-    found = size_planner.basis(recipe(32, 4, 1e-3), own, is_elastic=True)
+    job = recipe(32, 4, 1e-3)
+    table = {"1": {"training_config": {"training_args": {"train_batch_size": 64}}}, "2": {}}
+    base = {"train_batch_size": 32, "micro_train_batch_size": 4, "learning_rate": 1e-3}
+    found = size_planner.basis(job, inputs(job, table, base), is_elastic=True)
     assert (found.samples, found.learning_rate, found.max_micro) == (32, 1e-3, 4)
 
 
@@ -215,7 +221,8 @@ def test_sizes_that_disagree_leave_the_base_recipe_s_batch(prepare):
     "value", [{"1": None}, {"1": {"training_config": {"training_args": {"train_batch_size": "x"}}}}, {"a": 3}]
 )
 def test_a_table_that_auto_shadows_need_not_be_right(value):
-    found = size_planner.basis(recipe(32, 4, 1e-3), BatchInputs(value, NONE.base, frozenset()), is_elastic=True)
+    job = recipe(32, 4, 1e-3)
+    found = size_planner.basis(job, inputs(job, value), is_elastic=True)
     assert (found.samples, found.max_micro) == (32, 4)
 
 
@@ -335,19 +342,20 @@ def test_spans_are_short():
 
 def test_a_base_recipe_s_uneven_batch_is_turned_off_where_shares_are_equal():
     job = recipe(samples=12, first=1, last=5)
-    job.training_config.training_args.uneven_batch = SimpleNamespace()
-    entries = size_planner.plan(job, 1, NONE, is_elastic=True).entries
+    job.batch.uneven_batch = SimpleNamespace()
+    entries = planned(job, 1).entries
     assert args_of(entries["4"])["uneven_batch"] == {"use_uneven_batch": False}
     assert args_of(entries["5"])["uneven_batch"]["use_uneven_batch"] is True
 
 
 def test_a_recipe_without_a_learning_rate_is_planned_without_one():
-    rateless = BatchInputs(NONE.table, NONE.base, frozenset({"train_batch_size"}), has_rate=False)
-    found = size_planner.basis(recipe(samples=64), rateless, is_elastic=True)
+    job = recipe(samples=64)
+    rateless = replace(inputs(job, own={"train_batch_size"}), has_rate=False)
+    found = size_planner.basis(job, rateless, is_elastic=True)
     assert found.learning_rate is None
-    assert found.said == "64 samples a step (yours), at most 8 in a pass (the base recipe)"
-    unsaid = size_planner.basis(recipe(samples=64), replace(rateless, own=frozenset()), is_elastic=True)
-    assert unsaid.said == "64 samples a step (the base recipe), at most 8 in a pass (the base recipe)"
+    assert found.description == "64 samples a step (yours), at most 8 in a pass (the base recipe)"
+    unsaid = size_planner.basis(job, replace(rateless, own=frozenset()), is_elastic=True)
+    assert unsaid.description == "64 samples a step (the base recipe), at most 8 in a pass (the base recipe)"
 
 
 @pytest.mark.slow

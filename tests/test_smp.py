@@ -298,8 +298,9 @@ FAULTS = [
     ("overrides", "code", "key", "words"),
     [pytest.param(*fault, id=f"{fault[1]}-{fault[2].rpartition('.')[2]}-{i}") for i, fault in enumerate(FAULTS)],
 )
-def test_a_fault_is_one_problem_that_names_rule_key_and_remedy(overrides, code, key, words, found):
+def test_a_fault_is_one_problem_that_names_rule_key_and_remedy(overrides, code, key, words, found, reviewed):
     (problem,) = found(*overrides)
+    reviewed(f"smp {' '.join(overrides)}", [problem])
     assert problem.code == code
     assert problem.path.endswith(key)
     assert words in str(problem)

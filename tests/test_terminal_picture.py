@@ -4,6 +4,7 @@ import html
 import os
 import re
 import shlex
+from pathlib import Path
 
 import numpy
 import pytest
@@ -101,3 +102,18 @@ def test_drawing_leaves_the_environment_as_it_was(monkeypatch):
 def test_the_readme_has_the_picture_and_its_command():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"]({PNG})" in readme and terminal_picture.COMMAND in readme
+
+
+def test_a_cluster_file_is_written_before_the_command_of_the_picture_needs_it(tmp_path, monkeypatch):
+    reference.write(tmp_path)
+    file = Path("recipes_collection/cluster/k8s.yaml")
+    (tmp_path / file).write_text("", encoding="utf-8")
+
+    def fails_without_the_file():
+        assert (tmp_path / file).read_text(encoding="utf-8")
+        return (ROOT / PICTURE).read_text(encoding="utf-8")
+
+    monkeypatch.setattr(reference, "plan_picture", fails_without_the_file)
+    assert reference.stale(tmp_path) == [file]
+    assert reference.write(tmp_path) == [file]
+    assert reference.stale(tmp_path) == []

@@ -283,7 +283,7 @@ def test_the_totals_of_a_launch_that_starts_anew_are_beside_its_own_curves(track
     job, bundle = tracked()
     run_dir, settings = bundle.directory / "run", tracking.tracking(job)
     for number in (1, 2):
-        Reporter(run_dir, settings.tracking_uri, settings.run_id).begin_anew()
+        Reporter(run_dir, settings.tracking_uri, settings.run_id).begin_new_curves()
         rehearsal = rehearse(run_dir)
         tracking.finish(bundle, JobState.SUCCEEDED, timeline.refresh(run_dir))
         client, run = run_of(job)

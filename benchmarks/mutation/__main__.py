@@ -1,6 +1,6 @@
 """Mutation testing: how many small faults in the code that decides, the tests notice.
 
-    python -m benchmarks.mutation [PART OF A MODULE'S PATH ...] [--only FUNCTION]
+    python -m benchmarks.mutation [PART OF A MODULE'S PATH ...] [--only FUNCTION] [--every N]
 
 Prints every mutant that no test kills and a table of figures. The exit code is 1 if less than 85 % are killed, in one
 module or in all, or if an entry of equivalent.toml is wrong: its mutant does not exist, or a test kills it.
@@ -80,7 +80,7 @@ def groups(chosen: dict[str, list[str]]) -> list[dict[str, list[str]]]:
     found: list[dict[str, list[str]]] = []
     for module, tests in chosen.items():
         own = {module: tests}
-        others = [group for group in found if any(set(tests) & set(files) for files in group.values())]
+        others = [group for group in found if _files(own) & _files(group)]
         for group in others:
             own = group | own
             found.remove(group)
@@ -88,17 +88,21 @@ def groups(chosen: dict[str, list[str]]) -> list[dict[str, list[str]]]:
     return found
 
 
-def measure(group: dict[str, list[str]], only: str) -> Iterator[Row]:
+def _files(group: dict[str, list[str]]) -> set[str]:
+    return {each.partition(" ")[0] for tests in group.values() for each in tests}
+
+
+def measure(group: dict[str, list[str]], only: str, every: int) -> Iterator[Row]:
     """Run the tests of modules against their mutants; yield the figures of each."""
     with tempfile.TemporaryDirectory() as folder:
-        files = sorted({file for tests in group.values() for file in tests})
+        files = sorted(_files(group))
         command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "benchmarks.mutation.session", *files]
         options = ["-o", "timeout=0", "-p", "no:cacheprovider", "-o", "tmp_path_retention_policy=none"]
         mutated = [f"--mutate={module}={','.join(tests)}" for module, tests in group.items()]
-        own = [*mutated, "--mutants-out", folder, "--mutants-only", only]
+        own = [*mutated, "--mutants-out", folder, "--mutants-only", only, "--mutants-every", str(every)]
         # Other runs of pytest clean up beside theirs: a folder of its own is left alone.
-        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": folder}
-        subprocess.run([*command, *options, *own], cwd=ROOT, env=environment, check=True)
+        own += ["--basetemp", f"{folder}/tests"]
+        subprocess.run([*command, *options, *own], cwd=ROOT, env={**os.environ, "TMPDIR": folder}, check=True)
         for number, module in enumerate(group):
             yield _row(module, json.loads(Path(folder, f"{number}.json").read_text()))
 
@@ -116,6 +120,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutation", description=__doc__.split("\n")[0])
     parser.add_argument("parts", nargs="*", help="only modules with one of these in their path")
     parser.add_argument("--only", default="", help="only functions with this in their name")
+    parser.add_argument("--every", type=int, default=1, help="only one mutant out of so many, for an estimate")
     given = parser.parse_args()
     unknown = unknown_equivalents()
     chosen = {
@@ -123,7 +128,7 @@ def main() -> int:
         for module, tests in targets().items()
         if not given.parts or any(part in module for part in given.parts)
     }
-    rows = [row for group in groups(chosen) for row in measure(group, given.only)]
+    rows = [row for group in groups(chosen) for row in measure(group, given.only, given.every)]
     head = f"{'module':48} {'mutants':>8} {'killed':>7} {'equivalent':>11} {'surviving':>10} {'killed':>7}"
     counts = [sum(getattr(row, name) for row in rows) for name in ("mutants", "killed", "equivalent", "seconds")]
     total = Row("all", *counts)

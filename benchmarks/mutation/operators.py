@@ -29,7 +29,7 @@ NAMES = {
 LOCATED = ("problem", "Problem", "fail", "refuses_elastic")
 """Functions that make a Problem: a key path is among their positional arguments, text for people follows it."""
 LOAD = ast.Load()
-SPOKEN = (*LOCATED, "Notice", "Note")
+SPOKEN = (*LOCATED, "Notice", "notice", "Note")
 """Functions whose text arguments only people read."""
 PROSE = ("message", "allowed", "remedy", "where", "source")
 UNTOUCHED = ("len", "isinstance", "issubclass", "cast", "super")
@@ -46,6 +46,7 @@ class Place:
         index: Its place where the field is a list.
         statement: The innermost statement around it.
         function: Qualified name of the outermost function around it; "" for what runs when the module is imported.
+        body: Lines of that function.
     """
 
     parent: ast.AST
@@ -53,6 +54,7 @@ class Place:
     index: int | None
     statement: ast.stmt
     function: str
+    body: range
 
     def put(self, node: Any) -> None:
         """Replace the node."""
@@ -85,6 +87,11 @@ class Mutant:
     place: Place
     node: ast.AST
     replacement: ast.AST
+
+    @property
+    def body(self) -> range:
+        """Lines of the function."""
+        return self.place.body
 
 
 def mutants(tree: ast.Module) -> list[Mutant]:
@@ -137,10 +144,11 @@ def _last_line(statement: ast.stmt) -> int:
 
 def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, Place]]:
     """Yield every node that may be mutated."""
-    yield from _below(tree, tree.body[0], "", [])
+    top = Place(tree, "body", 0, tree.body[0], "", range(0))
+    yield from _below(tree, top, [])
 
 
-def _below(node: ast.AST, statement: ast.stmt, function: str, names: list[str]) -> Iterator[tuple[ast.AST, Place]]:
+def _below(node: ast.AST, at: Place, names: list[str]) -> Iterator[tuple[ast.AST, Place]]:
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "bases", "type"):
             continue
@@ -149,12 +157,14 @@ def _below(node: ast.AST, statement: ast.stmt, function: str, names: list[str]) 
                 continue
             if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
                 continue
-            own = child if isinstance(child, ast.stmt) else statement
-            is_body = isinstance(node, ast.FunctionDef) and field == "body"
-            within = function or ".".join(names) if is_body or function else ""
-            yield child, Place(node, field, index, own, within)
+            own = child if isinstance(child, ast.stmt) else at.statement
+            within, body = at.function, at.body
+            if not within and isinstance(node, ast.FunctionDef) and field == "body":
+                within, body = ".".join(names), range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
+            place = Place(node, field, index, own, within, body)
+            yield child, place
             is_named = isinstance(child, ast.FunctionDef | ast.ClassDef)
-            yield from _below(child, own, within, [*names, child.name] if is_named else names)
+            yield from _below(child, place, [*names, child.name] if is_named else names)
 
 
 def _replacements(node: ast.AST, place: Place) -> Iterator[ast.AST]:

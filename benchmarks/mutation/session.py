@@ -11,9 +11,11 @@ import functools
 import gc
 import json
 import os
+import re
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import types
@@ -32,16 +34,34 @@ from benchmarks.mutation.operators import Mutant, mutants
 ROOT = Path(__file__).resolve().parents[2]
 SLOWEST_S = 5.0
 """A test that takes longer, in seconds of CPU time, is left out: it runs jobs, and a mutant in those is not seen."""
+MOST_TESTS = 60
+"""Tests that a mutant has to survive: those that go where few others go in its function come first."""
 MEMORY_BYTES = 4 << 30
 BROKEN = 70
 """Exit code of a fork that could not judge its mutant."""
+MEASURED = pytest.StashKey[coverage.Coverage]()
+AT_IMPORT = "import"
+"""Name of what runs before the tests, among those of the tests that reach a line."""
 KILLED, SURVIVED, UNREACHED = "killed", "survived", "unreached"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--mutate", action="append", default=[], help="path of a module, '=' and files of its tests")
+    parser.addoption("--mutate", action="append", default=[], help="path of a module, '=' and its tests")
     parser.addoption("--mutants-out", help="folder for the results")
     parser.addoption("--mutants-only", default="", help="only mutants whose function has this in its name")
+    parser.addoption("--mutants-every", type=int, default=1, help="only one mutant out of so many")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Measure the modules from their import on."""
+    targets = early_config.known_args_namespace.mutate
+    if targets:
+        paths = [str(ROOT / each.partition("=")[0]) for each in targets]
+        measured = coverage.Coverage(data_file=None, include=paths, branch=False, config_file=False)
+        measured.start()
+        measured.switch_context(AT_IMPORT)
+        early_config.stash[MEASURED] = measured
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,60 +71,73 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("mutation", profile, derandomize=True, database=None, phases=phases)
     hypothesis.settings.load_profile("mutation")
     if targets := config.getoption("--mutate"):
-        out, only = Path(config.getoption("--mutants-out")), config.getoption("--mutants-only")
-        config.pluginmanager.register(Session(dict(each.split("=") for each in targets), out, only))
+        session = Session(
+            config.stash[MEASURED],
+            dict(each.split("=", 1) for each in targets),
+            Path(config.getoption("--mutants-out")),
+            config.getoption("--mutants-only"),
+            config.getoption("--mutants-every"),
+        )
+        config.pluginmanager.register(session)
 
 
 class Session:
     """Runs the tests once as they are, and those that concern it for each mutant.
 
     Args:
-        targets: Paths of modules, and the files of the tests that concern each, separated by commas.
+        measured: Measures the modules since they were imported.
+        targets: Paths of modules, and the tests that concern each as targets.toml has them, separated by commas.
         out: Folder for the results.
         only: Part of the name of each mutated function.
+        every: Only one mutant out of so many is judged.
     """
 
-    def __init__(self, targets: dict[str, str], out: Path, only: str):
-        self.targets = {ROOT / path: tuple(files.split(",")) for path, files in targets.items()}
-        self.out, self.only = out, only
+    def __init__(self, measured: coverage.Coverage, targets: dict[str, str], out: Path, only: str, every: int):
+        self.measured = measured
+        self.targets = {ROOT / path: tests.split(",") for path, tests in targets.items()}
+        self.out, self.only, self.every = out, only, every
         self.seconds: dict[str, float] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if any(concerns(item.nodeid, tests) for tests in self.targets.values())]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = {item.nodeid: item for item in session.items}
         began = time.perf_counter()
-        contexts = self._baseline(session)
+        self._baseline(session)
+        contexts = self.measured.get_data()
         print(f"\n{len(self.items)} tests in {time.perf_counter() - began:.0f} s", flush=True)
         fast = [name for name, seconds in self.seconds.items() if seconds <= SLOWEST_S]
-        targets = [
-            Target(
-                path,
-                [name for name in fast if name.startswith(files)],
-                contexts.get_data().contexts_by_lineno(str(path)),
-                self,
-            )
-            for path, files in self.targets.items()
-        ]
+        targets = []
+        for path, tests in self.targets.items():
+            names = [name for name in fast if concerns(name, tests)]
+            targets.append(Target(path, names, contexts.contexts_by_lineno(str(path)), self))
         gc.collect()
         gc.freeze()
         for number, target in enumerate(targets):
-            self.out.joinpath(f"{number}.json").write_text(json.dumps(target.judged(self.only)))
+            self.out.joinpath(f"{number}.json").write_text(json.dumps(target.judged(self.only, self.every)))
         return True
 
-    def _baseline(self, session: pytest.Session) -> coverage.Coverage:
+    def _baseline(self, session: pytest.Session) -> None:
         """Run every test as it is; note its time, and the lines of the modules that it reaches."""
-        paths = [str(path) for path in self.targets]
-        measured = coverage.Coverage(data_file=None, include=paths, branch=False, config_file=False)
-        measured.start()
         for item, following in zip(session.items, [*session.items[1:], session.items[-1]], strict=True):
-            measured.switch_context(item.nodeid)
+            self.measured.switch_context(item.nodeid)
             began = time.process_time()
             reports = runtestprotocol(item, nextitem=following, log=False)
             self.seconds[item.nodeid] = time.process_time() - began
             if failed := [report for report in reports if report.failed]:
                 raise pytest.UsageError(f"{item.nodeid} fails without a mutant:\n{failed[0].longreprtext}")
-        measured.stop()
-        return measured
+        self.measured.stop()
+
+
+def concerns(name: str, tests: list[str]) -> bool:
+    """Return whether a test is among `tests`: files, each with a pattern of names after a blank if not all count."""
+    for each in tests:
+        file, _, pattern = each.partition(" ")
+        if name.startswith(f"{file}::") and re.search(pattern, name):
+            return True
+    return False
 
 
 class Target:
@@ -122,15 +155,16 @@ class Target:
         self.tree = ast.parse(path.read_text(), str(path))
         self.items, self.seconds = session.items, session.seconds
         self.lines = {line: set(reaching).intersection(names) for line, reaching in contexts.items()}
+        self.at_import = {line for line, reaching in contexts.items() if AT_IMPORT in reaching}
         self.kills: Counter[tuple[str, str]] = Counter()
         self.functions, self.caches = _functions(path), _caches(_dependents(path))
 
-    def judged(self, only: str) -> dict[str, Any]:
+    def judged(self, only: str, every: int) -> dict[str, Any]:
         """Return what became of each mutant, and the seconds that it took."""
         began, results = time.perf_counter(), []
         print(f"\n{self.path.relative_to(ROOT)}", flush=True)
-        for mutant in mutants(self.tree):
-            if only in mutant.function:
+        for number, mutant in enumerate(mutants(self.tree)):
+            if only in mutant.function and number % every == 0:
                 state, by = self._judge(mutant)
                 if state != KILLED:
                     print(f"{state} {mutant.function}:{mutant.first_line} {mutant.text}", flush=True)
@@ -146,22 +180,35 @@ class Target:
         """
         for again in (False, True):
             if by := self._run(None, self.names, again=again):
-                raise pytest.UsageError(f"without a mutant, {by} fails after the mutants")
+                how = "imported again" if again else "as it is"
+                raise pytest.UsageError(f"without a mutant, with the code {how}, a test fails: {by}")
 
     def _judge(self, mutant: Mutant) -> tuple[str, str]:
         """Return what became of a mutant, and the test that killed it."""
         names = list(self._reaching(mutant))
         if not names:
             return UNREACHED, ""
-        names.sort(key=lambda name: (-self.kills[mutant.function, name], self.seconds[name]))
-        by = self._run(mutant, names)
+        rarity = self._rarity(mutant)
+        names.sort(key=lambda name: (-self.kills[mutant.function, name], rarity.get(name, 0), self.seconds[name]))
+        by = self._run(mutant, names[:MOST_TESTS])
         if by is None:
             return SURVIVED, ""
         self.kills[mutant.function, by] += 1
         return KILLED, by
 
+    def _rarity(self, mutant: Mutant) -> dict[str, int]:
+        """Return for each test how many tests reach that line of the mutant's function which the fewest reach."""
+        lines = [self.lines.get(line, set()) for line in mutant.body]
+        found: dict[str, int] = {}
+        for names in sorted(lines, key=len):
+            for name in names:
+                found.setdefault(name, len(names))
+        return found
+
     def _reaching(self, mutant: Mutant) -> set[str]:
         """Return the tests that reach a mutant; of what runs at import, those that reach a use of it, or all."""
+        if mutant.function and mutant.first_line in self.at_import:
+            return set(self.names)
         spans = [(mutant.first_line, mutant.last_line)]
         if not mutant.function:
             names = _depending(self.tree, mutant)
@@ -208,7 +255,8 @@ class Target:
             mutant.place.put(mutant.replacement)
         code = compile(self.tree, str(self.path), "exec")
         if mutant:
-            again = not mutant.function or not _exchange(code, mutant.function, self.functions)
+            is_late = bool(mutant.function) and mutant.first_line not in self.at_import
+            again = not (is_late and _exchange(code, mutant.function, self.functions))
         if again:
             os._exit(_imported_again(self.path, code, names))
         for cache in self.caches:
@@ -216,8 +264,9 @@ class Target:
         items = [self.items[name] for name in names]
         items[0].session._setupstate.teardown_exact(items[0])
         for item, following in zip(items, [*items[1:], None], strict=True):
-            if any(report.failed for report in runtestprotocol(item, nextitem=following, log=False)):
-                os.write(writer, item.nodeid.encode())
+            reports = runtestprotocol(item, nextitem=following, log=False)
+            if failed := [report.longreprtext for report in reports if report.failed]:
+                os.write(writer, (item.nodeid if mutant else failed[0]).encode())
                 os._exit(1)
         os._exit(0)
 
@@ -311,7 +360,8 @@ def _imported_again(path: Path, code: types.CodeType, names: list[str]) -> int:
         return code if loader.path == str(path) else read(loader, fullname)
 
     SourceFileLoader.get_code = get_code
-    return int(pytest.main(["-x", "-p", "no:cacheprovider", "-o", "timeout=0", *names], plugins=[_Profile()]))
+    options = ["-x", "-p", "no:cacheprovider", "-o", "timeout=0", "--basetemp", tempfile.mkdtemp()]
+    return int(pytest.main([*options, *names], plugins=[_Profile()]))
 
 
 class _Profile:

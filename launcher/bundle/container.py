@@ -97,7 +97,7 @@ def _library() -> dict[str, str]:
 def command(job: JobSpec) -> tuple[str, ...]:
     """Return the start command of a job in such an image."""
     family = interface(job.model_type)
-    words = tuple(CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.program(job))
+    words = tuple(CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.workers.program(job))
     config = (f"--config-path={CONFIG_MOUNT}",) if family.takes_config_path else ()
     return (f"{HOME}/bin/entrypoint", *words, *config)
 
@@ -117,7 +117,7 @@ def env(job: JobSpec) -> dict[str, str]:
 
 def is_own(job: JobSpec) -> bool:
     """Return whether a job runs in such an image."""
-    return bool(job.settings.runtime == "launcher")
+    return getattr(job.settings, "runtime", None) == "launcher"
 
 
 def problems(job: JobSpec) -> tuple[Problem, ...]:

@@ -1,4 +1,4 @@
-"""What a cluster and a bucket need for a job's tiers: files of its bundle, for whoever administers them."""
+"""What a cluster and a bucket need for a job's tiers: files of its bundle, for their administrators."""
 
 import json
 
@@ -15,7 +15,7 @@ ROLE_POLICY, BUCKET_POLICY, KEY_POLICY, LIFECYCLE, CLUSTER = (
     "checkpointing/cluster.json",
 )
 """Files of a bundle: a policy of the pods' IAM role, those of a bucket and a KMS key in another account, a rule for
-unfinished uploads, and a request's part."""
+unfinished uploads, and a part of a request."""
 
 
 def files(job: JobSpec) -> dict[str, str]:
@@ -27,30 +27,32 @@ def files(job: JobSpec) -> dict[str, str]:
     tree = get(job.config, "recipes.checkpointing")
     if not (tree and described(job.backend).has_containers):
         return {}
-    section, found = Checkpointing.model_validate(tree), {}
-    if section.persistent and section.persistent.path.startswith(S3):
-        found[ROLE_POLICY] = _policy(section, None)
+    section = Checkpointing.model_validate(tree)
+    found: dict[str, str] = {}
+    place = section.persistent.path if section.persistent else ""
+    if place.startswith(S3):
+        found[ROLE_POLICY] = _policy(section, place, None)
         if section.role_arn:
-            found[BUCKET_POLICY] = _policy(section, section.role_arn)
+            found[BUCKET_POLICY] = _policy(section, place, section.role_arn)
         if section.kms_key and section.role_arn:
             found[KEY_POLICY] = _rendered("key", principal=section.role_arn)
-        prefix = section.persistent.path.removeprefix(S3).partition("/")[2].strip("/")
+        prefix = place.removeprefix(S3).partition("/")[2].strip("/")
         found[LIFECYCLE] = _rendered("lifecycle", prefix=f"{prefix}/" if prefix else "")
     if section.memory:
         found[CLUSTER] = _rendered("cluster", percent=section.memory_percent)
     return found
 
 
-def _policy(section: Checkpointing, principal: str | None) -> str:
-    """Return a policy for the checkpoints of a section: of a role, or of a bucket where a principal is named."""
-    bucket, _, prefix = section.persistent.path.removeprefix(S3).partition("/")
+def _policy(section: Checkpointing, place: str, principal: str | None) -> str:
+    """Return a policy for the checkpoints at an S3 URL: of a role, or of a bucket if a principal is named."""
+    bucket, _, prefix = place.removeprefix(S3).partition("/")
     partition = section.role_arn.split(":")[1] if section.role_arn else "aws"
     return _rendered(
         "policy",
         bucket=f"arn:{partition}:s3:::{bucket}",
         prefix=prefix.strip("/"),
         principal=principal,
-        kms_key=None if principal else section.kms_key,  # a bucket's policy grants no use of keys
+        kms_key=None if principal else section.kms_key,  # a bucket policy grants no use of keys
     )
 
 

@@ -1,6 +1,6 @@
 """The weights of a transformer, from its config.json: no library, no download, no device.
 
-Exact for the architectures of `KNOWN`; an unknown one is said to be unknown, not guessed.
+Exact for the architectures of `KNOWN`; others raise `UnknownArchitecture` and are not guessed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ from launcher.common import yaml_io
 Config = Mapping[str, Any]
 
 _MOST = 10**9
-"""No dimension, and no number of experts, comes near it. Our own choice."""
+"""Largest dimension or number of experts that is accepted, far above any real one. Our own choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Weight:
 
     Args:
         name: Dotted name within a layer, as transformers has it: `self_attn.q_proj`.
-        inputs: Features it reads; 1 for a vector.
-        outputs: Features it makes; the length of a vector.
-        count: How many there are, over layers and experts.
+        inputs: Input features; 1 for a vector.
+        outputs: Output features; the length of a vector.
+        count: Number of weights of this name, over layers and experts.
         biases: Elements of the bias of each.
         kind: `linear`, `experts` (one parameter that holds every expert's), `head`, or `other`.
     """
@@ -57,18 +57,18 @@ def weights(config: Config) -> tuple[Weight, ...]:
     config = part if isinstance(part, Mapping) else config
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in KNOWN:
-        raise UnknownArchitecture(f"model_type {kind!r} is not counted; known: {', '.join(sorted(KNOWN))}")
+        raise UnknownArchitecture(f"model_type {kind!r} is not supported; supported: {', '.join(sorted(KNOWN))}")
     try:
         found = (*_ends(config), *KNOWN[kind](config))
     except KeyError as error:
         raise UnknownArchitecture(f"the configuration has no {error.args[0]}") from error
     except (AttributeError, TypeError, ZeroDivisionError) as error:
-        raise UnknownArchitecture(f"the configuration holds a value that is no size: {error}") from error
+        raise UnknownArchitecture(f"the configuration holds a value that is not a size: {error}") from error
     for weight in found:
         sizes = (weight.inputs, weight.outputs, weight.count, weight.biases)
         if not all(isinstance(size, int) and 0 <= size <= _MOST for size in sizes):
             raise UnknownArchitecture(
-                f"the configuration holds a value that is no size: {weight.name} would be {sizes}"
+                f"the configuration holds a value that is not a size: {weight.name} would be {sizes}"
             )
     return found
 
@@ -81,7 +81,8 @@ def num_parameters(config: Config) -> int:
 @cache
 def table() -> Mapping[str, Config]:
     """Return the configuration of every known model by its name on the Hugging Face Hub."""
-    return yaml_io.load(Path(__file__).with_name("models.yaml").read_text(encoding="utf-8"))
+    found: Mapping[str, Config] = yaml_io.load(Path(__file__).with_name("models.yaml").read_text(encoding="utf-8"))
+    return found
 
 
 def known(name: str) -> Config | None:
@@ -91,7 +92,7 @@ def known(name: str) -> Config | None:
 
 
 def _ends(config: Config) -> Iterator[Weight]:
-    """Yield what is there once: embeddings, the last norm, and the head unless it is the embeddings' own."""
+    """Yield what a model has once: embeddings, the last norm, and the head unless it shares the embeddings."""
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     yield Weight("embed_tokens", vocabulary, hidden, 1, kind="other")
     yield _vector("norm", hidden, 1)
@@ -108,7 +109,8 @@ def _linear(name: str, inputs: int, outputs: int, count: int, *, has_bias: bool 
 
 
 def _head_dim(config: Config) -> int:
-    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    dim: int = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return dim
 
 
 def _attention(config: Config, qkv_bias: bool, out_bias: bool) -> Iterator[Weight]:

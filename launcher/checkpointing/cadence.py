@@ -1,4 +1,4 @@
-"""How often to save: the interval at which the least work is lost, and what is left of the time. Times in seconds."""
+"""How often to save: the interval with the least lost work, and the goodput at an interval. Times in seconds."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Source: Grattafiori et al., The Llama 3 Herd of Models (2024), section 3.3.4.
 DOCUMENT_MTBF_HOURS = 3
 """Hours between two failures of that run. Source: AWS, managed tiered checkpointing, introduction."""
 _EXPONENT_LIMIT = 700
-"""Beyond it e**x is no float any more."""
+"""Largest exponent x for which e**x is a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class Saving:
     """What one way of saving costs.
 
     Args:
-        blocked_s: For which training stops.
-        save_s: After which the checkpoint can be loaded; at least `blocked_s`.
-        restart_s: From a failure until training goes on.
+        blocked_s: Time for which training stops.
+        save_s: Time after which the checkpoint can be loaded; at least `blocked_s`.
+        restart_s: Time from a failure until training continues.
         mtbf_s: Mean time between two failures of the job.
     """
 

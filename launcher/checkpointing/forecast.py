@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.checkpointing.cadence import RATE_PER_NODE_HOUR, Saving, mtbf_s
-from launcher.checkpointing.sizes import GB, Content, Sharding, Share, share
+from launcher.checkpointing.sizes import GB, Share, share
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checkpoint_content import Content, Sharding
 from launcher.model.checkpointing import Checkpointing, Estimate
 
 RESTART_S, COPY_GB_PER_S, MEMORY_GB_PER_S, PERSISTENT_GB_PER_S = 300.0, 40.0, 10.0, 1.0
-"""Where the recipe says nothing. Our own choice, on the slow side: measure yours."""
+"""Defaults of the recipe's estimate. Our own choice, on the slow side: measure yours."""
 WAITING, PERSISTENT, MEMORY = "persistent storage, training waits", "persistent storage", "memory"
 WAYS = (WAITING, PERSISTENT, MEMORY)
-"""Ways of saving: to persistent storage while training stands still, behind it, and to memory behind it."""
+"""Ways of saving: to persistent storage while training waits, in the background, and to memory in the background."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Forecast:
         sizes: Numbers of nodes the job may have, ascending.
         section: The recipe's section; an empty one where it has none.
         failures_per_node_hour: Of one node.
-        restart_s: From a failure until training goes on.
+        restart_s: From a failure until training continues.
         step_s: Of one optimizer step; None when unknown.
         copy_rate: From the devices to main memory.
         memory_rate: To the memory tier.
@@ -47,11 +48,11 @@ class Forecast:
     storage_rate: float | None
 
     def share(self, nodes: int) -> Share:
-        """Return how a checkpoint falls on the ranks at a size."""
+        """Return how a checkpoint is spread over the ranks at a size."""
         return self.share_of(self.content.sharding, nodes)
 
     def share_of(self, sharding: Sharding, nodes: int) -> Share:
-        """Return how it would fall on them if states were spread in another way."""
+        """Return the same for another way to spread states."""
         content = self.content
         return share(content.total_bytes, sharding, nodes, self.ranks_per_node, is_dealt=content.is_dealt)
 
@@ -60,7 +61,7 @@ class Forecast:
         return self.share(nodes).node_written / (self.copy_rate * GB)
 
     def persistent_s(self, nodes: int) -> float:
-        """Return how long a checkpoint takes to persistent storage: of the slowest node, or of the whole."""
+        """Return how long a checkpoint takes to persistent storage: that of the slowest node, or of the storage."""
         own = self.share(nodes).node_written / (self.persistent_rate * GB)
         shared = self.content.total_bytes / (self.storage_rate * GB) if self.storage_rate else 0.0
         return max(own, shared)
@@ -112,7 +113,13 @@ def forecast(
 
 
 def _replaced(own: Content, known: Estimate, saved: int) -> Content:
-    """Return what a family saves with what a recipe knows better."""
-    whole = own.parameters if saved == own.saved else None
-    said = (known.dtype or own.dtype, known.optimizer or own.optimizer, known.sharding or own.sharding)
-    return Content(saved, *said, whole, own.is_dealt)
+    """Return what a family saves, with the recipe's own estimate in its place."""
+    parameters = own.parameters if saved == own.saved else None
+    return Content(
+        saved,
+        known.dtype or own.dtype,
+        known.optimizer or own.optimizer,
+        known.sharding or own.sharding,
+        parameters,
+        own.is_dealt,
+    )

@@ -1,9 +1,10 @@
 """The cadence as a picture: expected goodput over intervals, and over nodes at the best interval.
 
-Colours are from the palette of Okabe and Ito, which colour-blind people tell apart; lines differ too.
+Colours are from the palette of Okabe and Ito, which colour-blind people can distinguish; lines differ too.
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ _LOOKS = {MEMORY: ("#0072B2", "-"), PERSISTENT: ("#E69F00", "--"), WAITING: ("#D
 """Colour and line of each way; the dashed line lies over the solid one, which it often follows."""
 _POINTS = 240
 _ZOOM = 5
-"""How many times the least loss of the worst way is shown."""
-_TIMES = {
+"""The axis of goodput shows this many times the least loss of the worst way."""
+_TIMES: Mapping[float, str] = {
     **{1e-3: "1 ms", 1e-2: "10 ms", 0.1: "0.1 s", 1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min"},
     **{3600: "1 h", 36000: "10 h", 86400 * 4: "4 d", 86400 * 40: "40 d", 86400 * 400: "400 d"},
 }
@@ -34,7 +35,7 @@ def draw(expected: Forecast, nodes: int, title: str, path: Path) -> None:
     """Draw a forecast to a file whose suffix names the format. The same forecast gives the same bytes.
 
     Raises:
-        ProblemsFound: It cannot be drawn there, as `pictures.save` says.
+        ProblemsFound: It cannot be drawn there; see `pictures.save`.
     """
     pictures.save(path, "checkpoint", lambda: _figure(expected, nodes, title))
 
@@ -82,12 +83,12 @@ def _draw_nodes(axes: "Axes", expected: Forecast, nodes: int) -> None:
     """Draw goodput at the best interval over nodes, which all fail alike; the line marks the job's own size."""
     most = max(_MOST_NODES, 2 * nodes)
     xs = [2 ** (math.log2(most) * i / _POINTS) for i in range(_POINTS + 1)]
-    whole = sorted({round(x) for x in xs})
+    sizes = sorted({round(x) for x in xs})
     lowest = 100.0
     for way, (colour, line) in _LOOKS.items():
-        savings = [expected.saving(way, n) for n in whole]
+        savings = [expected.saving(way, n) for n in sizes]
         ys = [100 * saving.goodput(saving.interval_s) for saving in savings]
-        axes.plot(whole, ys, line, color=colour, linewidth=1.6, label=f"saving to {way}")
+        axes.plot(sizes, ys, line, color=colour, linewidth=1.6, label=f"saving to {way}")
         lowest = min(lowest, *ys)
     _frame(axes, lowest)
     axes.axvline(nodes, color=pictures.QUIET, linewidth=0.8)

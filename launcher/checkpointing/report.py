@@ -1,13 +1,14 @@
 """A forecast of checkpoints, for people and for programs."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from launcher.checkpointing.cadence import Saving, daly, young
 from launcher.checkpointing.forecast import MEMORY, PERSISTENT, WAYS, Forecast
-from launcher.checkpointing.sizes import GB, GIB, OPTIMIZERS, SHARDINGS
+from launcher.checkpointing.sizes import GB, GIB
 from launcher.common import text_table
+from launcher.model.checkpoint_content import OPTIMIZERS, SHARDINGS
 from launcher.model.checkpointing import MEMORY_STEPS, PERSISTENT_STEPS
 
 _HERE = "<- this job"
@@ -16,8 +17,8 @@ _HERE = "<- this job"
 def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
     """Yield the report on one size, each line with its style."""
     content = expected.content
-    whole = f" of {content.parameters:,}" if content.parameters and content.parameters != content.saved else ""
-    yield f"{content.saved:,}{whole} parameters in {content.dtype}", "bold"
+    of_model = f" of {content.parameters:,}" if content.parameters and content.parameters != content.saved else ""
+    yield f"{content.saved:,}{of_model} parameters in {content.dtype}", "bold"
     yield from _table(_size_rows(expected), right=(1, 2, 3))
     yield f"{_count(nodes, 'node')} of {_count(expected.ranks_per_node, 'rank')}", "bold"
     yield from _table(_share_rows(expected, nodes), right=range(1, 5))
@@ -33,7 +34,7 @@ def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
         yield f"this job saves to {own['way']} {every}: goodput {100 * own['goodput']:.2f} %", ""
 
 
-def _table(rows: list[tuple[str, ...]], right: Any) -> Iterator[tuple[str, str]]:
+def _table(rows: list[tuple[str, ...]], right: Sequence[int]) -> Iterator[tuple[str, str]]:
     for i, line in enumerate(text_table.table(rows, right=right)):
         yield line, "" if i else "dim"
 
@@ -41,7 +42,7 @@ def _table(rows: list[tuple[str, ...]], right: Any) -> Iterator[tuple[str, str]]
 def _size_rows(expected: Forecast) -> list[tuple[str, ...]]:
     content = expected.content
     head = ("checkpoint", "bytes a parameter", "GiB", "GB", "")
-    rows = [head, ("weights", *_size(content.weight_bytes, content.saved), "")]
+    rows: list[tuple[str, ...]] = [head, ("weights", *_size(content.weight_bytes, content.saved), "")]
     for name in OPTIMIZERS:
         total = dataclasses.replace(content, optimizer=name).total_bytes
         if name != "none":
@@ -54,7 +55,7 @@ def _size(size: int, parameters: int) -> tuple[str, str, str]:
 
 
 def _share_rows(expected: Forecast, nodes: int) -> list[tuple[str, ...]]:
-    rows = [("GiB", "a rank holds", "a rank writes", "a node writes", "ranks write", "")]
+    rows: list[tuple[str, ...]] = [("GiB", "a rank holds", "a rank writes", "a node writes", "ranks write", "")]
     for sharding in SHARDINGS:
         own = expected.share_of(sharding, nodes)
         sizes = (own.held, own.written, own.node_written)
@@ -64,11 +65,12 @@ def _share_rows(expected: Forecast, nodes: int) -> list[tuple[str, ...]]:
 
 
 def _way_rows(expected: Forecast, nodes: int) -> list[tuple[str, ...]]:
-    rows = [("saving to", "save", "training waits", "Young", "Daly", "save every", "goodput", "steps")]
+    head = ("saving to", "save", "training waits", "Young", "Daly", "save every", "goodput", "steps")
+    rows: list[tuple[str, ...]] = [head]
     for way in WAYS:
         saving = expected.saving(way, nodes)
         times = (saving.save_s, saving.blocked_s, *_textbook(saving), saving.interval_s)
-        steps = str(steps_of(saving, expected)) if expected.step_s else ""
+        steps = str(steps_of(saving, expected.step_s)) if expected.step_s else ""
         rows.append((way, *map(_time, times), f"{100 * saving.goodput(saving.interval_s):.2f} %", steps))
     return rows
 
@@ -78,7 +80,7 @@ def _textbook(saving: Saving) -> tuple[float, float]:
 
 
 def configured(expected: Forecast, nodes: int) -> Iterator[dict[str, Any]]:
-    """Yield what comes of the recipe's own tiers, each by itself, where the time of a step is known."""
+    """Yield the cost of each of the recipe's own tiers, if the time of a step is known."""
     section, step_s = expected.section, expected.step_s
     tiers = ((MEMORY, section.memory, MEMORY_STEPS), (PERSISTENT, section.persistent, PERSISTENT_STEPS))
     for way, tier, default in tiers:
@@ -88,9 +90,9 @@ def configured(expected: Forecast, nodes: int) -> Iterator[dict[str, Any]]:
             yield {"way": way, "steps": steps, "interval_s": steps * step_s, "goodput": goodput}
 
 
-def steps_of(saving: Saving, expected: Forecast) -> int:
-    """Return the best interval in whole optimizer steps, at least one."""
-    return max(1, round(saving.interval_s / expected.step_s))
+def steps_of(saving: Saving, step_s: float) -> int:
+    """Return the best interval in optimizer steps, at least one."""
+    return max(1, round(saving.interval_s / step_s))
 
 
 def as_json(expected: Forecast, nodes: int) -> dict[str, Any]:
@@ -128,7 +130,7 @@ def _way_json(way: str, expected: Forecast, nodes: int) -> dict[str, Any]:
         "daly_s": higher,
         "interval_s": saving.interval_s,
         "goodput": saving.goodput(saving.interval_s),
-        "interval_steps": steps_of(saving, expected) if expected.step_s else None,
+        "interval_steps": steps_of(saving, expected.step_s) if expected.step_s else None,
     }
 
 

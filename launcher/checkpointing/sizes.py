@@ -3,73 +3,14 @@
 GiB are 2**30 bytes, GB are 1e9. The document on managed tiered checkpointing divides by 2**30 and writes GB.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from launcher.checkpointing.architecture import Weight
+from launcher.model.checkpoint_content import Sharding
 
 GIB, GB = 2**30, 10**9
-
-DTYPES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
-"""Bytes of one number. Source: PyTorch, torch.dtype."""
-
-_BLOCK = 2048
-OPTIMIZERS: Mapping[str, float] = {
-    "adam_fp16": 6,
-    "adam_fp32": 8,
-    "adam_fp32_master": 12,
-    "adam_8bit": 2 * (1 + 4 / _BLOCK),
-    "none": 0,
-}
-"""Bytes that an optimizer keeps of each trained parameter, beside the parameter.
-
-`adam_fp16` three 16-bit numbers, `adam_fp32` both moments in 32 bits, `adam_fp32_master` those and a 32-bit copy of
-the parameter, `adam_8bit` both moments in 8 bits and a 32-bit scale for each block.
-
-Source: AWS, managed tiered checkpointing, Solution overview (6 B); Rajbhandari et al., ZeRO (2020), section 3.1
-(12 B); Dettmers et al., 8-bit Optimizers via Block-wise Quantization (2022), section 2 (blocks of 2048).
-"""
-
-Sharding = Literal["fsdp", "hsdp", "ddp"]
-SHARDINGS: tuple[Sharding, ...] = ("fsdp", "hsdp", "ddp")
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a checkpoint holds.
-
-    Args:
-        saved: Parameters in the checkpoint: all of the model, or its adapters.
-        dtype: Number format of the saved weights, a key of `DTYPES`.
-        optimizer: A key of `OPTIMIZERS`.
-        sharding: How the state is spread over ranks.
-        parameters: Of the whole model; None where only `saved` is known.
-        is_dealt: Whether the ranks share the writing of what each of them holds, also under `ddp`.
-    """
-
-    saved: int
-    dtype: str
-    optimizer: str
-    sharding: Sharding
-    parameters: int | None = None
-    is_dealt: bool = False
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights. Source: AWS, managed tiered checkpointing, Solution overview."""
-        return self.saved * DTYPES[self.dtype]
-
-    @property
-    def optimizer_bytes(self) -> int:
-        """Bytes of the optimizer's state."""
-        return math.ceil(self.saved * OPTIMIZERS[self.optimizer])
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of the checkpoint."""
-        return self.weight_bytes + self.optimizer_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +52,7 @@ def share(total_bytes: int, sharding: Sharding, nodes: int, ranks_per_node: int,
 def lora_parameters(weights: Iterable[Weight], peft: Mapping[str, Any]) -> int:
     """Return the trained parameters of low-rank adapters.
 
-    Routers, and experts that are one parameter, are no linear layers: only `target_parameters` reaches the latter.
+    Routers, and experts that are one parameter, are not linear layers: only `target_parameters` reaches the latter.
 
     Args:
         weights: Of the model.
@@ -143,7 +84,7 @@ def _is_adapted(weight: Weight, peft: Mapping[str, Any]) -> bool:
 
 
 def _is_named(name: str, names: Iterable[str]) -> bool:
-    """Tell whether a weight is one of `names`, each its name or the end of it from a dot on."""
+    """Return whether a weight is one of `names`, each its name or the end of it from a dot on."""
     return any(name == each or name.endswith(f".{each}") for each in names)
 
 

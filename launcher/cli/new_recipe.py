@@ -1,6 +1,5 @@
 """A recipe of the user's own, written from a template: it inherits another one and shows what people change most."""
 
-import importlib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from launcher.common.problems import fail
 from launcher.common.templating import render_template
 from launcher.config.compose import compose
 from launcher.config.override_text import quoted
+from launcher.families import recipe_model
 from launcher.model.config_tree import get
 from launcher.model.validation import submodel
 
@@ -114,7 +114,7 @@ def _flow(entry: str) -> str:
 
 def _lines(recipe: Mapping[str, Any], model_type: str) -> Iterator[str]:
     """Yield a recipe's often changed keys as lines of YAML, each with what it means."""
-    family = importlib.import_module(f"launcher.families.{model_type}").Recipe
+    family = recipe_model(model_type)
     opened: tuple[str, ...] = ()
     for path in _OFTEN_CHANGED:
         *parents, name = path.split(".")

@@ -23,7 +23,7 @@ from launcher.model.context import LaunchContext
 from launcher.model.size_plan import spans
 from launcher.planning.check import examine, with_origin
 from launcher.planning.job_planner import plan
-from launcher.rules import Rule, notices, rules_for
+from launcher.rules import Rule, faulty_needs, notices, rules_for
 
 _INSTANCE, _ELASTIC = "instance_type", "recipes.elastic_policy.is_elastic"
 _DEALING = ("E221", "E222", "E223")
@@ -145,13 +145,13 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
         get(composition.tree, _ELASTIC) is True,
     )
     checked, problems = examine(composition)
-    if not problems:
+    if checked and not problems:
         job = plan(checked, context)
         found = backend_registry.load_backend(job.backend).check(job)
         return result(len(job.scales), found, notices(checked, job))
     others = [problem for problem in problems if problem.code not in _DEALING]
     notice = _is_for_more_devices(checked, others)
-    if notice is None:
+    if checked is None or notice is None:
         return result(0, with_origin(composition, problems))
     return result(0 if others else len(checked.sizes), with_origin(composition, others), (notice,))
 
@@ -162,8 +162,10 @@ def _is_for_more_devices(checked: CheckedRecipe | None, others: Sequence[Problem
     They are no fault of the recipe where the planner deals the same samples out on this one. `others` are faults of
     another kind, which it would meet too.
     """
-    faulty = frozenset(problem.path for problem in others)
-    if checked is None or not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
+    if checked is None or (instance := checked.instance) is None:
+        return None
+    faulty = faulty_needs(checked, (problem.path for problem in others))
+    if not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
         return None  # a fault that the arithmetic would follow from
     if not checked.is_elastic or not _dealing_problems(checked):
         return None
@@ -180,7 +182,7 @@ def _is_for_more_devices(checked: CheckedRecipe | None, others: Sequence[Problem
     sizes = spans(nodes for nodes, size in alone if _dealing_problems(size))
     return Notice(
         "N114",
-        f"sizes {sizes} are written for {written_for} devices a node, {checked.instance.name} has {checked.devices}:"
+        f"sizes {sizes} are written for {written_for} devices a node, {instance.name} has {checked.devices}:"
         " ++recipes.scale_config=auto plans them",
     )
 

@@ -1,31 +1,34 @@
 """A script of your own: the launcher starts it on every rank and leaves the training to it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher.common.names import ENV_CHECKPOINTING
-from launcher.families import BUNDLE_CONFIGS, Interface
+from launcher.families import BUNDLE_CONFIGS
 from launcher.model.backend_registry import described
+from launcher.model.checkpoint_content import Content
 from launcher.model.config_tree import get
+from launcher.model.interface import WORKERS, Entry, Interface, Role
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism.distribution import Distribution
-from launcher.model.recipe import BatchArgs, CustomTraining, RecipeBase, TrainingBase
+from launcher.model.recipe import CustomTraining
+from launcher.model.training_args import BatchArgs, TrainingRecipe, TrainingSection
 
 _CONFIG_MOUNT = "/config"
 _MLFLOW = {"MLFLOW_TRACKING_URI": "tracking_uri", "MLFLOW_RUN_ID": "run_id"}
 """Variable to key of `mlflow`. Source: MLflow, Environment variables: a script's own calls go to the job's run."""
 
 
-class TrainingConfig(TrainingBase):
+class TrainingConfig(TrainingSection):
     """What the launcher plans with; further keys that the script reads are declared in `extra_keys`."""
 
     training_args: BatchArgs
     """Batch, learning rate and folder of the checkpoints."""
 
 
-class Recipe(RecipeBase):
+class Recipe(TrainingRecipe):
     """A recipe that runs a script of its user."""
 
     training_config: TrainingConfig
@@ -41,17 +44,28 @@ class Recipe(RecipeBase):
         """Ranks that work on one batch, each with a part of the model."""
         return self.distribution.ranks_per_batch if self.distribution else 1
 
+    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+        """Return the content assumed for a script: half precision, Adam with master weights."""
+        from launcher.checkpointing.architecture import num_parameters  # few compiles need it
+
+        return Content(num_parameters(config) if config else 0, "bfloat16", "adam_fp32_master", "ddp")
+
 
 def _program(job: JobSpec) -> tuple[str, ...]:
     """Return script or module and its arguments. A script on this machine is found from any folder."""
     training = get(job.config, "recipes.training_cfg")
-    if training.get("entry_module"):
-        entry = ("-m", training["entry_module"])
-    elif not described(job.backend).has_containers:
-        entry = (str(Path(job.cwd, Path(training["entry_script"]).expanduser())),)
-    else:
-        entry = (training["entry_script"],)
-    return (*entry, *(word for argument in training.get("script_args") or () for word in _words(argument)))
+    return (
+        *_entry(job, training),
+        *(word for argument in training.get("script_args") or () for word in _words(argument)),
+    )
+
+
+def _entry(job: JobSpec, training: Mapping[str, Any]) -> tuple[str, ...]:
+    if module := training.get("entry_module"):
+        return "-m", str(module)
+    script = str(training["entry_script"])
+    is_elsewhere = described(job.backend).has_containers
+    return (script if is_elsewhere else str(Path(job.cwd, Path(script).expanduser())),)
 
 
 def _words(argument: dict[str, Any]) -> Iterator[str]:
@@ -79,10 +93,11 @@ def _worker_env(job: JobSpec) -> dict[str, str]:
     return found | {variable: mlflow[key] for variable, key in _MLFLOW.items()}
 
 
-INTERFACE = Interface(
+_WORKERS = Role(
+    name=WORKERS,
     program=_program,
     image_command=_image_command,
     image_env=lambda job: {"NNODES": str(job.initial_nodes)},
-    worker_env=_worker_env,
-    takes_config_path=False,
+    env=_worker_env,
 )
+INTERFACE = Interface(roles=(_WORKERS,), takes_config_path=False, entry=Entry.SCRIPT)

@@ -3,22 +3,23 @@
 Source: key names and types as the published LLMFT recipes have them.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.families import Interface
 from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt
+from launcher.model.checkpoint_content import Content, Sharding
 from launcher.model.config_tree import get
+from launcher.model.interface import WORKERS, Entry, Interface, Role
 from launcher.model.job_spec import JobSpec
-from launcher.model.recipe import BatchArgs, RecipeBase, TrainingBase
-
-if TYPE_CHECKING:
-    from launcher.checkpointing.sizes import Content, Sharding
+from launcher.model.recipe_keys import RecipeKeys
+from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
 
 Scheduler = Literal[
+    # fmt: off
     "linear",
     "cosine",
     "cosine_with_restarts",
@@ -30,6 +31,7 @@ Scheduler = Literal[
     "cosine_with_min_lr",
     "cosine_warmup_with_min_lr",
     "warmup_stable_decay",
+    # fmt: on
 ]
 """Shapes of the learning rate. Source: transformers, SchedulerType."""
 _ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
@@ -280,7 +282,7 @@ class TrainingArgs(BatchArgs):
     M: int | None = None
     """DPO only. A sampling number of the image's trainer; every published recipe has 1."""
     beta: float | None = None
-    """DPO only. How strongly the model is held to the reference: higher stays closer, lower follows the preferences
+    """DPO only. How closely the model follows the reference: higher stays closer, lower follows the preferences
     further."""
     label_smoothing: float | None = None
     """DPO only. Assumed part of preference pairs that are labelled the wrong way round, 0 to below 0.5."""
@@ -296,8 +298,13 @@ class TrainingArgs(BatchArgs):
     sampling_method: str | None = None
     """DPO only. A choice of the image's trainer; every published recipe has mc."""
 
+    @property
+    def ranks_per_sample(self) -> int:
+        """Ranks that share one sample: by its sequence, and by attention heads."""
+        return self.ring_attn_size * (self.ulysses_sequence_parallel_size or 1)
 
-class TrainingConfig(TrainingBase):
+
+class TrainingConfig(TrainingSection):
     """`training_config` as the image reads it."""
 
     model_settings: ModelConfig = Field(alias="model_config")
@@ -308,15 +315,26 @@ class TrainingConfig(TrainingBase):
     """Optimizer, batch, checkpoints, logging."""
 
 
-class Recipe(RecipeBase):
+_DATA_FILES = tuple(f"training_config.datasets.{name}.file_path" for name in ("train_data", "val_data"))
+
+
+class Recipe(TrainingRecipe):
     """An LLMFT recipe."""
+
+    keys: ClassVar[RecipeKeys] = dataclasses.replace(
+        TrainingRecipe.keys,
+        batch=dataclasses.replace(
+            BATCH_KEYS, sample_groups=(*BATCH_KEYS.sample_groups, f"{ARGS}.ulysses_sequence_parallel_size")
+        ),
+        left_to_image=(*TrainingRecipe.keys.left_to_image, *_DATA_FILES),
+    )
 
     training_config: TrainingConfig
 
-    def content(self, config: Mapping[str, Any] | None = None) -> "Content":
+    def content(self, config: Mapping[str, Any] | None = None) -> Content:
         """Return what a checkpoint of the training state holds: all weights, or the adapters alone."""
-        from launcher.checkpointing import architecture
-        from launcher.checkpointing.sizes import Content, lora_parameters
+        from launcher.checkpointing import architecture  # few compiles need either
+        from launcher.checkpointing.sizes import lora_parameters
 
         model, args = self.training_config.model_settings, self.training_config.training_args
         config = config or architecture.known(model.model_name_or_path or self.run.name)
@@ -326,7 +344,7 @@ class Recipe(RecipeBase):
         return Content(saved, "bfloat16", "adam_fp32_master", _sharding(args.strategy.fsdp_config), total or None)
 
 
-def _sharding(fsdp: FsdpConfig) -> "Sharding":
+def _sharding(fsdp: FsdpConfig) -> Sharding:
     """Return how states are spread. Source: PyTorch, torch.distributed.fsdp.ShardingStrategy and StateDictType."""
     if fsdp.state_dict_type == "FULL_STATE_DICT" or fsdp.sharding_strategy == "NO_SHARD":
         return "ddp"
@@ -375,11 +393,13 @@ def _repository(git: dict[str, Any]) -> str:
     return url
 
 
-INTERFACE = Interface(
+_WORKERS = Role(
+    name=WORKERS,
     program=lambda job: ("-m", _MODULE),
     image_command=lambda job: _COMMAND,
-    image_log=_LOG,
     image_env=_image_env,
-    runs_as_root=True,
-    accelerator="gpu",
+    image_log=_LOG,
+)
+INTERFACE = Interface(
+    roles=(_WORKERS,), runs_as_root=True, accelerator="gpu", entry=Entry.RECIPE, has_own_checkpoints=True
 )

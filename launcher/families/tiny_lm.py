@@ -1,18 +1,16 @@
 """A byte-level language model trained by `launcher.runtime`: small enough for a laptop's processor."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from launcher.common.names import ENTRYPOINT
-from launcher.families import Interface
 from launcher.model.base_model import Model, NonNegativeInt, PositiveInt
+from launcher.model.checkpoint_content import Content
+from launcher.model.interface import WORKERS, Interface, Role
 from launcher.model.job_spec import JobSpec
-from launcher.model.recipe import BatchArgs, RecipeBase, TrainingBase
-
-if TYPE_CHECKING:
-    from launcher.checkpointing.sizes import Content
+from launcher.model.training_args import BatchArgs, TrainingRecipe, TrainingSection
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -58,8 +56,8 @@ class TrainingArgs(BatchArgs):
     adam_betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
     """AdamW's two decay rates of the running means, of gradients and of their squares."""
     load_checkpoint: bool
-    """true goes on from a checkpoint in training_dir. false removes it and starts anew; restarts within the job still
-    resume."""
+    """true continues from a checkpoint in training_dir. false removes it and starts anew; restarts within the job
+    still resume."""
     logging_steps: PositiveInt
     """Optimizer steps between two printed lines. metrics.jsonl and MLflow have every step."""
     log_samples: bool
@@ -89,7 +87,7 @@ class TrainingArgs(BatchArgs):
     """AdamW's decoupled weight decay; 0 turns it off."""
 
 
-class TrainingConfig(TrainingBase):
+class TrainingConfig(TrainingSection):
     """`training_config` as `launcher.runtime` reads it."""
 
     model_settings: ModelConfig = Field(alias="model_config")
@@ -100,22 +98,21 @@ class TrainingConfig(TrainingBase):
     """Optimizer, batch, checkpoints, logging."""
 
 
-class Recipe(RecipeBase):
+class Recipe(TrainingRecipe):
     """A recipe that `launcher.runtime` trains."""
 
     training_config: TrainingConfig
 
-    def content(self, config: Mapping[str, Any] | None = None) -> "Content":
+    def content(self, config: Mapping[str, Any] | None = None) -> Content:
         """Return what `launcher.runtime` saves: weights and AdamW's moments in 32 bits."""
-        from launcher.checkpointing.architecture import num_parameters
-        from launcher.checkpointing.sizes import Content
+        from launcher.checkpointing.architecture import num_parameters  # few compiles need it
 
         args = self.training_config.training_args
-        saved = (
-            num_parameters(config) if config else _num_parameters(self.training_config.model_settings, args.max_len)
+        own = _num_parameters(self.training_config.model_settings, args.max_len)
+        saved = num_parameters(config) if config else own
+        return Content(
+            saved, "float32", "adam_fp32", "fsdp" if args.strategy == "fsdp2" else "ddp", saved, is_dealt=True
         )
-        sharding = "fsdp" if args.strategy == "fsdp2" else "ddp"
-        return Content(saved, "float32", "adam_fp32", sharding, saved, is_dealt=True)
 
 
 def _num_parameters(model: ModelConfig, max_len: int) -> int:
@@ -134,9 +131,10 @@ def _image_command(job: JobSpec) -> tuple[str, ...]:
     return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *_PROGRAM, "--config-path=/config")
 
 
-INTERFACE = Interface(
+_WORKERS = Role(
+    name=WORKERS,
     program=lambda job: _PROGRAM,
     image_command=_image_command,
     image_env=lambda job: {"NNODES": str(job.initial_nodes)},
-    cuts_uneven_shares=True,
 )
+INTERFACE = Interface(roles=(_WORKERS,), cuts_uneven_shares=True)

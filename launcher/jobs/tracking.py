@@ -239,7 +239,10 @@ class TrackedRun:
 
 def run_of(bundle: Bundle) -> TrackedRun | None:
     """Return the run of a bundle; None if it is not tracked."""
-    settings = Mlflow.model_validate(get(yaml_io.load(bundle.files["recipe.yaml"]), _PATH))
+    section = get(yaml_io.load(bundle.files["recipe.yaml"]), _PATH)
+    if section is None:  # of a family that the launcher does not track
+        return None
+    settings = Mlflow.model_validate(section)
     if settings.enabled is False or not settings.tracking_uri or not settings.run_id:
         return None
     return TrackedRun(settings.tracking_uri, settings.run_id)

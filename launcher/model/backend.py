@@ -18,10 +18,10 @@ from launcher.common.problems import Problem
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
 
 if TYPE_CHECKING:  # a command that only follows jobs does without pydantic
-    from launcher.model.base_model import Model
     from launcher.model.checked_recipe import CheckedRecipe
+    from launcher.model.cluster_options import ClusterOptions
 
-OptionsT = TypeVar("OptionsT", bound="Model")
+OptionsT = TypeVar("OptionsT", bound="ClusterOptions")
 """The typed `cluster` section of a backend."""
 
 NEWS = ("event", "fault", "scale")

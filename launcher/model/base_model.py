@@ -1,4 +1,4 @@
-"""What every typed part of the configuration is made of."""
+"""Base class and field types of the typed configuration."""
 
 import os
 import re
@@ -18,7 +18,7 @@ class Model(BaseModel):
         frozen=True,
         allow_inf_nan=False,
         protected_namespaces=(),
-        defer_build=True,  # a part is built with the whole that holds it, not once by itself before
+        defer_build=True,  # a part is built with the model that contains it, not by itself first
     )
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.model import instance_specs
+from launcher.model.cluster_options import ClusterOptions
 from launcher.model.composition import Composition
 from launcher.model.instances import Instance
-from launcher.model.recipe import Launch
+from launcher.model.recipe import ElasticSettings, Launch, RecipeBase
 from launcher.model.size_plan import SizePlan
 
 
@@ -16,40 +17,30 @@ class SizedRecipe:
     """The typed recipe at one size.
 
     Args:
-        nodes: Number of nodes; 0 when the key is no positive number (which is a Problem).
-        path: Dotted path of the scale, `recipes` for a static job.
+        nodes: Number of nodes; 0 if the key is not a positive number (which is a Problem).
+        path: Dotted path of the size, `recipes` for a static job.
         own: What the entry of `scale_config` itself sets.
         tree: Resolved recipe tree at this size.
         recipe: The same, typed.
-        is_faulty: Whether its own entry has a fault, so that no other rule need look at it.
+        is_faulty: Whether its own entry has a fault, so that no other rule needs to check it.
     """
 
     nodes: int
     path: str
     own: Mapping[str, Any]
     tree: Mapping[str, Any] = field(repr=False)
-    recipe: Any = field(repr=False)
+    recipe: RecipeBase = field(repr=False)
     is_faulty: bool = False
-
-    @property
-    def args(self) -> Any:
-        """The typed training arguments at this size."""
-        return self.recipe.training_config.training_args
-
-    @property
-    def ranks_per_sample(self) -> int:
-        """Ranks that work on one sample: by its sequence, and by the parts of a split model."""
-        return self.args.ranks_per_sample * self.recipe.model_parallel_size
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRecipe:
-    """A composition with its types, on its way through the rules; a Recipe once none complains.
+    """A composition with its types, before and after the rules have checked it.
 
     Args:
         composition: Where every value comes from.
         launch: The top level, typed.
-        settings: The `cluster` section, typed by its backend.
+        settings: The `cluster` section, typed by its backend; `options_of` narrows it.
         recipe: The base recipe, typed by its family.
         instance: What the chosen instance type has; None when unknown, or on this machine.
         scales: Every size the job may run at, ascending.
@@ -59,8 +50,8 @@ class CheckedRecipe:
 
     composition: Composition
     launch: Launch
-    settings: Any
-    recipe: Any
+    settings: ClusterOptions
+    recipe: RecipeBase
     instance: Instance | None
     scales: tuple[SizedRecipe, ...]
     overridden_sizes: Mapping[str, int]
@@ -72,14 +63,23 @@ class CheckedRecipe:
         return self.composition.backend
 
     @property
+    def elastic(self) -> ElasticSettings | None:
+        """The policy of a job that may change its size; None for a static job."""
+        policy = self.recipe.elastic_policy
+        return policy if policy and policy.is_elastic else None
+
+    @property
     def is_elastic(self) -> bool:
         """Whether the job may change its size."""
-        return bool(self.recipe.elastic_policy and self.recipe.elastic_policy.is_elastic)
+        return self.elastic is not None
 
     @property
     def devices(self) -> int:
-        """Processes a node: the recipe's, but no more than the instance can serve unless the user insists."""
-        return _devices(self.recipe, self.instance, self.composition)
+        """Processes a node: the recipe's, but no more than the instance has unless an override sets them."""
+        wanted = self.recipe.trainer.devices or 1  # None in the stand-in for a faulty one
+        if self.instance and self.instance.processes and not self.is_explicit("recipes.trainer.devices"):
+            return min(wanted, self.instance.processes)
+        return wanted
 
     @property
     def entries(self) -> Mapping[str, Any]:
@@ -90,8 +90,8 @@ class CheckedRecipe:
     @property
     def sizes(self) -> tuple[SizedRecipe, ...]:
         """The sizes the job may take: for an elastic one, those within its bounds."""
-        policy = self.recipe.elastic_policy
-        if not self.is_elastic:
+        policy = self.elastic
+        if policy is None:
             return self.scales
         return tuple(s for s in self.scales if s.nodes and policy.min_nodes <= s.nodes <= policy.max_nodes)
 
@@ -100,16 +100,9 @@ class CheckedRecipe:
         return instance_specs.find(instance_type, self.recipe.instance_specs)
 
     def is_explicit(self, path: str) -> bool:
-        """Tell whether the user's overrides set `path`."""
+        """Return whether the user's overrides set `path`."""
         return path in self.composition.explicit
 
     def data_parallel_size(self, scale: SizedRecipe) -> int:
         """Return the ranks at `scale` divided by the ranks that share one sample, rounded down."""
-        return scale.nodes * self.devices // scale.ranks_per_sample
-
-
-def _devices(recipe: Any, instance: Instance | None, composition: Composition) -> int:
-    wanted = recipe.trainer.devices or 1  # None in the stand-in for a faulty one
-    if instance and instance.processes and "recipes.trainer.devices" not in composition.explicit:
-        return min(wanted, instance.processes)
-    return wanted
+        return scale.nodes * self.devices // scale.recipe.ranks_per_sample

@@ -15,22 +15,22 @@ MEMORY_STEPS, MEMORY_KEPT = 10, 3
 Source: AWS, managed tiered checkpointing, Best practices; amzn-sagemaker-checkpointing 1.1.3, steps_retained.
 """
 PERSISTENT_STEPS, PERSISTENT_KEPT = 100, 2
-"""Steps between two saves to persistent storage; checkpoints kept there: one is whole while another is written.
+"""Steps between two saves to persistent storage; checkpoints kept there: one is complete while another is written.
 
 Source: AWS, managed tiered checkpointing, Best practices; the number kept is our own choice.
 """
 PATIENCE_S = 600
-"""Seconds for which an unavailable tier is asked again. Our own choice: throttling and failovers last minutes."""
+"""Seconds for which requests to an unavailable tier are retried. Our own choice: throttling lasts minutes."""
 REPLICAS = 1
 """Copies beside the first. Source: AWS, managed tiered checkpointing: replication to adjacent nodes."""
 
 Rate = Annotated[float, Field(ge=1e-9, le=1e9)]
-"""Bounds that no real one comes near, and whose quotients are numbers still. Our own choice."""
+"""Bounds far beyond any real rate, whose quotients are still finite. Our own choice."""
 Parameters = Annotated[int, Field(ge=1, le=10**18)]
 
 
 class MemoryTier(Model):
-    """Checkpoints in the memory of the nodes: often, and gone with them."""
+    """Checkpoints in the memory of the nodes: frequent, and lost with the nodes."""
 
     frequency: PositiveInt | None = None
     """Optimizer steps between two saves; 10 when left out. A fault loses at most so many, and the save under way."""
@@ -51,7 +51,7 @@ class PersistentTier(Model):
 
 
 class Estimate(Model):
-    """What is known of model, failures and storage, for `recipes checkpoint` and the notices of a launch."""
+    """What is known about model, failures and storage, for `recipes checkpoint` and the notices of a launch."""
 
     parameters: Parameters | None = None
     """Parameters that a checkpoint holds, for a model that the launcher does not know; otherwise counted."""
@@ -64,12 +64,12 @@ class Estimate(Model):
     """How states are spread: fsdp over all ranks, hsdp over those of a node, ddp not at all. Left out: as the family
     trains; ddp for a script of your own."""
     step_s: Rate | None = None
-    """Seconds of one optimizer step, measured; turns seconds between saves into steps. Without it nothing is said of
-    steps."""
+    """Seconds of one optimizer step, measured; turns seconds between saves into steps. Without it no steps are
+    reported."""
     failures_per_node_hour: Rate | None = None
     """Failures of one node in an hour; 1.6e-4 when left out, those of a published run on 2,048 nodes."""
     restart_s: Rate | None = None
-    """Seconds from a failure until training goes on, without the steps it redoes; 300 when left out."""
+    """Seconds from a failure until training continues, without the steps it repeats; 300 when left out."""
     copy_gb_per_s: Rate | None = None
     """GB (1e9 bytes) a second that a node copies from its devices to main memory, while training waits; 40 when left
     out."""
@@ -82,11 +82,11 @@ class Estimate(Model):
 
 
 class Checkpointing(Model):
-    """Where checkpoints go, how often, and how many are kept. Without a tier the training program saves as it always
-    did."""
+    """Where checkpoints go, how often, and how many are kept. Without a tier the training program saves in its own
+    way."""
 
     namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=63)] | None = None
-    """Under which name checkpoints are found again: letters, digits, _ and -. The job's name when left out, so that a
+    """Name under which checkpoints are found again: letters, digits, _ and -. The job's name when left out, so that a
     new launch starts without any."""
     memory: MemoryTier | None = None
     """Frequent checkpoints in the nodes' memory, copied to neighbours; none when left out. On cluster=k8s the cluster
@@ -102,8 +102,8 @@ class Checkpointing(Model):
     """ARN of the KMS key that objects in S3 are encrypted with; the bundle's policies then allow its use. The
     bucket's own encryption when left out."""
     patience_s: PositiveInt | None = None
-    """Seconds for which a tier that throttles or cannot be reached is asked again before loading fails; 600 when left
-    out. A job never starts from an older step for it."""
+    """Seconds for which requests to a tier that throttles or cannot be reached are retried before loading fails; 600
+    when left out. A job never starts from an older step because of it."""
     replicas: NonNegativeInt | None = None
     """Copies of each memory checkpoint that neighbour nodes hold; 1 when left out. HyperPod decides it itself."""
     memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
@@ -113,10 +113,10 @@ class Checkpointing(Model):
     """IAM role of the pods, where the bucket belongs to another account: the bundle then has the policy which that
     account gives its bucket."""
     max_lost_work_minutes: Rate | None = None
-    """Most work, in minutes, that you accept to lose with all nodes; with estimate.step_s a notice says when the
-    persistent tier risks more. Nothing is said when left out."""
+    """Most work, in minutes, that you accept to lose with all nodes; with estimate.step_s a notice reports when the
+    persistent tier risks more. Left out: no notice."""
     estimate: Estimate | None = None
-    """What is known of failures, storage and pace. It changes no job, only what is said of it."""
+    """What is known about failures, storage and pace. It changes reports and notices only, not the job."""
 
     @property
     def has_tiers(self) -> bool:

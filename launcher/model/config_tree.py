@@ -1,22 +1,25 @@
 """The recipe at each cluster size: the base recipe, its `scale_config`, and what the user set explicitly.
 
 Precedence, lowest first: base recipe, `scale_config[N]`, the user's override of the base key (at every size,
-and it says so), the user's override of that size's key.
+with a notice), the user's override of that size's key.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.common.problems import Problem
 
+if TYPE_CHECKING:
+    from launcher.model.recipe import ElasticSettings
+
 AUTO = "auto"
-"""What `scale_config` says where its sizes are planned."""
+"""Value of `scale_config` for planned sizes."""
 SCALES = "recipes.scale_config"
 """Where single sizes are written."""
 ABSENT = object()
-"""Stands for the value of a key that is not there."""
+"""Stands for the value of a key that does not exist."""
 MOST_SIZES = 5000
 """Sizes of one job. Each is a configuration that is typed, checked and written."""
 _SIZE = "trainer.num_nodes"
@@ -47,12 +50,12 @@ def size_of(key: str) -> int:
     return int(key) if re.fullmatch("[1-9][0-9]{0,5}", key) else 0
 
 
-def steps(policy: Any) -> range:
+def steps(policy: "ElasticSettings") -> range:
     """Return the numbers of nodes that a typed elastic policy allows, `replica_increment_step` apart."""
     return range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step or 1)
 
 
-def too_many_sizes(policy: Any, scale_config: Any) -> Problem | None:
+def too_many_sizes(policy: "ElasticSettings | None", scale_config: Any) -> Problem | None:
     """Return what is wrong if an elastic policy leads to more sizes than a job may have; it makes none of them.
 
     Args:
@@ -132,9 +135,9 @@ def _with_typed(tree: Mapping[str, Any], entry: Any, typed: Iterable[str]) -> Ma
 
 
 def is_base(path: str) -> bool:
-    """Tell an override of the base recipe, whose value holds at every size.
+    """Return whether a path is of the base recipe, whose value holds at every size.
 
-    `trainer.num_nodes` is the size a job starts with, and bounds and steps belong to the job as a whole.
+    `trainer.num_nodes` is the size a job starts with, and bounds and steps belong to the job, not to a size.
     """
     return path.startswith("recipes.") and not path.startswith((SCALES, f"recipes.{_SIZE}", "recipes.elastic_policy"))
 
@@ -203,26 +206,36 @@ def get(tree: Any, path: str) -> Any:
     return None if value is ABSENT else value
 
 
-def replaced(tree: Any, path: str, value: Any) -> Any:
+def replaced(tree: Mapping[str, Any], path: str, value: Any) -> Mapping[str, Any]:
     """Return `tree` with another value at a dotted path; what is on the way is new, the rest is shared.
 
     A value on the way that holds no such key or item gives way to a mapping.
     """
+    found: Mapping[str, Any] = _replaced(tree, path, value)
+    return found
+
+
+def _replaced(tree: Any, path: str, value: Any) -> Any:
     key, rest = _first_key(tree, path)
     if rest:
-        value = replaced(child(tree, key), rest, value)
+        value = _replaced(child(tree, key), rest, value)
     if isinstance(tree, list) and child(tree, key) is not ABSENT:
         return [value if str(i) == key else item for i, item in enumerate(tree)]
     return {**(tree if isinstance(tree, Mapping) else {}), key: value}
 
 
-def without(tree: Any, path: str) -> Any:
+def without(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     """Return `tree` without the value at a dotted path; itself, if there is none."""
+    found: Mapping[str, Any] = _without(tree, path)
+    return found
+
+
+def _without(tree: Any, path: str) -> Any:
     key, rest = _first_key(tree, path)
     if (inner := child(tree, key)) is ABSENT:
         return tree
     if rest:
-        return replaced(tree, key, without(inner, rest)) if isinstance(inner, Mapping | list) else tree
+        return _replaced(tree, key, _without(inner, rest)) if isinstance(inner, Mapping | list) else tree
     if isinstance(tree, list):
         return [item for i, item in enumerate(tree) if str(i) != key]
     return {name: value for name, value in tree.items() if name != key}

@@ -63,7 +63,7 @@ def job_name(run_name: str, suffix: str) -> str:
 
 
 def current_user() -> str:
-    """Return the name of whoever runs this process."""
+    """Return the name of the user who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # no entry in the password database

@@ -42,7 +42,7 @@ def find(instance_type: object, specs: Iterable[InstanceSpec] | None = ()) -> In
     """Return an instance type; None if the table lacks it and no description of it is complete.
 
     Args:
-        instance_type: Its name, with or without `ml.`; a faulty value is no type.
+        instance_type: Its name, with or without `ml.`; a faulty value is not a type.
         specs: What the recipe describes.
     """
     found = table().get(canonical(instance_type))
@@ -53,7 +53,7 @@ def find(instance_type: object, specs: Iterable[InstanceSpec] | None = ()) -> In
 
 
 def missing(spec: InstanceSpec) -> list[str]:
-    """Return the keys that a description lacks. One of a type in the table need only say what differs."""
+    """Return the keys that a description lacks. For a type of the table, it gives only what differs."""
     known = table().get(canonical(spec.name))
     needed = () if known else _NEEDED
     if spec.accelerators and not (known and known.accelerator_resource):

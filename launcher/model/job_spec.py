@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.common.problems import Notice
 from launcher.model.instances import Instance
 
+if TYPE_CHECKING:  # a command that only follows jobs does without pydantic
+    from launcher.model.cluster_options import ClusterOptions
+
 DEFAULT_SAVE_TIMEOUT_S = 600
-"""Seconds for a last checkpoint where the recipe names none.
+"""Seconds for a last checkpoint if the recipe names none.
 
 Source: the smallest graceful_shutdown_timeout of the published elastic recipes, which are 600, 900 and 1200.
 """
@@ -39,6 +42,23 @@ class BatchSplit:
 
 
 @dataclass(frozen=True, slots=True)
+class StepBatch:
+    """How a size trains the samples of an optimizer step.
+
+    Args:
+        split: Samples per data-parallel rank.
+        micro_batch_size: Samples per forward pass of a rank with the larger share.
+        grad_accumulation: Forward passes.
+        learning_rate: Peak learning rate at this size; None if the recipe of a script states none.
+    """
+
+    split: BatchSplit
+    micro_batch_size: int
+    grad_accumulation: int
+    learning_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ScalePoint:
     """The job at one cluster size.
 
@@ -46,26 +66,31 @@ class ScalePoint:
         nodes: Number of nodes.
         ranks: Processes over all nodes.
         data_parallel_size: Ranks divided by every model- and sequence-parallel degree.
-        split: Samples per data-parallel rank and optimizer step.
-        micro_batch_size: Samples per forward pass of a rank with the larger share.
-        grad_accumulation: Forward passes per optimizer step.
-        learning_rate: Peak learning rate at this size; None where the recipe of a script states none.
-        config: The recipe as it is at this size, resolved; what the container reads.
+        batch: How it trains the samples of an optimizer step; None for a family without a batch.
+        config: The resolved recipe at this size; what the container reads.
     """
 
     nodes: int
     ranks: int
     data_parallel_size: int
-    split: BatchSplit
-    micro_batch_size: int
-    grad_accumulation: int
-    learning_rate: float | None
+    batch: StepBatch | None
     config: Mapping[str, Any] = field(repr=False)
 
     @property
-    def samples_per_step(self) -> int:
-        """Samples of one optimizer step over all ranks."""
-        return self.split.samples(self.data_parallel_size)
+    def samples_per_step(self) -> int | None:
+        """Samples of one optimizer step over all ranks; None without a batch."""
+        return self.batch.split.samples(self.data_parallel_size) if self.batch else None
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Peak learning rate at this size; None without a batch, or if the recipe of a script states none."""
+        return self.batch.learning_rate if self.batch else None
+
+    @property
+    def largest_share(self) -> float | None:
+        """Part of a step's samples that the rank with the most of them takes: it decides the time of a step."""
+        samples = self.samples_per_step
+        return self.batch.split.large / samples if self.batch and samples else None
 
 
 def start_size(num_nodes: int, sizes: Sequence[int]) -> int:
@@ -102,7 +127,7 @@ class ElasticPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one node of the job asks for.
+    """What one node of the job requests.
 
     Args:
         instance_type: With the `ml.` prefix; None on this machine.
@@ -134,8 +159,8 @@ class JobSpec:
         resources: Per node.
         image: Container image, or None.
         base_results_dir: Folder that receives the bundle.
-        settings: The typed `cluster` section of this backend.
-        config: The whole composed configuration, resolved, without secrets.
+        settings: The `cluster` section, typed by its backend; `options_of` narrows it.
+        config: The complete composed configuration, resolved, without secrets.
         overrides: As typed by the user.
         notices: What the user should know.
         cwd: Folder that the user's relative paths start from.
@@ -153,7 +178,7 @@ class JobSpec:
     resources: Resources
     image: str | None
     base_results_dir: Path
-    settings: Any
+    settings: "ClusterOptions"
     config: Mapping[str, Any] = field(repr=False)
     overrides: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
@@ -309,7 +334,7 @@ class LogSelection:
             or `rank <n> on <host> | ` where one host's log has what all ranks write.
         attempt: Number of the one start of the workers to show, from 0; None for all, with the news of the job.
         is_stderr: Whether to show what was written to standard error in place of standard output.
-        has_headings: Whether a line that begins with `== attempt <n>` tells where each attempt begins.
+        has_headings: Whether a line that begins with `== attempt <n>` marks the start of each attempt.
     """
 
     ranks: tuple[int, ...] | None = (0,)

@@ -1,11 +1,12 @@
-"""The typed configuration. Hydra composes untyped YAML; these models type it, once.
+"""The typed configuration. Hydra composes untyped YAML; these models validate it, once.
 
-Models are strict (a string is never a boolean or a number), frozen, and refuse unknown keys. Defaults live in
-`recipes_collection/`, not here; a field has a default of None only where a recipe may leave the key out.
+Models are strict (a string is never a boolean or a number), frozen, and reject unknown keys. Defaults are in
+`recipes_collection/`, not here; a field has a default of None only if a recipe may omit the key.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -19,13 +20,11 @@ from launcher.model.base_model import (
     NodeCount,
     NonNegative32,
     PositiveInt,
-    ShareSize,
 )
+from launcher.model.checkpoint_content import Content
 from launcher.model.checkpointing import Checkpointing
 from launcher.model.instance_specs import InstanceSpec
-
-if TYPE_CHECKING:
-    from launcher.checkpointing.sizes import Content
+from launcher.model.recipe_keys import Batch, RecipeKeys, UnevenBatch
 
 
 def _secret_name(name: str) -> str:
@@ -50,7 +49,7 @@ class SecretKeyRef(Model):
 
 
 class SecretRef(Model):
-    """Where a secret is found at run time. Exactly one of the two is given; the value itself never is."""
+    """Where a secret is found at run time. Exactly one of the two is given, and never the value itself."""
 
     secretKeyRef: SecretKeyRef | None = None
     """A Kubernetes Secret that the pod reads; for cluster=k8s."""
@@ -65,7 +64,7 @@ class SecretRef(Model):
 
 
 class Run(Model):
-    """What the job is called and which family trains it."""
+    """Name of the job, and the family that trains it."""
 
     name: str
     """Start of the job's name (its first 34 characters; a random ending follows), and the default MLflow experiment.
@@ -93,16 +92,16 @@ class Trainer(Model):
 
 
 class Mlflow(Model):
-    """How the job is tracked. An empty tracking_uri is a sqlite file here, and none on a cluster."""
+    """How the job is tracked. An empty tracking_uri: a sqlite file on this machine, no tracking on a cluster."""
 
     enabled: bool | None = None
-    """false turns tracking off. Left out, a job is tracked always on this machine, on a cluster where tracking_uri
+    """false turns tracking off. Left out, a job is always tracked on this machine, and on a cluster if tracking_uri
     names a store."""
     tracking_uri: str | None
     """MLflow server (http, https), ARN of a SageMaker tracking server, or a path on this machine. Empty: a sqlite
     file under base_results_dir on cluster=local, no tracking on a cluster."""
     run_id: str | None
-    """A run to continue, of the store at tracking_uri. Empty: a new run is made at launch and its id written into
+    """A run to continue, of the store at tracking_uri. Empty: a new run is created at launch and its id written into
     every size, so that scale events continue one curve."""
     experiment_name: str | None = None
     """Experiment that a new run belongs to; run.name when left out."""
@@ -114,7 +113,7 @@ class Preemption(Model):
     """Priority classes of a job in two parts: the base, `min_nodes` nodes, and the elastic rest."""
 
     base_priority_class: Annotated[str, Field(min_length=1)]
-    """PriorityClass of the min_nodes pods that always train: high enough that nobody preempts them."""
+    """PriorityClass of the min_nodes pods that always train: high enough not to be preempted."""
     elastic_priority_class: Annotated[str, Field(min_length=1)]
     """PriorityClass of the pods beyond min_nodes, which a more important job may take. It must rank below the base
     part's."""
@@ -125,11 +124,11 @@ class ElasticSettings(Model):
 
     is_elastic: bool
     """Whether the job may change its size while it trains. The sizes then replace the static batch and learning rate,
-    and a notice says what changed."""
+    and a notice names the changes."""
     min_nodes: NodeCount
     """Fewest nodes it trains on; with fewer it waits. Raising it drops the sizes below."""
     max_nodes: NodeCount
-    """Most nodes it asks for. The operator takes whatever is free up to here, so it also bounds the cost. Lowering it
+    """Largest size. The operator uses free nodes up to this number, so it also bounds the cost. Lowering it
     drops the sizes above."""
     replica_increment_step: PositiveInt | None = None
     """Nodes between two sizes: min_nodes, min_nodes + step, … An alternative to a table in scale_config, where every
@@ -144,66 +143,11 @@ class ElasticSettings(Model):
     """Seconds workers have to save and exit before they are killed. Raise it when the checkpoint of a large model
     takes longer, or its work is lost."""
     faulty_timeout: NonNegative32 | None = None
-    """Seconds to wait for a lost or faulty node to come back before the job goes on with fewer."""
+    """Seconds to wait for a lost or faulty node to come back before the job continues with fewer."""
     scale_up_snooze_time: NonNegative32 | None = None
     """Seconds after a restart in which the job does not grow, against one restart on another."""
     preemption: Preemption | None = None
     """Two priorities for one job, so that only its elastic nodes are preempted. Needs min_nodes below max_nodes."""
-
-
-class UnevenBatch(Model):
-    """Samples per optimizer step of each rank where they do not divide."""
-
-    use_uneven_batch: bool
-    """true deals the samples by the three numbers below, false evenly. launcher.runtime cuts the shares by
-    micro_train_batch_size; the published recipes take each in one pass."""
-    num_dp_groups_with_small_batch_size: ShareSize | None = None
-    """How many data-parallel ranks take the small share; all others take the large one."""
-    small_local_batch_size: ShareSize | None = None
-    """Samples per optimizer step of each rank with the small share; at least 1."""
-    large_local_batch_size: ShareSize | None = None
-    """Samples per optimizer step of each other rank, and without a micro batch the most a device holds at once.
-    small · num_small + large · (ranks − num_small) must be train_batch_size."""
-
-
-class BatchArgs(Model):
-    """The part of `training_args` that the planner reads; a family's own arguments extend it."""
-
-    train_batch_size: BatchSize
-    """Samples per optimizer step over all ranks. Part of the training's outcome: keep it the same at every size, and
-    scale the learning rate when you change it."""
-    micro_train_batch_size: BatchSize
-    """Samples per forward pass on one rank. Larger is faster and needs more device memory; the outcome stays the
-    same, as accumulation makes up the difference."""
-    learning_rate: Annotated[float, Field(gt=0)]
-    """Peak learning rate, after warm-up. An override of this key holds at every size."""
-    ring_attn_size: BatchSize
-    """Ranks that share the sequence of one sample; a divisor of the ranks at every size. Raise it when one sample
-    does not fit in a device's memory: it leaves fewer ranks to deal samples to."""
-    training_dir: str
-    """Folder of checkpoints and results, as the job sees it; storage that every node and every restart reaches."""
-    override_training_dir: bool
-    """true goes on in the same folder after every restart, which an elastic job must: it resumes from what it wrote
-    there."""
-    uneven_batch: UnevenBatch | None = None
-    """How samples are dealt where they do not divide over the ranks. Left out: evenly."""
-
-    @property
-    def ranks_per_sample(self) -> int:
-        """Ranks that share one sample: by its sequence, and by attention heads where the family has that key."""
-        return self.ring_attn_size * (getattr(self, "ulysses_sequence_parallel_size", None) or 1)
-
-
-class TrainingBase(Model):
-    """The part of `training_config` that every family has; a family adds the rest."""
-
-    training_args: BatchArgs
-    """Optimizer, batch, checkpoints, logging."""
-    mlflow: Mlflow
-    """Where the job's one MLflow run lives."""
-    force_rerun: bool
-    """Handed to the training image unchanged, which decides about results of an earlier run; the published recipes
-    leave it false but for three. The runtime of tiny_lm does not read it."""
 
 
 class RecipeResources(Model):
@@ -220,6 +164,10 @@ class RecipeResources(Model):
     by the pod's part of its node's accelerators."""
 
 
+USEFUL = ("useful", "worthwhile")
+"""Values of `planner.sizes` that leave out sizes no faster than a smaller one; the latter is the older word."""
+
+
 class Planner(Model):
     """How `scale_config: auto` plans. Without it, sizes are planned by the defaults."""
 
@@ -229,9 +177,9 @@ class Planner(Model):
     learning_rate: Literal["keep", "sqrt", "linear"] | None = None
     """How the learning rate follows a train_batch_size that you change: by the square root of the change (Adam), in
     proportion to it (SGD), or not at all (keep, the default)."""
-    sizes: Literal["all", "worthwhile"] | None = None
-    """all, the default, allows every number of nodes at which each rank has a sample; worthwhile leaves out those
-    that are no faster than a smaller one."""
+    sizes: Literal["all", "useful", "worthwhile"] | None = None
+    """all, the default, allows every number of nodes at which each rank has a sample; useful leaves out those that
+    are no faster than a smaller one. worthwhile is the older word for useful."""
 
 
 class CustomRun(Model):
@@ -264,8 +212,8 @@ class CustomTraining(Model):
     """Name and size of the job."""
 
 
-class RecipeBase(Model):
-    """What every recipe has, whatever its model_type. A family subclasses it and types `training_config`."""
+class RecipeBase(Model, ABC):
+    """What every recipe has, whatever its model_type. A family subclasses it and adds its own sections."""
 
     display_name: str
     """The recipe's title in lists."""
@@ -279,11 +227,9 @@ class RecipeBase(Model):
     accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}]. For a type of the table, the values replace
     the table's."""
     run: Run
-    """What the job is called and which family trains it."""
+    """Name of the job, and the family that trains it."""
     trainer: Trainer
     """Processes a node, and nodes at the start."""
-    training_config: TrainingBase
-    """What the training program reads."""
     elastic_policy: ElasticSettings | None = None
     """Whether and how far the job may change its size. Left out: it never does."""
     scale_config: dict[str, Any] | Literal["auto"] | None = None
@@ -307,21 +253,74 @@ class RecipeBase(Model):
     checkpointing: Checkpointing | None = None
     """Tiers that checkpoints go to, and what is known of failures and storage. A job with tiers is never elastic."""
 
+    keys: ClassVar[RecipeKeys] = RecipeKeys()
+    """Where the family keeps what the launcher reads."""
+
+    @property
+    def batch(self) -> Batch | None:
+        """The numbers of the batch; None for a family that trains with none, or keeps it to itself."""
+        return None
+
+    @property
+    def mlflow(self) -> Mlflow | None:
+        """How the job is tracked; None for a family that the launcher does not track."""
+        return None
+
+    @property
+    def resumes_in_same_folder(self) -> bool:
+        """Whether a restart continues in the folder that the last start wrote."""
+        return True
+
     @property
     def model_parallel_size(self) -> int:
         """Ranks that work on one batch, each with a part of the model."""
         return 1
 
-    def content(self, config: Mapping[str, Any] | None = None) -> "Content":
-        """Return what the training program saves; 0 parameters where nobody knows them.
+    @property
+    def ranks_per_sample(self) -> int:
+        """Ranks that work on one sample: by its sequence, and by the parts of a split model."""
+        return (self.batch.ranks_per_sample if self.batch else 1) * self.model_parallel_size
+
+    @abstractmethod
+    def content(self, config: Mapping[str, Any] | None = None) -> Content:
+        """Return what the training program saves; 0 parameters if the model is unknown.
 
         Args:
             config: A model's config.json, to count in place of the recipe's own model.
         """
-        from launcher.checkpointing.architecture import num_parameters  # few compiles need either
-        from launcher.checkpointing.sizes import Content
 
-        return Content(num_parameters(config) if config else 0, "bfloat16", "adam_fp32_master", "ddp")
+    def at_size(self, nodes: int, own: Mapping[str, Any]) -> Self:
+        """Return the recipe at a planned size, whose values are valid and not checked again.
+
+        Args:
+            nodes: Number of nodes.
+            own: What the size sets, as a tree.
+        """
+        uneven = self.keys.batch.uneven_batch if self.keys.batch else ""
+        updates = _updates(self, own, uneven)
+        updates["trainer"] = self.trainer.model_copy(update={"num_nodes": nodes})
+        return self.model_copy(update={**updates, "scale_config": None})
+
+
+def _updates(model: Model, own: Mapping[str, Any], uneven: str, above: str = "") -> dict[str, Any]:
+    """Return the fields of a model that valid values change.
+
+    Args:
+        model: The model, at the path `above` of the recipe, which is empty or ends with a dot.
+        own: The values, as a tree.
+        uneven: Path of the section that is replaced as one.
+        above: See `model`.
+    """
+    names = {info.alias or name: name for name, info in type(model).model_fields.items()}
+    found: dict[str, Any] = {}
+    for key, value in own.items():
+        path, current = f"{above}{key}", getattr(model, names[key])
+        if path == uneven:
+            value = UnevenBatch.model_construct(**value)
+        elif isinstance(current, Model):
+            value = current.model_copy(update=_updates(current, value, uneven, f"{path}."))
+        found[names[key]] = value
+    return found
 
 
 class Git(Model):
@@ -342,7 +341,7 @@ class Git(Model):
     token: SecretRef | None
     """Where the token of a private repository is found. The manifest refers to it; its value is never written."""
     update_adapter: bool
-    """true tells the image's start script to update its adapter package from git."""
+    """true makes the image's start script update its adapter package from git."""
     use_default: bool
     """Accepted because the published scripts set it; nothing reads it."""
 

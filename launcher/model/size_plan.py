@@ -1,50 +1,39 @@
 """Planned sizes of a job, and what they were derived from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-ARGS = "training_config.training_args"
+from launcher.model.recipe_keys import Batch, BatchKeys
 
-
-_BATCH, _MICRO, _RATE = "train_batch_size", "micro_train_batch_size", "learning_rate"
-
-
-BOUND = f"recipes.{ARGS}.{_MICRO}"
-"""The key whose override bounds every planned size and replaces none's value."""
-
-
-_GROUPS = ("ring_attn_size", "ulysses_sequence_parallel_size")
-
-
-NEEDS = (
-    *(f"recipes.{ARGS}.{name}" for name in (_BATCH, _MICRO, _RATE, *_GROUPS)),
-    "recipes.trainer",
-    "recipes.elastic_policy",
-    "recipes.planner",
-    "recipes.scale_config",
-)
-"""Dotted paths it reads."""
-
-
+BatchName = Literal["train_batch_size", "micro_train_batch_size", "learning_rate"]
+"""The numbers of a batch that a plan decides, by their names in `BatchKeys`."""
+BATCH: BatchName = "train_batch_size"
+MICRO: BatchName = "micro_train_batch_size"
+RATE: BatchName = "learning_rate"
 _MOST_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BatchInputs:
-    """What the files say of a recipe's batch, and which of it is the user's own choice.
+    """What the files set of a recipe's batch, and which of it is the user's own choice.
 
     Args:
-        table: The recipe's own `scale_config`, which `auto` shadows; empty when it has none.
+        keys: Where the family keeps its batch.
+        batch: The base recipe's, typed.
+        table: The recipe's own `scale_config`, which `auto` shadows; empty if it has none.
         base: Values of the base keys below the user's own.
-        own: Base keys that the user set: by an override, in the file that says `auto`, or in a file of his own that
+        own: Base keys that the user set: by an override, in the file that sets `auto`, or in a file of their own that
             inherits the table.
-        has_rate: False where the recipe of a script states no learning rate.
+        has_rate: False if the recipe of a script states no learning rate.
     """
 
+    keys: BatchKeys
+    batch: Batch
+
     table: Mapping[str, Any]
-    base: Mapping[str, Any]
-    own: frozenset[str]
+    base: Mapping[BatchName, Any]
+    own: frozenset[BatchName]
     has_rate: bool = True
 
 
@@ -53,16 +42,16 @@ class SizingBasis:
     """What every size is derived from.
 
     Args:
-        samples: Per optimizer step, at every size.
+        samples: Samples per optimizer step, at every size.
         learning_rate: Peak, at every size; None leaves the base recipe's.
-        max_micro: Most samples of one rank in a forward pass: the memory bound.
-        said: The three in words, with where each was taken from.
+        max_micro: Most samples per forward pass on one rank: the memory bound.
+        description: The three as text, with the source of each.
     """
 
     samples: int
     learning_rate: float | None
     max_micro: int
-    said: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +62,7 @@ class SizePlan:
         basis: What they are derived from.
         entries: Number of nodes, as text, to what that size sets; ascending.
         starved: Sizes left out because some rank would get no sample.
-        undivided: Sizes left out because their ranks do not come in whole sequence-parallel groups.
+        undivided: Sizes left out because their ranks do not divide into sequence-parallel groups.
         slower: Sizes left out because a smaller one is as fast.
         accumulated: Sizes, not left out, whose uneven shares take several passes.
     """
@@ -86,7 +75,7 @@ class SizePlan:
     accumulated: tuple[int, ...] = ()
 
 
-def spans(sizes: Any) -> str:
+def spans(sizes: Iterable[int]) -> str:
     """Return ascending numbers as `1 to 4, 6, 8`, the middle left out where there are many parts."""
     parts: list[list[int]] = []
     for size in sizes:

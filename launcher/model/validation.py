@@ -1,4 +1,4 @@
-"""Type a tree with a pydantic model and say every fault as a Problem."""
+"""Validate a tree with a pydantic model, every fault as a Problem."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -123,7 +123,7 @@ def field_names(model: type[BaseModel]) -> list[str]:
 
 
 def is_field(model: type[BaseModel], path: str) -> bool:
-    """Tell whether a dotted path names a key of `model`."""
+    """Return whether a dotted path names a key of `model`."""
     parent, _, name = path.rpartition(".")
     return name in _fields_at(model, tuple(parent.split(".") if parent else ()))
 

@@ -1,8 +1,6 @@
 """Composition to a typed recipe, or every fault in it."""
 
 import dataclasses
-import importlib
-import importlib.util
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -29,16 +27,15 @@ from launcher.model.config_tree import (
     too_many_sizes,
     without,
 )
-from launcher.model.recipe import Launch, RecipeBase, UnevenBatch
-from launcher.model.size_plan import ARGS, BOUND, NEEDS
+from launcher.model.recipe import Launch, RecipeBase
 from launcher.model.validation import field_names, is_field, type_problems
 from launcher.planning import size_planner
-from launcher.rules import SIZES, related, rules_for
+from launcher.rules import SIZES, faulty_needs, related, rules_for
 
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
-"""Remedies of keys that were to choose a file."""
+"""Remedies of misspelt keys that choose a file."""
 _NO_TEXT = re.compile(r"true|false|null|[-+.\de]{1,8}", re.I)
-"""A value that is no secret, whatever its name."""
+"""A value that cannot be a secret, whatever its name."""
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
@@ -49,22 +46,24 @@ def check(composition: Composition) -> CheckedRecipe:
         ProblemsFound: Every fault found, each with its origin.
     """
     checked, problems = examine(composition)
-    if problems:
+    if problems or checked is None:
         raise ProblemsFound(with_origin(composition, problems))
     return checked
 
 
 def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
-    """Type a composition and put it through every rule; return what it is, as far as it can be told, and its faults.
+    """Type a composition and put it through every rule; return it, as far as it can be typed, with its faults.
 
     The faults are without their origins, which cost more than all rules together.
     """
     checked, problems = _type(composition)
     if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
         return None, misspelt  # whatever else is wrong is wrong with a job that was not meant
-    faulty = frozenset(problem.path for problem in problems)
+    if checked is None:
+        return None, problems
+    faulty = faulty_needs(checked, (problem.path for problem in problems))
     for rule in rules_for(composition.backend):
-        if checked and rule.applies(composition.backend, faulty):
+        if rule.applies(composition.backend, faulty):
             problems += rule.problems(checked, is_faulty=bool(faulty))
     return checked, problems
 
@@ -98,19 +97,22 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
 def _plan_sizes(
     family: type[RecipeBase], checked: CheckedRecipe, found: list[Problem]
 ) -> tuple[CheckedRecipe, list[Problem]]:
-    """Plan the sizes and type the recipe at each; none while what they are derived from is faulty."""
-    if any(related(need, problem.path) for need in NEEDS for problem in found):
+    """Plan the sizes and type the recipe at each; none while a value that they are derived from is faulty."""
+    recipe, composition, keys = checked.recipe, checked.composition, checked.recipe.keys.batch
+    if keys is None or recipe.batch is None:
+        return checked, [*found, _unplannable(recipe)]
+    if any(related(need, problem.path) for need in keys.planned_from for problem in found):
         return checked, found
-    recipe, composition = checked.recipe, checked.composition
-    given = size_planner.given(composition)
+    given = size_planner.given(composition, keys, recipe.batch)
     plan = size_planner.plan(recipe, checked.devices, given, is_elastic=checked.is_elastic)
     entries = size_planner.corrected(plan, composition.corrections if checked.is_elastic else {})
     tree = {**composition.tree["recipes"], "scale_config": entries}
-    explicit = {path: text for path, text in composition.decided.items() if path != BOUND}
+    explicit = {path: text for path, text in composition.decided.items() if path != keys.bound}
     trees, overridden = scale_trees(tree, explicit)
-    is_plain = not any("uneven_batch" in path for path in explicit)
+    uneven = f"{keys.uneven_batch}."
+    is_plain = not any(f".{uneven}" in f".{path}." for path in explicit)
     known = {
-        entry.key: _at_size(recipe, entry)
+        entry.key: recipe.at_size(size_of(entry.key), entry.own)
         for entry in trees
         if is_plain and entries[entry.key] is plan.entries[entry.key]
     }
@@ -122,16 +124,23 @@ def _plan_sizes(
     return checked, [*found, *problems]
 
 
+def _unplannable(recipe: RecipeBase) -> Problem:
+    message = f"{recipe.run.model_type} has no batch that sizes could be planned from"
+    return Problem("E227", "recipes.scale_config", message, value=AUTO, remedy="write the sizes, or leave it out")
+
+
 def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Problem]]:
     known = families.names()
     if "run" not in recipe:
         remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
-        return None, [Problem("E103", "recipes.run", "is missing: a recipe says what trains it", remedy=remedy)]
+        return None, [
+            Problem("E103", "recipes.run", "is missing: a recipe names the program that trains it", remedy=remedy)
+        ]
     if not isinstance(get(recipe, "run"), Mapping):
         return None, [Problem("E102", "recipes.run", "should be a mapping", value=get(recipe, "run"))]
     name = get(recipe, "run.model_type")
     if name in known:
-        return importlib.import_module(f"launcher.families.{name}").Recipe, []
+        return families.recipe_model(name), []
     return None, [
         Problem(
             "E104",
@@ -145,7 +154,12 @@ def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Pr
 
 
 def _scales(
-    family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], explicit: Mapping[str, str], *, faulty: bool
+    family: type[RecipeBase],
+    recipe: RecipeBase,
+    tree: Mapping[str, Any],
+    explicit: Mapping[str, str],
+    *,
+    faulty: bool,
 ) -> tuple[tuple[SizedRecipe, ...], list[Problem], Mapping[str, int]]:
     """Type the recipe at every size. The sizes of a static job are one: its own.
 
@@ -153,33 +167,24 @@ def _scales(
         family: The recipe's model.
         recipe: The typed base recipe.
         tree: The same, as composed.
-        explicit: What set each leaf that the user's overrides set.
-        faulty: Whether a key that says which sizes there are has a fault.
+        explicit: Each leaf that the user's overrides set, to that override.
+        faulty: Whether a key that decides the sizes is faulty.
     """
     trees, overridden = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
-    is_elastic = policy is not None and policy.is_elastic is True
     scales, problems = _typed_scales(family, trees, get(tree, "scale_config"), {})
-    if not is_elastic:
+    if policy is None or policy.is_elastic is not True:
         return (_static(family, recipe, tree),), problems, {}
     if not trees and policy.replica_increment_step and not faulty:
         return tuple(_static(family, recipe, tree, nodes) for nodes in steps(policy)), problems, {}
     return scales, problems, overridden
 
 
-def _at_size(recipe: Any, entry: ScaleTree) -> Any:
-    """Return the typed base recipe with what a planned size sets; nothing of it can be faulty, nor need be typed."""
-    args = dict(get(entry.own, ARGS) or {})
-    if "uneven_batch" in args:
-        args["uneven_batch"] = UnevenBatch.model_construct(**args["uneven_batch"])
-    training = recipe.training_config
-    training = training.model_copy(update={"training_args": training.training_args.model_copy(update=args)})
-    trainer = recipe.trainer.model_copy(update={"num_nodes": size_of(entry.key)})
-    return recipe.model_copy(update={"training_config": training, "trainer": trainer, "scale_config": None})
-
-
 def _typed_scales(
-    family: type[RecipeBase], trees: tuple[ScaleTree, ...], entries: Any, typed_already: Mapping[str, Any]
+    family: type[RecipeBase],
+    trees: tuple[ScaleTree, ...],
+    entries: Mapping[str, Any],
+    typed_already: Mapping[str, RecipeBase],
 ) -> tuple[tuple[SizedRecipe, ...], list[Problem]]:
     scales, problems = [], []
     for entry in trees:
@@ -193,7 +198,9 @@ def _typed_scales(
     return tuple(scales), problems
 
 
-def _static(family: type[RecipeBase], recipe: Any, tree: Mapping[str, Any], nodes: int | None = None) -> SizedRecipe:
+def _static(
+    family: type[RecipeBase], recipe: RecipeBase, tree: Mapping[str, Any], nodes: int | None = None
+) -> SizedRecipe:
     nodes = nodes or (recipe.trainer.num_nodes if isinstance(recipe.trainer.num_nodes, int) else 1)
     own = static_tree(tree, nodes)
     return SizedRecipe(nodes, "recipes", {}, own, _type_recipe(family, own)[0])
@@ -209,7 +216,7 @@ def _faults_of_scale(entry: ScaleTree, faults: tuple[Problem, ...]) -> list[Prob
     ]
 
 
-def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Any, tuple[Problem, ...]]:
+def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[RecipeBase, tuple[Problem, ...]]:
     """Type a recipe without the keys it declares in `extra_keys`: those go to the container unchecked."""
     extra = tree.get("extra_keys")
     if isinstance(extra, list):
@@ -221,7 +228,7 @@ def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Any
 def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
     """Return faults with where each faulty value came from, and where a key that is not here belongs.
 
-    A value that only refers to a faulty one is left out: the fault is there.
+    A value that only refers to a faulty one is left out: the fault is reported there.
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
     own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
@@ -232,9 +239,9 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
 
 
 def _origin(composition: Composition, problem: Problem) -> str | None:
-    """Return what set a faulty value; without an unknown key's text, since its name may be a secret's, misspelt."""
+    """Return what set a faulty value; without the text of an unknown key, which may be a misspelt secret."""
     origin = composition.origin(problem.path)
-    if problem.code != "E101" or origin not in composition.explicit.values():
+    if origin is None or problem.code != "E101" or origin not in composition.explicit.values():
         return origin
     key, _, text = origin.partition("=")
     return origin if _NO_TEXT.fullmatch(text) else f"{key}=…"
@@ -243,12 +250,13 @@ def _origin(composition: Composition, problem: Problem) -> str | None:
 def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) -> bool:
     places = composition.sources.settings(path)
     written = places[-1].value if places else None
-    is_reference = isinstance(written, str) and "${" in written
-    return is_reference and not faulty.isdisjoint(interpolation.targets(written, tuple(path.split("."))))
+    if not isinstance(written, str) or "${" not in written:
+        return False
+    return not faulty.isdisjoint(interpolation.targets(written, tuple(path.split("."))))
 
 
 def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
-    """Say of each unknown key where its name is known, else how all those of the recipe are declared."""
+    """Add to each unknown key where its name is known, else how to declare all unknown keys of the recipe."""
     known: dict[str, dict[str, None]] = {}
     for path, _ in leaves(composition.tree):
         if "scale_config" not in path:
@@ -272,7 +280,7 @@ def _clusters_with(path: str) -> list[str]:
 
 
 def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
-    """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
+    """Add where the name of an unknown key is known: `learning_rate=…` without its long path."""
     name, unknown = problem.path.rpartition(".")[2], problem.path
     if others := _clusters_with(unknown):
         return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")

@@ -21,7 +21,6 @@ from launcher.model.config_tree import (
     scale_trees,
     size_of,
 )
-from launcher.model.size_plan import BOUND
 from launcher.planning.check import examine
 
 _ROOT = "recipes."
@@ -52,14 +51,14 @@ class Sizes:
     """A composition and the recipe at each of its sizes.
 
     Args:
-        composition: What is asked about; it may hold faults.
+        composition: The composition to explain; it may be faulty.
     """
 
     composition: Composition
 
     @cached_property
     def base(self) -> dict[str, Any]:
-        """Every leaf of the whole configuration."""
+        """Every leaf of the full configuration."""
         return dict(leaves(self.composition.tree))
 
     @property
@@ -71,8 +70,8 @@ class Sizes:
     def trees(self) -> dict[int, Mapping[str, Any]]:
         """Number of nodes to the recipe at that size, also where the recipe is not elastic."""
         recipe = self.composition.tree["recipes"]
-        if self._draft is not None:
-            return {scale.nodes: scale.tree for scale in self._draft.scales if scale.nodes}
+        if self._checked is not None:
+            return {scale.nodes: scale.tree for scale in self._checked.scales if scale.nodes}
         entries, _ = scale_trees(recipe, self.composition.decided)
         return {size_of(entry.key): entry.tree for entry in entries if size_of(entry.key)}
 
@@ -83,13 +82,19 @@ class Sizes:
 
     @cached_property
     def planned(self) -> dict[int, dict[str, Any]]:
-        """Number of nodes to what the planner sets at that size, paths from `recipes`; empty without it."""
-        plan = self._draft and self._draft.size_plan
+        """The values that the planner sets, by number of nodes; paths start at `recipes`. Empty without it."""
+        plan = self._checked and self._checked.size_plan
         return {int(key): dict(leaves(own, "recipes")) for key, own in plan.entries.items()} if plan else {}
 
+    @property
+    def bound(self) -> str | None:
+        """The path whose value bounds planned sizes; None without a plan."""
+        keys = self._checked.recipe.keys.batch if self._checked else None
+        return keys.bound if keys else None
+
     @cached_property
-    def _draft(self) -> CheckedRecipe | None:
-        """The typed recipe, where its sizes are planned; as far as it goes, if it has faults."""
+    def _checked(self) -> CheckedRecipe | None:
+        """The typed recipe if its sizes are planned; incomplete if it is faulty."""
         is_auto = self.composition.tree["recipes"].get("scale_config") == AUTO
         return examine(self.composition)[0] if is_auto else None
 
@@ -133,7 +138,7 @@ def find(sizes: Sizes, key: str) -> list[str]:
 
 
 def _suggestion(key: str, known: Sequence[str]) -> str | None:
-    """Name the keys nearest to a wrong one, first by its last word, then by its whole path."""
+    """Return the keys nearest to a wrong one, first by its last word, then by its full path."""
     word = key.rpartition(".")[2]
     words = {path.rpartition(".")[2]: path for path in reversed(known) if ".scale_config." not in path}
     near = [words[name] for name in nearest(word, list(words), cutoff=0.7)]
@@ -169,7 +174,7 @@ def _at(sizes: Sizes, path: str, nodes: int) -> tuple[Setting, ...]:
     plan = [Setting(path, planned[path], f"planned ({SCALES}: {AUTO})")] if path in planned else []
     if not is_base(path):
         return (*files, *typed, *own_files, *own_typed)
-    if plan and path == BOUND:
+    if plan and path == sizes.bound:
         return (*files, *own_files, *typed, *plan, *own_typed)
     return (*files, *own_files, *plan, *typed, *own_typed)
 

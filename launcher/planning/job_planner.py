@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.families import interface
+from launcher.families import interface, recipe_model
 from launcher.model import batch
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
@@ -22,20 +22,20 @@ from launcher.model.job_spec import (
     Preemption,
     Resources,
     ScalePoint,
+    StepBatch,
     start_size,
 )
-from launcher.model.recipe import Mlflow
-from launcher.rules.batches import is_uneven
+from launcher.model.recipe import ElasticSettings, Mlflow
+from launcher.rules.batches import SizedBatch, sized_batch, split_of
 from launcher.rules.custom import is_script, is_unstated
 
-_ARGS = "training_config.training_args"
 LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
-"""Keys of a recipe that only the launcher reads, as they are written. The published configurations of a size have no
-elastic_policy either: the operator decides about sizes."""
+"""Keys of a recipe that only the launcher reads, as written. The published configurations of a size
+have no elastic_policy either: the operator decides about sizes."""
 
 
 def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
-    """Plan every size of a checked recipe. Pure: the same draft and context give the same job.
+    """Plan every size of a checked recipe. Pure: the same recipe and context give the same job.
 
     Returns:
         The job, its sizes ascending. It has no notices yet, and its configurations hold no secret and no MLflow run.
@@ -43,7 +43,8 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
     policy = checked.recipe.elastic_policy
     name = job_name(checked.recipe.run.name, context.suffix)
     section = checked.recipe.checkpointing
-    tiers = section and compiled(section, name, None if described(checked.backend).has_containers else context.cwd)
+    base = None if described(checked.backend).has_containers else context.cwd
+    tiers = compiled(section, name, base) if section else None
     sizes = tuple(_scale_point(checked, scale, name, tiers) for scale in checked.sizes)
     job = JobSpec(
         name=name,
@@ -53,12 +54,12 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         nproc_per_node=checked.devices,
         initial_nodes=_initial_nodes(checked),
         scales=sizes,
-        elastic=_elastic(policy, sizes) if checked.is_elastic else None,
+        elastic=_elastic(checked.elastic, sizes) if checked.elastic else None,
         resources=_resources(checked),
         image=checked.launch.container,
         base_results_dir=Path(context.cwd, checked.launch.base_results_dir),
         settings=checked.settings,
-        config=_whole_config(checked),
+        config=_full_config(checked),
         overrides=checked.composition.overrides,
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
@@ -67,12 +68,17 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
 
 
 def tracking(job: JobSpec) -> Mlflow:
-    """Return the job's tracking settings."""
-    return Mlflow.model_validate(get(job.config, "recipes.training_config.mlflow"))
+    """Return the job's tracking settings; those of an untracked job if its family has none."""
+    key = recipe_model(job.model_type).keys.mlflow
+    section = get(job.config, f"recipes.{key}") if key else None
+    return Mlflow.model_validate(section) if section else Mlflow(enabled=False, tracking_uri=None, run_id=None)
 
 
 def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
     """Return the job with its MLflow settings written into the configuration of every size."""
+    section = recipe_model(job.model_type).keys.mlflow
+    if section is None:
+        return job
 
     def written(tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         for key, value in mlflow.items():
@@ -81,57 +87,52 @@ def with_run(job: JobSpec, **mlflow: str) -> JobSpec:
 
     return dataclasses.replace(
         job,
-        config=written(job.config, "recipes.training_config.mlflow"),
-        scales=tuple(
-            dataclasses.replace(point, config=written(point.config, "training_config.mlflow")) for point in job.scales
-        ),
+        config=written(job.config, f"recipes.{section}"),
+        scales=tuple(dataclasses.replace(point, config=written(point.config, section)) for point in job.scales),
     )
 
 
 def _scale_point(
     checked: CheckedRecipe, scale: SizedRecipe, name: str, tiers: Mapping[str, Any] | None
 ) -> ScalePoint:
-    args, size = scale.args, checked.data_parallel_size(scale)
-    if is_uneven(scale):
-        uneven = args.uneven_batch
-        split = BatchSplit(
-            uneven.small_local_batch_size,
-            uneven.large_local_batch_size,
-            uneven.num_dp_groups_with_small_batch_size,
-        )
-        micro, steps = batch.passes(split.large, _micro_of_uneven(checked, scale) or split.large)
-    else:
-        split = batch.even_split(args.train_batch_size, size)
-        micro = args.micro_train_batch_size
-        steps = batch.accumulation_steps(split.large, micro)
+    found = sized_batch(checked, scale)
     return ScalePoint(
         nodes=scale.nodes,
         ranks=scale.nodes * checked.devices,
-        data_parallel_size=size,
-        split=split,
-        micro_batch_size=micro,
-        grad_accumulation=steps,
-        learning_rate=_learning_rate(checked, scale),
+        data_parallel_size=checked.data_parallel_size(scale),
+        batch=_step_batch(checked, found) if found else None,
         config=_container_config(checked, scale.tree, name, tiers),
     )
 
 
-def _learning_rate(checked: CheckedRecipe, scale: SizedRecipe) -> float | None:
-    """Return the learning rate of a size; None where the recipe of a script states none and a stand-in holds."""
-    path = f"{_ARGS}.learning_rate"
-    if is_script(checked) and get(scale.own, path) is None and is_unstated(checked, f"recipes.{path}"):
+def _step_batch(checked: CheckedRecipe, found: SizedBatch) -> StepBatch:
+    """Return how a checked size trains the samples of an optimizer step."""
+    own, rate = found.batch, _learning_rate(checked, found)
+    if split := found.uneven and split_of(found.uneven):
+        micro, steps = batch.passes(split.large, _micro_of_uneven(checked, found) or split.large)
+        return StepBatch(split, micro, steps, rate)
+    # The rules have made sure that it divides.
+    share = own.train_batch_size // found.data_parallel_size
+    micro = own.micro_train_batch_size
+    return StepBatch(BatchSplit(share, share, found.data_parallel_size), micro, share // micro, rate)
+
+
+def _learning_rate(checked: CheckedRecipe, found: SizedBatch) -> float | None:
+    """Return the learning rate of a size; None if the recipe of a script states none and a stand-in holds."""
+    key = found.keys.learning_rate
+    if is_script(checked) and get(found.size.own, key) is None and is_unstated(checked, f"recipes.{key}"):
         return None
-    return scale.args.learning_rate
+    return found.batch.learning_rate
 
 
-def _micro_of_uneven(checked: CheckedRecipe, scale: SizedRecipe) -> int | None:
+def _micro_of_uneven(checked: CheckedRecipe, found: SizedBatch) -> int | None:
     """Return the largest pass of a size with uneven shares, None where a share is one pass.
 
     Source: the published elastic recipes, whose uneven sizes set no micro batch beside a base of 1.
     """
-    is_own = get(scale.own, f"{_ARGS}.micro_train_batch_size") is not None
+    is_own = get(found.size.own, found.keys.micro_train_batch_size) is not None
     is_cut = is_own or interface(checked.recipe.run.model_type).cuts_uneven_shares
-    return scale.args.micro_train_batch_size if is_cut else None
+    return found.batch.micro_train_batch_size if is_cut else None
 
 
 def _container_config(
@@ -139,18 +140,24 @@ def _container_config(
 ) -> Mapping[str, Any]:
     """Return the recipe as the container reads it: the job's name, real devices, no secret, no launcher keys.
 
-    It shares what is the same at every size; nobody changes it.
+    Values that are the same at every size are shared; they must not be modified.
     """
-    mlflow = get(tree, "training_config.mlflow")
-    kept = {key: value for key, value in mlflow.items() if key != "enabled"}
-    if mlflow.get("enabled") is False:
-        kept |= {"tracking_uri": "", "run_id": ""}
-    config = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
-    config |= {"checkpointing": tiers} if tiers else {}
+    config: Mapping[str, Any] = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
+    config = {**config, "checkpointing": tiers} if tiers else config
     config = named(config, checked.composition, name)
     config = replaced(config, "trainer.devices", checked.devices)
     config = replaced(config, "run.hf_access_token", None)
-    return replaced(config, "training_config.mlflow", kept)
+    return _with_tracking(config, checked.recipe.keys.mlflow)
+
+
+def _with_tracking(config: Mapping[str, Any], section: str | None) -> Mapping[str, Any]:
+    """Return a configuration with the tracking settings as the container reads them: empty for no tracking."""
+    if section is None or (mlflow := get(config, section)) is None:
+        return config
+    kept = {key: value for key, value in mlflow.items() if key != "enabled"}
+    if mlflow.get("enabled") is False:
+        kept |= {"tracking_uri": "", "run_id": ""}
+    return replaced(config, section, kept)
 
 
 def named(recipe: Mapping[str, Any], composition: Composition, name: str) -> Mapping[str, Any]:
@@ -160,7 +167,7 @@ def named(recipe: Mapping[str, Any], composition: Composition, name: str) -> Map
     return recipe
 
 
-def _whole_config(checked: CheckedRecipe) -> Mapping[str, Any]:
+def _full_config(checked: CheckedRecipe) -> Mapping[str, Any]:
     return replaced(checked.composition.tree, "instance_type", canonical(checked.launch.instance_type))
 
 
@@ -168,7 +175,7 @@ def _initial_nodes(checked: CheckedRecipe) -> int:
     return start_size(checked.recipe.trainer.num_nodes, [s.nodes for s in checked.sizes])
 
 
-def _elastic(policy: Any, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
+def _elastic(policy: ElasticSettings, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
     step = policy.replica_increment_step
     return ElasticPolicy(
         min_nodes=policy.min_nodes,
@@ -180,7 +187,7 @@ def _elastic(policy: Any, sizes: tuple[ScalePoint, ...]) -> ElasticPolicy:
         graceful_shutdown_timeout_s=policy.graceful_shutdown_timeout,
         faulty_timeout_s=policy.faulty_timeout,
         scale_up_snooze_s=policy.scale_up_snooze_time,
-        preemption=policy.preemption and Preemption(**policy.preemption.model_dump()),
+        preemption=Preemption(**policy.preemption.model_dump()) if policy.preemption else None,
     )
 
 

@@ -1,7 +1,7 @@
 """A plan as a picture: samples per rank, idle time and learning rate over nodes.
 
 matplotlib is imported when one is drawn.
-Colours are from the palette of Okabe and Ito, which colour-blind people tell apart; shapes differ too.
+Colours are from the palette of Okabe and Ito, which remain distinct for colour-blind readers; shapes differ too.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ def draw(job: JobSpec, path: Path) -> None:
     """Draw a job's plan to a file whose suffix names the format. The same plan gives the same bytes.
 
     Raises:
-        ProblemsFound: It cannot be drawn there, as `pictures.save` says.
+        ProblemsFound: It cannot be saved there, see `pictures.save`.
     """
     pictures.save(path, "plan", lambda: _figure(job))
 
@@ -56,8 +56,8 @@ def _figure(job: JobSpec) -> Any:
 
 
 def _draw_shares(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
-    """Draw the largest share of each size against what equal shares would be."""
-    equal = [point.samples_per_step / point.data_parallel_size for point in job.scales]
+    """Draw the largest share of each size beside the share if all were equal."""
+    equal = [(point.samples_per_step or 0) / point.data_parallel_size for point in job.scales]
     label = "equal shares: samples ÷ ranks"
     axes.plot(nodes, equal, color=_QUIET, linewidth=1.0, linestyle="--", label=label, zorder=1)
     axes.plot([], [], color=_QUIET, linewidth=0.8, linestyle=":", label=f"starts on {job.initial_nodes}")
@@ -65,9 +65,10 @@ def _draw_shares(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
         (True, _EVEN, "o", "even"),
         (False, _UNEVEN, "s", "uneven: the larger share"),
     ):
-        points = [point for point in job.scales if point.split.is_even is is_even]
-        if points:
-            xs, ys = [point.nodes for point in points], [point.split.large for point in points]
+        splits = {point.nodes: point.batch.split for point in job.scales if point.batch}
+        shares = {n: split.large for n, split in splits.items() if split.is_even is is_even}
+        if shares:
+            xs, ys = list(shares), list(shares.values())
             axes.plot(xs, ys, marker, color=colour, markersize=_size(job), label=label, zorder=2 + is_even)
     axes.set_ylabel(_SHARES)
     if len(nodes) > 1 and max(equal) > 8 * min(equal):
@@ -79,23 +80,23 @@ def _draw_shares(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
 def _draw_idle(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
     """Draw which part of all ranks' time is spent waiting; hollow where a smaller size is as fast."""
     is_useful = [other is None for other in plan_report.as_fast_as(job)]
-    values = [100 * plan_report.point_idle(point) for point in job.scales]
+    values = [100 * (plan_report.point_idle(point) or 0) for point in job.scales]
     axes.vlines(nodes, 0, values, color="#c8cdd2", linewidth=1.0)
     for is_shown, face, label in ((True, _EVEN, "faster than every smaller size"), (False, "white", "no faster")):
         chosen = [(x, y) for x, y, useful in zip(nodes, values, is_useful, strict=True) if useful is is_shown]
         if chosen:
             xs, ys = zip(*chosen, strict=True)
-            style = {"markerfacecolor": face, "markeredgecolor": _EVEN, "markersize": _size(job)}
-            axes.plot(xs, ys, "o", label=label, zorder=2 + is_shown, **style)
+            colours: dict[str, Any] = {"markerfacecolor": face, "markeredgecolor": _EVEN}
+            axes.plot(xs, ys, "o", label=label, zorder=2 + is_shown, markersize=_size(job), **colours)
     axes.set_ylabel(f"{plan_report.IDLE} (%)")
     axes.set_ylim(-0.05 * (top := max(25, 1.3 * max(values))), top)
     axes.legend(frameon=False, loc="upper left")
 
 
 def _draw_rates(axes: "Axes", job: JobSpec) -> None:
-    points = [point for point in job.scales if point.learning_rate is not None]
-    marker = "o" if len(points) <= _MOST_TICKS else None
-    nodes, rates = [point.nodes for point in points], [point.learning_rate for point in points]
+    known = {point.nodes: rate for point in job.scales if (rate := point.learning_rate) is not None}
+    marker = "o" if len(known) <= _MOST_TICKS else None
+    nodes, rates = list(known), list(known.values())
     axes.plot(nodes, rates, marker=marker, color=_EVEN, markersize=4, linewidth=1.0)
     axes.set_ylabel(_RATE)
     axes.set_ylim(0, 1.35 * max(rates))

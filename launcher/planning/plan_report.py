@@ -12,6 +12,7 @@ forward passes accumulated for one optimizer step."""
 IDLE, SPEEDUP = "idle", "speedup"
 """Further columns: the part of all ranks' time spent waiting, and the speed relative to the smallest size's."""
 REMARKS = "remarks"
+_NONE = "none"
 START_MARK = "*"
 _NUMBERS = ("nodes", "ranks", IDLE, SPEEDUP)
 """Columns that are aligned to the right."""
@@ -26,8 +27,8 @@ def row(point: ScalePoint) -> tuple[str, ...]:
         str(point.nodes),
         str(point.ranks),
         samples_per_rank(point),
-        f"{point.micro_batch_size} x {point.grad_accumulation}",
-        "none" if point.learning_rate is None else f"{point.learning_rate:g}",
+        f"{point.batch.micro_batch_size} x {point.batch.grad_accumulation}" if point.batch else _NONE,
+        _NONE if point.learning_rate is None else f"{point.learning_rate:g}",
     )
 
 
@@ -40,14 +41,22 @@ def table(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], list
         job: The planned job.
         in_full: Whether to add how long the ranks of a size idle, and its speedup over the smallest size.
     """
-    first, remarks = job.scales[0], _remarks(job)
-    slowest = first.split.large / first.samples_per_step
-    rows = []
+    remarks, rows = _remarks(job), []
     for point, remark in zip(job.scales, remarks, strict=True):
-        speedup = slowest * point.samples_per_step / point.split.large
-        further = (f"{100 * point_idle(point):.1f} %", f"{speedup:.2f}") if in_full else ()
+        further = (_idle_text(point), _speedup(job.scales[0], point)) if in_full else ()
         rows.append((_nodes(job, point), *row(point)[1:], *further, *([remark] if any(remarks) else [])))
     return (*COLUMNS, *((IDLE, SPEEDUP) if in_full else ()), *([REMARKS] if any(remarks) else [])), rows
+
+
+def _idle_text(point: ScalePoint) -> str:
+    return _NONE if (idle := point_idle(point)) is None else f"{100 * idle:.1f} %"
+
+
+def _speedup(first: ScalePoint, point: ScalePoint) -> str:
+    """Return how many times as fast as the smallest size one is."""
+    if not first.largest_share or not point.largest_share:
+        return _NONE
+    return f"{first.largest_share / point.largest_share:.2f}"
 
 
 def aligned(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -62,29 +71,31 @@ def aligned(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], li
 
 
 def summary(job: JobSpec) -> str:
-    """Return the batch of a job and the size it starts with, in a line."""
+    """Return the batch of a job, if it has one, and the size it starts with, in a line."""
     samples, nodes = _samples(job), job.initial_nodes
-    batch_words = f"{samples} sample{'' if samples == '1' else 's'} per optimizer step"
-    return f"{batch_words}; {START_MARK} starts on {nodes} node{'s' if nodes > 1 else ''}"
+    batch_text = f"{samples} sample{'' if samples == '1' else 's'} per optimizer step; " if samples else ""
+    return f"{batch_text}{START_MARK} starts on {nodes} node{'s' if nodes > 1 else ''}"
 
 
 def _nodes(job: JobSpec, point: ScalePoint) -> str:
     return f"{START_MARK} {point.nodes}" if point.nodes == job.initial_nodes else str(point.nodes)
 
 
-def point_balance(point: ScalePoint) -> float:
-    """Return how many times as long a step takes as it would with equal shares."""
-    return batch.balance(point.split, point.data_parallel_size)
+def point_balance(point: ScalePoint) -> float | None:
+    """Return how many times as long a step takes as it would with equal shares; None without a batch."""
+    return batch.balance(point.batch.split, point.data_parallel_size) if point.batch else None
 
 
-def point_idle(point: ScalePoint) -> float:
-    """Return the part of all ranks' time, 0 to 1, that is spent waiting for the largest share."""
-    return batch.idle_fraction(point.split, point.data_parallel_size)
+def point_idle(point: ScalePoint) -> float | None:
+    """Return the part of all ranks' time, 0 to 1, spent waiting for the largest share; None without a batch."""
+    return batch.idle_fraction(point.batch.split, point.data_parallel_size) if point.batch else None
 
 
 def as_fast_as(job: JobSpec) -> list[int | None]:
-    """Return for each size the nodes of the smallest one that is as fast, None where none is."""
-    shares = [point.split.large / point.samples_per_step for point in job.scales]
+    """Return for each size the nodes of the smallest one that is as fast, None where none is or none is known."""
+    shares = [share for point in job.scales if (share := point.largest_share)]
+    if len(shares) < len(job.scales):
+        return [None] * len(job.scales)
     return [None if i is None else job.scales[i].nodes for i in batch.no_faster_than(shares)]
 
 
@@ -92,28 +103,31 @@ def _remarks(job: JobSpec) -> list[str]:
     """Return a remark on each size: whether its shares are uneven, and which smaller size is as fast."""
     remarks = []
     for point, other in zip(job.scales, as_fast_as(job), strict=True):
-        parts = [] if point.split.is_even else ["uneven"]
+        parts = ["uneven"] if point.batch and not point.batch.split.is_even else []
         remarks.append(", ".join(parts if other is None else [*parts, f"no faster than {other}"]))
     return remarks
 
 
 def chart(job: JobSpec, width: int = 80) -> list[str]:
-    """Return bars of each size's largest share, its idle part hatched, for a terminal of `width` columns.
+    """Return bars of each size's largest share, its idle part hatched, for a terminal of `width` columns; none
+    without a batch.
 
     Where there are many sizes, the first and last of them are shown.
     """
-    points = list(job.scales)
+    points = [(point, point.batch.split.large) for point in job.scales if point.batch]
+    if not points:
+        return []
     gap = len(points) > _MOST_BARS
     shown = [*points[: _MOST_BARS // 2], *points[-_MOST_BARS // 2 :]] if gap else points
-    largest = max(point.split.large for point in shown)
-    labels = [_nodes(job, point) for point in shown]
-    values = [str(point.split.large) for point in shown]
+    largest = max(share for _, share in shown)
+    labels = [_nodes(job, point) for point, _ in shown]
+    values = [str(share) for _, share in shown]
     pad = max(len("nodes"), *map(len, labels))
     room = max(_LEAST_BAR, width - pad - max(map(len, values)) - 5)
     lines = [f" {'nodes'.rjust(pad)}  samples per rank, the larger share; hatched: idle"]
-    for point, label, value in zip(shown, labels, values, strict=True):
-        bar = max(1, round(room * point.split.large / largest))
-        busy = max(1, round(bar / point_balance(point)))
+    for (point, share), label, value in zip(shown, labels, values, strict=True):
+        bar = max(1, round(room * share / largest))
+        busy = max(1, round(bar / (point_balance(point) or 1)))
         lines.append(f" {label.rjust(pad)}  {'█' * busy}{'░' * (bar - busy)} {value}")
     if gap:
         lines.insert(1 + _MOST_BARS // 2, f" {'…'.rjust(pad)}")
@@ -121,20 +135,24 @@ def chart(job: JobSpec, width: int = 80) -> list[str]:
 
 
 def _samples(job: JobSpec) -> str:
-    counts = sorted({point.samples_per_step for point in job.scales})
+    counts = sorted({samples for point in job.scales if (samples := point.samples_per_step)})
+    if not counts:
+        return ""
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def samples_per_rank(point: ScalePoint) -> str:
     """Return how the samples fall on the ranks, as `16` or `5 on 16, 6 on 8`."""
-    split = point.split
+    if point.batch is None:
+        return _NONE
+    split = point.batch.split
     if split.is_even:
         return str(split.large)
     return f"{split.small} on {split.num_small}, {split.large} on {point.data_parallel_size - split.num_small}"
 
 
 def kind(job: JobSpec) -> str:
-    """Return what the job is and how far it scales, in a few words."""
+    """Return the kind of job and how far it scales, in a few words."""
     what = described(job.backend).job_kind(job)
     where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""
     first, last = job.scales[0].nodes, job.scales[-1].nodes
@@ -171,22 +189,23 @@ def plan_json(job: JobSpec) -> dict[str, Any]:
 
 
 def _scale_json(point: ScalePoint, as_fast: int | None) -> dict[str, Any]:
-    split = point.split
+    own, balance, idle = point.batch, point_balance(point), point_idle(point)
     return {
         "nodes": point.nodes,
         "ranks": point.ranks,
         "data_parallel_size": point.data_parallel_size,
         "samples_per_step": point.samples_per_step,
-        "samples_per_rank": {
-            "small": split.small,
-            "large": split.large,
-            "num_small": 0 if split.is_even else split.num_small,
+        "samples_per_rank": own
+        and {
+            "small": own.split.small,
+            "large": own.split.large,
+            "num_small": 0 if own.split.is_even else own.split.num_small,
         },
-        "micro_batch_size": point.micro_batch_size,
-        "grad_accumulation": point.grad_accumulation,
+        "micro_batch_size": own and own.micro_batch_size,
+        "grad_accumulation": own and own.grad_accumulation,
         "learning_rate": point.learning_rate,
-        "balance": round(point_balance(point), 4),
-        "idle_fraction": round(point_idle(point), 4),
+        "balance": None if balance is None else round(balance, 4),
+        "idle_fraction": None if idle is None else round(idle, 4),
         "as_fast_as_nodes": as_fast,
     }
 

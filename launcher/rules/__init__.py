@@ -8,7 +8,7 @@ which adds its code.
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,6 +22,10 @@ SIZES = tuple(
     f"recipes.elastic_policy.{key}" for key in ("is_elastic", "min_nodes", "max_nodes", "replica_increment_step")
 )
 """The keys that decide which sizes a job may take: what a rule about sizes needs."""
+
+BATCH, SAME_FOLDER = "<batch>", "<same folder>"
+"""Stand among the needs of a rule for keys that each family has elsewhere: those that deal samples to ranks, and the
+one that keeps a restarted job in its folder."""
 
 ORDER = (
     *("N165", "N168", "N167"),  # what was typed, and what is in the user's files
@@ -62,8 +66,8 @@ class Rule:
 
     Args:
         code: The code of its Problems.
-        needs: Dotted paths it reads, prefixes of them allowed. It is left out if one of them is faulty in itself, so
-            that one fault is reported once.
+        needs: Dotted paths it reads, prefixes of them allowed, BATCH or SAME_FOLDER. It is left out if one of them is
+            faulty in itself, so that one fault is reported once.
         source: Where the rule comes from.
         check: Yields the Problems of a CheckedRecipe; its docstring is the reason.
     """
@@ -159,7 +163,7 @@ def notice_rule(code: str, *, source: str) -> Callable[[Advice], Advice]:
     return register
 
 
-@cache
+@cache  # these four: a backend's rules do not change once its modules are imported
 def all_rules() -> tuple[Rule, ...]:
     """Return every rule with an E code, by code."""
     for backend in backend_registry.names():
@@ -207,7 +211,7 @@ def related(a: str, b: str) -> bool:
 
 
 def _forecast(checked: CheckedRecipe) -> Forecast | None:
-    is_timed = checked.is_elastic and checked.recipe.elastic_policy.use_graceful_shutdown
+    is_timed = checked.elastic and checked.elastic.use_graceful_shutdown
     return forecast(checked) if is_timed or checked.recipe.checkpointing else None
 
 
@@ -232,6 +236,17 @@ def _import(backend: str) -> None:
         importlib.import_module(f"{__name__}.{module.name}")
     for name in backend_registry.described(backend).rule_modules:
         importlib.import_module(name)
+
+
+def faulty_needs(checked: CheckedRecipe, faulty: Iterable[str]) -> frozenset[str]:
+    """Return the needs that faulty keys affect: the keys themselves, and what stands for one of them."""
+    paths, keys = frozenset(faulty), checked.recipe.keys
+    own = {BATCH: keys.batch.dealt_by if keys.batch else (), SAME_FOLDER: (keys.same_folder,)}
+    return paths | {
+        need
+        for need, names in own.items()
+        if any(related(f"recipes.{name}", path) for name in names if name for path in paths)
+    }
 
 
 def _by_code() -> tuple[Rule, ...]:

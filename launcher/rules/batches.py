@@ -2,66 +2,101 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from launcher.common.problems import Notice, Problem
 from launcher.model import batch
 from launcher.model.base_model import MOST_SAMPLES
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.config_tree import AUTO, get, size_of
+from launcher.model.job_spec import BatchSplit
+from launcher.model.recipe_keys import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import spans
-from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import BATCH, SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 
-_ARGS = "training_config.training_args"
-_BATCH_KEYS = (
-    "train_batch_size",
-    "micro_train_batch_size",
-    "ring_attn_size",
-    "ulysses_sequence_parallel_size",
-    "uneven_batch",
-)
-_BATCH, _MICRO = (f"recipes.{_ARGS}.{key}" for key in _BATCH_KEYS[:2])
-_NEEDS = (
-    *(f"recipes.{_ARGS}.{key}" for key in _BATCH_KEYS),
-    *("recipes.trainer", "recipes.distribution", "instance_type"),
-    *SIZES,
-)
+_NEEDS = (BATCH, "recipes.trainer", "recipes.distribution", "instance_type", *SIZES)
 _CHECKS = "docs/decisions.md, Checks"
 _PLANNER = "docs/decisions.md, The planner"
 _SOURCE = "AWS, Using elastic training in Amazon SageMaker HyperPod, Uneven Batch Size"
 
 
+@dataclass(frozen=True, slots=True)
+class SizedBatch:
+    """How one size deals the samples of an optimizer step.
+
+    Args:
+        size: The size.
+        batch: Its batch, typed.
+        keys: Where the recipe's family keeps it.
+        data_parallel_size: Ranks divided by the ranks that share one sample, rounded down.
+    """
+
+    size: SizedRecipe
+    batch: Batch
+    keys: BatchKeys
+    data_parallel_size: int
+
+    @property
+    def uneven(self) -> UnevenBatch | None:
+        """The shares of an uneven batch; None if samples are dealt evenly."""
+        section = self.batch.uneven_batch
+        return section if section and section.use_uneven_batch else None
+
+    def path(self, key: str) -> str:
+        """Return where the user finds a key: in the size's own entry if that sets it, else in the base recipe."""
+        return f"{self.size.path}.{key}" if get(self.size.own, key) is not None else f"recipes.{key}"
+
+    def own_path(self, key: str) -> str:
+        """Return the path of a key in the size's own entry."""
+        return f"{self.size.path}.{key}"
+
+
+def split_of(uneven: UnevenBatch) -> BatchSplit | None:
+    """Return the split that an uneven batch names; None while one of its numbers is missing."""
+    small, large = uneven.small_local_batch_size, uneven.large_local_batch_size
+    num_small = uneven.num_dp_groups_with_small_batch_size
+    return None if small is None or large is None or num_small is None else BatchSplit(small, large, num_small)
+
+
 def planned(checked: CheckedRecipe) -> tuple[SizedRecipe, ...]:
     """Return the sizes that the job may take, but for those with a fault in themselves."""
     if checked.instance and checked.instance.processes and checked.devices > checked.instance.processes:
-        return ()  # a Problem of its own; the arithmetic would follow from it
+        return ()  # a Problem of its own; the arithmetic would only repeat it
     return tuple(scale for scale in checked.sizes if not scale.is_faulty)
 
 
-def divided(checked: CheckedRecipe) -> tuple[SizedRecipe, ...]:
-    """Return the sizes whose batches can be judged: none while some ranks do not divide into whole groups."""
-    return () if _undivided(checked) else planned(checked)
+def sized_batch(checked: CheckedRecipe, size: SizedRecipe) -> SizedBatch | None:
+    """Return how a size deals its samples; None if the family has no batch."""
+    batch, keys = size.recipe.batch, size.recipe.keys.batch
+    return None if batch is None or keys is None else SizedBatch(size, batch, keys, checked.data_parallel_size(size))
+
+
+def planned_batches(checked: CheckedRecipe) -> tuple[SizedBatch, ...]:
+    """Return the batches of the sizes that the job may take."""
+    return tuple(found for size in planned(checked) if (found := sized_batch(checked, size)))
+
+
+def _divided(checked: CheckedRecipe) -> tuple[SizedBatch, ...]:
+    """Return the batches that can be judged: none while some ranks do not divide into groups."""
+    return () if _undivided(checked) else planned_batches(checked)
 
 
 def _undivided(checked: CheckedRecipe) -> list[SizedRecipe]:
-    return [s for s in planned(checked) if s.nodes * checked.devices % s.ranks_per_sample]
-
-
-def is_uneven(scale: SizedRecipe) -> bool:
-    """Tell whether a size deals its samples unevenly."""
-    return bool(scale.args.uneven_batch and scale.args.uneven_batch.use_uneven_batch)
+    return [s for s in planned(checked) if s.nodes * checked.devices % s.recipe.ranks_per_sample]
 
 
 @rule("E220", *_NEEDS, source=_SOURCE)
 def ranks_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Ranks that share a sample's sequence come in whole groups."""
-    for scale in _undivided(checked)[:1]:
-        ranks, group = scale.nodes * checked.devices, scale.ranks_per_sample
-        if ranks % scale.recipe.model_parallel_size:
+    """Ranks that share a sample's sequence form complete groups."""
+    for size in _undivided(checked)[:1]:
+        ranks, group = size.nodes * checked.devices, size.recipe.ranks_per_sample
+        found = sized_batch(checked, size)
+        if found is None or not found.keys.sample_groups or ranks % size.recipe.model_parallel_size:
             return  # whatever shares its sequence, a replica has no room: a Problem of its own
         common = math.gcd(*(s.nodes * checked.devices for s in planned(checked)))
         yield problem(
-            _path(scale, "ring_attn_size"),
-            f"{ranks} ranks at {_where(checked, scale)} do not divide into groups of {group}",
+            found.path(found.keys.sample_groups[0]),
+            f"{ranks} ranks at {_where(checked, size)} do not divide into groups of {group}",
             value=group,
             allowed=f"a divisor of {common}, which every size's ranks are a multiple of",
         )
@@ -70,90 +105,88 @@ def ranks_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
 @rule("E221", *_NEEDS, source=_SOURCE)
 def even_batches_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """train_batch_size = W · micro_train_batch_size · accumulation steps, a whole number of them."""
-    undivided: dict[str, list[SizedRecipe]] = {}
-    for scale in divided(checked):
-        pass_samples = checked.data_parallel_size(scale) * scale.args.micro_train_batch_size
-        if not is_uneven(scale) and scale.args.train_batch_size % pass_samples:
-            undivided.setdefault(_batch_path(checked, scale), []).append(scale)
-    for path, scales in undivided.items():
-        scale, more = scales[0], scales[1:]
-        total = scale.args.train_batch_size
-        its = "" if path.endswith(_BATCH_KEYS[0]) else f"size {scale.nodes} has no batch of its own: "
+    undivided: dict[str, list[SizedBatch]] = {}
+    for each in _divided(checked):
+        pass_samples = each.data_parallel_size * each.batch.micro_train_batch_size
+        if not each.uneven and each.batch.train_batch_size % pass_samples:
+            undivided.setdefault(_batch_path(checked, each), []).append(each)
+    for path, (first, *more) in undivided.items():
+        total = first.batch.train_batch_size
+        is_own = path.endswith(first.keys.train_batch_size)
+        its = "" if is_own else f"size {first.size.nodes} has no batch of its own: "
         yield problem(
             path,
-            f"{its}{total} samples a step are no multiple of {checked.data_parallel_size(scale)} data-parallel ranks"
-            f" × micro batch {scale.args.micro_train_batch_size} at {_where(checked, scale)}{_nor_at(more)}",
+            f"{its}{total} samples a step are no multiple of {first.data_parallel_size} data-parallel ranks"
+            f" × micro batch {first.batch.micro_train_batch_size} at {_where(checked, first.size)}{_nor_at(more)}",
             value=total,
-            remedy=_even_remedy(checked, scales),
+            remedy=_even_remedy(checked, [first, *more]),
         )
 
 
 @rule("E222", *_NEEDS, source=_SOURCE)
 def uneven_batches_are_complete(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """0 < ranks with the small share < W, and 1 <= small <= large."""
-    for scale in filter(is_uneven, divided(checked)):
-        uneven, size = scale.args.uneven_batch, checked.data_parallel_size(scale)
-        small, large, num_small = _shares(scale)
-        if None in (small, large, num_small):
-            missing = [name for name, value in uneven.model_dump().items() if value is None]
-            yield problem(
-                _path(scale, "uneven_batch"),
-                f"lacks {', '.join(missing)}",
-                remedy=_uneven_remedy(checked, scale, size),
-            )
+    for each in _divided(checked):
+        if not each.uneven:
             continue
-        if not 0 < num_small < size:
+        key, remedy = each.keys.uneven_batch, _uneven_remedy(checked, each)
+        split, size = split_of(each.uneven), each.data_parallel_size
+        if split is None:
+            missing = [name for name, value in each.uneven.model_dump().items() if value is None]
+            yield problem(each.path(key), f"lacks {', '.join(missing)}", remedy=remedy)
+            continue
+        if not 0 < split.num_small < size:
             yield problem(
-                _path(scale, "uneven_batch.num_dp_groups_with_small_batch_size"),
-                f"{num_small} of {size} ranks cannot take the small share at {_where(checked, scale)}",
-                value=num_small,
+                each.path(f"{key}.num_dp_groups_with_small_batch_size"),
+                f"{split.num_small} of {size} ranks cannot take the small share at {_where(checked, each.size)}",
+                value=split.num_small,
                 allowed=f"1 to {size - 1}",
-                remedy=_uneven_remedy(checked, scale, size),
+                remedy=remedy,
             )
-        if not 1 <= small <= large:
+        if not 1 <= split.small <= split.large:
             yield problem(
-                _path(scale, "uneven_batch.small_local_batch_size"),
-                f"small {small} and large {large} are not in order",
-                value=small,
-                allowed=f"1 to {large}",
-                remedy=_uneven_remedy(checked, scale, size),
+                each.path(f"{key}.small_local_batch_size"),
+                f"small {split.small} and large {split.large} are not in order",
+                value=split.small,
+                allowed=f"1 to {split.large}",
+                remedy=remedy,
             )
 
 
 @rule("E223", *_NEEDS, source=_SOURCE)
 def uneven_batches_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """train_batch_size = small · num_small + large · (W - num_small)."""
-    wrong: dict[str, list[SizedRecipe]] = {}
-    for scale in filter(is_uneven, divided(checked)):
-        small, large, num_small = _shares(scale)
-        if None in (small, large, num_small) or not 0 < num_small < checked.data_parallel_size(scale):
+    wrong: dict[str, list[tuple[SizedBatch, BatchSplit]]] = {}
+    for each in _divided(checked):
+        split, size = each.uneven and split_of(each.uneven), each.data_parallel_size
+        if not split or not 0 < split.num_small < size or split.samples(size) == each.batch.train_batch_size:
             continue
-        if _dealt(checked, scale) != scale.args.train_batch_size:
-            path = _BATCH if checked.is_explicit(_BATCH) else _path(scale, "uneven_batch")
-            wrong.setdefault(path, []).append(scale)
-    for path, (scale, *more) in wrong.items():
-        size = checked.data_parallel_size(scale)
-        small, large, num_small = _shares(scale)
+        batch_path = f"recipes.{each.keys.train_batch_size}"
+        path = batch_path if checked.is_explicit(batch_path) else each.path(each.keys.uneven_batch)
+        wrong.setdefault(path, []).append((each, split))
+    for path, ((first, split), *more) in wrong.items():
+        size = first.data_parallel_size
         yield problem(
             path,
-            f"{num_small}·{small} + {size - num_small}·{large} = {_dealt(checked, scale)}, but train_batch_size is"
-            f" {scale.args.train_batch_size} at {_where(checked, scale)}{_nor_at(more)}",
-            remedy=_uneven_remedy(checked, scale, size),
+            f"{split.num_small}·{split.small} + {size - split.num_small}·{split.large} = {split.samples(size)},"
+            f" but train_batch_size is {first.batch.train_batch_size} at {_where(checked, first.size)}"
+            f"{_nor_at([each for each, _ in more])}",
+            remedy=_uneven_remedy(checked, first),
         )
 
 
 @rule("E224", *_NEEDS, source=_PLANNER)
 def some_size_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A planned job has at least one size at which each rank gets a sample."""
-    if checked.size_plan is None or not checked.is_elastic or checked.sizes:
+    policy, keys = checked.elastic, checked.recipe.keys.batch
+    if checked.size_plan is None or policy is None or keys is None or checked.sizes:
         return
     if checked.size_plan.entries:
         yield problem("recipes.scale_config", "every planned size is removed", value="auto")
         return
-    policy, samples = checked.recipe.elastic_policy, checked.size_plan.basis.samples
     if policy.min_nodes > policy.max_nodes:
         return
-    group = checked.recipe.training_config.training_args.ranks_per_sample * checked.recipe.model_parallel_size
+    samples, group = checked.size_plan.basis.samples, checked.recipe.ranks_per_sample
     needed = -(-policy.min_nodes * checked.devices // group)
     yield problem(
         "recipes.scale_config",
@@ -161,7 +194,7 @@ def some_size_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]
         f" {needed} data-parallel ranks at least, each of {group} device{'s' if group > 1 else ''},"
         f" {samples} samples a step",
         value="auto",
-        remedy=f"recipes.{_ARGS}.train_batch_size={needed} or more"
+        remedy=f"recipes.{keys.train_batch_size}={needed} or more"
         if needed > samples
         else "a max_nodes whose devices are a multiple of the sequence-parallel group",
     )
@@ -170,7 +203,7 @@ def some_size_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]
 @rule("E225", *_NEEDS, source=_PLANNER)
 def every_step_is_planned(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The operator takes any size that a step leads to, so none can be left out."""
-    step = checked.is_elastic and checked.recipe.elastic_policy.replica_increment_step
+    step = checked.elastic and checked.elastic.replica_increment_step
     if not step or checked.size_plan is None or not checked.size_plan.entries:
         return
     plan, path = checked.size_plan, "recipes.elastic_policy.replica_increment_step"
@@ -205,42 +238,23 @@ def corrected_sizes_are_planned(checked: CheckedRecipe, problem: Callable[..., P
             )
 
 
-def _shares(scale: SizedRecipe) -> tuple[int | None, int | None, int | None]:
-    uneven = scale.args.uneven_batch
-    return (
-        uneven.small_local_batch_size,
-        uneven.large_local_batch_size,
-        uneven.num_dp_groups_with_small_batch_size,
-    )
-
-
-def _where(checked: CheckedRecipe, scale: SizedRecipe) -> str:
-    nodes = f"{scale.nodes} node{'s' if scale.nodes > 1 else ''}"
+def _where(checked: CheckedRecipe, size: SizedRecipe) -> str:
+    nodes = f"{size.nodes} node{'s' if size.nodes > 1 else ''}"
     return f"{nodes} × {checked.devices} devices" + (f" of {checked.instance.name}" if checked.instance else "")
 
 
-def _path(scale: SizedRecipe, key: str) -> str:
-    """Return where the user finds `key`: in the scale's own entry if that sets it, else in the base recipe."""
-    rel = f"{_ARGS}.{key}"
-    return f"{scale.path}.{rel}" if get(scale.own, rel) is not None else f"recipes.{rel}"
-
-
-def _batch_path(checked: CheckedRecipe, scale: SizedRecipe) -> str:
+def _batch_path(checked: CheckedRecipe, each: SizedBatch) -> str:
     """Return where a batch that does not divide was chosen: by a size that states none, in its own entry."""
-    is_stated = any(get(scale.own, f"{_ARGS}.{key}") is not None for key in _BATCH_KEYS)
-    if scale.path == "recipes" or is_stated or checked.is_explicit(_BATCH) or checked.is_explicit(_MICRO):
-        return _path(scale, _BATCH_KEYS[0])
-    return scale.path
+    keys = each.keys
+    is_stated = any(get(each.size.own, key) is not None for key in keys.dealt_by)
+    chosen = (f"recipes.{keys.train_batch_size}", f"recipes.{keys.micro_train_batch_size}")
+    if each.size.path == "recipes" or is_stated or any(map(checked.is_explicit, chosen)):
+        return each.path(keys.train_batch_size)
+    return each.size.path
 
 
-def _nor_at(scales: Sequence[SizedRecipe]) -> str:
-    return f"; it fails at {spans(scale.nodes for scale in scales)} nodes too" if scales else ""
-
-
-def _dealt(checked: CheckedRecipe, scale: SizedRecipe) -> int:
-    """Return the samples of a step that uneven shares add up to."""
-    small, large, num_small = _shares(scale)
-    return small * num_small + large * (checked.data_parallel_size(scale) - num_small)
+def _nor_at(batches: Sequence[SizedBatch]) -> str:
+    return f"; it fails at {spans(each.size.nodes for each in batches)} nodes too" if batches else ""
 
 
 def _auto(checked: CheckedRecipe, total: int, size: int) -> str:
@@ -250,40 +264,47 @@ def _auto(checked: CheckedRecipe, total: int, size: int) -> str:
     return "; or ++recipes.scale_config=auto plans it"
 
 
-def _even_remedy(checked: CheckedRecipe, scales: Sequence[SizedRecipe]) -> str:
+def _even_remedy(checked: CheckedRecipe, batches: Sequence[SizedBatch]) -> str:
     """Return what to type so that the same batch divides at all of these sizes."""
-    total, micro = scales[0].args.train_batch_size, min(scale.args.micro_train_batch_size for scale in scales)
-    sizes = [checked.data_parallel_size(scale) for scale in scales]
-    auto = _auto(checked, total, sizes[0])
-    is_one = len(scales) == 1
-    if all(total % size == 0 for size in sizes):
-        path = _path(scales[0], _BATCH_KEYS[1]) if is_one else _MICRO
-        return f"{path}={batch.largest_micro_batch(math.gcd(*(total // size for size in sizes)), micro)}{auto}"
-    step = math.lcm(*(checked.data_parallel_size(scale) * scale.args.micro_train_batch_size for scale in scales))
-    below = total // step * step
-    is_own = _batch_path(checked, scales[0]) != _BATCH
-    path = f"++{scales[0].path}.{_ARGS}.{_BATCH_KEYS[0]}" if is_own else _BATCH
-    even = " or ".join(f"{path}={number}" for number in (below, below + step) if 0 < number <= MOST_SAMPLES)
-    split = batch.nearest_split(total, sizes[0]) if is_one else None
-    parts = [even, f"or {_split_text(scales[0], split)}" if split else ""]
+    first, is_one = batches[0], len(batches) == 1
+    total, micro = first.batch.train_batch_size, min(each.batch.micro_train_batch_size for each in batches)
+    ranks = [each.data_parallel_size for each in batches]
+    auto = _auto(checked, total, ranks[0])
+    if all(total % count == 0 for count in ranks):
+        key = first.keys.micro_train_batch_size
+        path = first.path(key) if is_one else f"recipes.{key}"
+        return f"{path}={batch.largest_micro_batch(math.gcd(*(total // count for count in ranks)), micro)}{auto}"
+    split = batch.nearest_split(total, ranks[0]) if is_one else None
+    parts = [_next_batches(checked, batches), f"or {_split_text(first, split)}" if split else ""]
     return f"{', '.join(filter(None, parts))}{auto}".removeprefix("; or ").removeprefix("or ")
 
 
-def _uneven_remedy(checked: CheckedRecipe, scale: SizedRecipe, size: int) -> str:
-    total = scale.args.train_batch_size
+def _next_batches(checked: CheckedRecipe, batches: Sequence[SizedBatch]) -> str:
+    """Return the overrides of the batches below and above that divide at all of these sizes."""
+    first = batches[0]
+    step = math.lcm(*(each.data_parallel_size * each.batch.micro_train_batch_size for each in batches))
+    below = first.batch.train_batch_size // step * step
+    base = f"recipes.{first.keys.train_batch_size}"
+    is_base = _batch_path(checked, first) == base
+    path = base if is_base else f"++{first.own_path(first.keys.train_batch_size)}"
+    return " or ".join(f"{path}={number}" for number in (below, below + step) if 0 < number <= MOST_SAMPLES)
+
+
+def _uneven_remedy(checked: CheckedRecipe, each: SizedBatch) -> str:
+    total, size = each.batch.train_batch_size, each.data_parallel_size
     split = batch.nearest_split(total, size)
     if split is None:
-        return f"{_path(scale, _BATCH_KEYS[0])}={size} or more: every rank needs a sample"
+        return f"{each.path(each.keys.train_batch_size)}={size} or more: every rank needs a sample"
     if split.is_even:
-        path = f"{_path(scale, 'uneven_batch')}.use_uneven_batch"
+        path = f"{each.path(each.keys.uneven_batch)}.use_uneven_batch"
         return f"{path}=false: {total} divides evenly over {size} ranks"
-    return f"{_split_text(scale, split)} gives {total}{_auto(checked, total, size)}"
+    return f"{_split_text(each, split)} gives {total}{_auto(checked, total, size)}"
 
 
-def _split_text(scale: SizedRecipe, split: batch.BatchSplit) -> str:
+def _split_text(each: SizedBatch, split: BatchSplit) -> str:
     """Return the override that deals a size's samples by a split."""
     return (
-        f'"++{scale.path}.{_ARGS}.uneven_batch={{use_uneven_batch: true,'
+        f'"++{each.own_path(each.keys.uneven_batch)}={{use_uneven_batch: true,'
         f" num_dp_groups_with_small_batch_size: {split.num_small}, small_local_batch_size: {split.small},"
         f' large_local_batch_size: {split.large}}}"'
     )
@@ -295,11 +316,16 @@ def elasticity_changes_training(planned: PlannedRecipe, notice: MakeNotice) -> I
     checked = planned.checked
     if not checked.is_explicit("recipes.elastic_policy.is_elastic") or not checked.is_elastic:
         return
-    static, changed = checked.recipe.training_config.training_args, []
-    for name in ("train_batch_size", "learning_rate"):
-        values = {get(point.config, f"{_ARGS}.{name}") for point in planned.job.scales}
-        if values != {getattr(static, name)}:
-            changed.append(f"{name} {getattr(static, name)} → {', '.join(map(str, sorted(values)))}")
+    static, keys, changed = checked.recipe.batch, checked.recipe.keys.batch, []
+    if static is None or keys is None:
+        return
+    for key, value in (
+        (keys.train_batch_size, static.train_batch_size),
+        (keys.learning_rate, static.learning_rate),
+    ):
+        values = {get(point.config, key) for point in planned.job.scales}
+        if values != {value}:
+            changed.append(f"{key.rpartition('.')[2]} {value} → {', '.join(map(str, sorted(values)))}")
     if changed:
         yield notice(f"elastic sizes change {', '.join(changed)}")
 

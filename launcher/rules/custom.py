@@ -1,29 +1,39 @@
 """A script of the user's own: what starts it, and what only other recipes read."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from launcher.common.problems import Notice, Problem
 from launcher.config.provenance import is_stand_in
 from launcher.families import BUNDLE_CONFIGS
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.training_args import BATCH_KEYS
 from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
+
+if TYPE_CHECKING:
+    from launcher.families.custom import Recipe
 
 FAMILY = "custom"
 _SCRIPT = "recipes.training_cfg"
-_BATCH = "recipes.training_config.training_args.train_batch_size"
+_BATCH = f"recipes.{BATCH_KEYS.train_batch_size}"
 _PROCESSES = (f"{_SCRIPT}.run.ntasks_per_node", "recipes.trainer.devices")
 _KEYS = "docs/decisions.md, A script of your own"
 _UNREAD = {
     "git": ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token"),
     "recipes": ("pre_script", "post_script"),
 }
-"""Keys that the image of other recipes reads, and no script of one's own."""
+"""Keys that the image of other recipes reads and a script of your own does not."""
+
+
+def script_of(checked: CheckedRecipe) -> "Recipe | None":
+    """Return the recipe of a job that runs a script of the user's own; None for other jobs."""
+    # The family is not imported to ask for its class: its models cost every compile milliseconds.
+    return cast("Recipe", checked.recipe) if is_script(checked) else None
 
 
 def is_script(checked: CheckedRecipe) -> bool:
-    """Tell whether the job runs a script of the user's own."""
+    """Return whether the job runs a script of the user's own."""
     return checked.recipe.run.model_type == FAMILY
 
 
@@ -33,7 +43,7 @@ def is_serverless(checked: CheckedRecipe) -> bool:
 
 
 def is_unstated(checked: CheckedRecipe, path: str) -> bool:
-    """Tell whether nobody has stated a value, so that the part's own stands in."""
+    """Return whether no one stated a value, so that the default of a part applies."""
     return is_stand_in(checked.composition.origin(path))
 
 
@@ -43,7 +53,7 @@ def only_scripts_have_training_cfg(checked: CheckedRecipe, problem: Callable[...
     if checked.recipe.training_cfg is not None and not is_script(checked):
         yield problem(
             _SCRIPT,
-            f"this recipe trains with {checked.recipe.run.model_type}, which runs no script of yours",
+            f"this recipe trains with {checked.recipe.run.model_type}, which does not run your script",
             remedy="recipes=training/custom/script, or leave out training_cfg",
         )
 
@@ -51,13 +61,9 @@ def only_scripts_have_training_cfg(checked: CheckedRecipe, problem: Callable[...
 @rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", "cluster", source=_KEYS)
 def one_entry(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Every rank starts one program: a script or a module, unless a training job's image has a program of its own."""
-    if not is_script(checked):
+    if (script := script_of(checked)) is None:
         return
-    given = [
-        value
-        for value in (checked.recipe.training_cfg.entry_script, checked.recipe.training_cfg.entry_module)
-        if value
-    ]
+    given = [value for value in (script.training_cfg.entry_script, script.training_cfg.entry_module) if value]
     if len(given) != 1 and (given or described(checked.backend).starts_scripts(checked)):
         yield problem(
             f"{_SCRIPT}.entry_script",
@@ -77,15 +83,15 @@ def _missing_entry(checked: CheckedRecipe) -> str:
 @rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
 def arguments_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An argument is a name and a value, in the order they are given."""
-    arguments = checked.recipe.training_cfg.script_args if is_script(checked) else None
-    has_bundle = described(checked.backend).has_bundle
+    script, has_bundle = script_of(checked), described(checked.backend).has_bundle
+    arguments = script.training_cfg.script_args if script else None
     for i, argument in enumerate(arguments or ()):
         path = f"{_SCRIPT}.script_args.{i}"
         if len(argument) != 1:
             yield problem(path, "is not one argument", value=argument, allowed="one name and its value: {--lr: 0.1}")
         for name, value in argument.items():
             if not _is_value(value):
-                yield problem(f"{path}.{name}", "is no value of an argument", value=value, allowed=_VALUES)
+                yield problem(f"{path}.{name}", "is not a valid argument value", value=value, allowed=_VALUES)
             elif not has_bundle and str(value).startswith("bundle:") and value != BUNDLE_CONFIGS:
                 message = "a pod has the bundle's configurations only"
                 yield problem(f"{path}.{name}", message, value=value, allowed=BUNDLE_CONFIGS)
@@ -101,7 +107,7 @@ def _is_value(value: Any) -> bool:
 
 @rule("E108", "git", "recipes.pre_script", "recipes.post_script", source=_KEYS)
 def nothing_is_unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """What the launcher's own images read would do nothing for a script of yours."""
+    """Keys of the launcher's own images would have no effect on your script."""
     for section, names in _UNREAD.items() if is_script(checked) else ():
         if section == "recipes" and getattr(checked.settings, "runtime", None) == "launcher":
             continue  # the entrypoint of an image of one's own runs them
@@ -117,12 +123,9 @@ def nothing_is_unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 
 
 def states_no_processes(checked: CheckedRecipe) -> bool:
-    """Tell whether devices would idle because nobody has said how many processes a node runs."""
-    if (
-        not is_script(checked)
-        or checked.instance is None
-        or checked.recipe.trainer.devices >= checked.instance.processes
-    ):
+    """Return whether devices would idle because the number of processes a node runs is not stated."""
+    instance = checked.instance
+    if not is_script(checked) or instance is None or checked.recipe.trainer.devices >= instance.processes:
         return False
     return all(is_unstated(checked, path) for path in _PROCESSES) and not is_serverless(checked)
 
@@ -130,11 +133,11 @@ def states_no_processes(checked: CheckedRecipe) -> bool:
 @rule("E109", *_PROCESSES, "instance_type", "cluster", source="launcher/model/instances.csv")
 def processes_are_stated(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One process a node leaves all devices but one idle, and they are paid for. A serverless job plans none."""
-    if states_no_processes(checked):
+    if checked.instance and states_no_processes(checked):
         most = checked.instance.processes
         yield problem(
             _PROCESSES[0],
-            f"say how many processes a node runs: {checked.instance.name} has devices for {most}",
+            f"the number of processes a node runs is missing: {checked.instance.name} has devices for {most}",
             value=checked.recipe.trainer.devices,
             remedy=f"training_cfg.run.ntasks_per_node={most}",
         )
@@ -154,18 +157,19 @@ def elastic_batch_is_stated(checked: CheckedRecipe, problem: Callable[..., Probl
 @rule("E111", "recipes.trainer", f"{_SCRIPT}.run", source=_KEYS)
 def sizes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """`training_cfg.run` and `trainer` name the same numbers; where both are given, they agree."""
-    if not is_script(checked) or (run := checked.recipe.training_cfg.run) is None:
+    script = script_of(checked)
+    if script is None or (run := script.training_cfg.run) is None:
         return
     for path, value, name, other in (
         ("recipes.trainer.num_nodes", checked.recipe.trainer.num_nodes, "nodes", run.nodes),
         ("recipes.trainer.devices", checked.recipe.trainer.devices, "ntasks_per_node", run.ntasks_per_node),
     ):
         if value != other and checked.is_explicit(path) and checked.is_explicit(f"{_SCRIPT}.run.{name}"):
-            yield problem(path, f"training_cfg.run.{name} says {other}", value=value, remedy=f"leave out {path}")
+            yield problem(path, f"training_cfg.run.{name} is {other}", value=value, remedy=f"leave out {path}")
 
 
 @notice_rule("N116", source=_KEYS)
 def batch_is_unstated(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """What a script takes in a step is its own affair until its recipe states it."""
+    """The launcher does not know how many samples a script takes in a step until its recipe states it."""
     if is_script(planned.checked) and is_unstated(planned.checked, _BATCH):
         yield notice("the recipe states no batch for your script, so the plan counts one sample per rank")

@@ -1,6 +1,7 @@
 """When a job may be elastic, and which sizes it may take."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from launcher.common.problems import Notice, Problem
 from launcher.model.backend_registry import choices, described
@@ -8,7 +9,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import AUTO, get, leaves, size_of
 from launcher.model.job_spec import start_size
 from launcher.model.size_plan import spans
-from launcher.rules import SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
+from launcher.rules import SAME_FOLDER, SIZES, MakeNotice, PlannedRecipe, notice_rule, rule
 
 PAGE = "AWS, Using elastic training in Amazon SageMaker HyperPod"
 LIMITS = f"{PAGE}, Use elastic training with other HyperPod features"
@@ -21,7 +22,7 @@ _PARTS = ("base", "elastic")
 
 
 def refuses_elastic(
-    checked: CheckedRecipe, problem: Callable[..., Problem], path: str, what: str, **details
+    checked: CheckedRecipe, problem: Callable[..., Problem], path: str, what: str, **details: Any
 ) -> Iterator[Problem]:
     """Yield the Problem of an elastic job that also has `what`."""
     if checked.is_elastic:
@@ -49,9 +50,9 @@ def bounds_in_order(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
 @rule("E202", *SIZES, source=f"{PAGE}, Elastic Policy: replica_increment_step")
 def step_or_scales(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Sizes come from a step or from a list; the operator takes exactly one."""
-    if not checked.is_elastic:
+    if checked.elastic is None:
         return
-    step, scales = checked.recipe.elastic_policy.replica_increment_step, checked.recipe.scale_config
+    step, scales = checked.elastic.replica_increment_step, checked.recipe.scale_config
     if step and scales and scales != AUTO:
         yield problem(
             f"{POLICY}.replica_increment_step",
@@ -73,16 +74,16 @@ def scale_keys_are_sizes(checked: CheckedRecipe, problem: Callable[..., Problem]
     """A key of scale_config is a number of nodes, its value what changes there."""
     for key, own in checked.entries.items():
         if not isinstance(own, Mapping) and not (own is None and checked.size_plan):
-            yield problem(f"recipes.scale_config.{key}", "is no mapping of keys", value=own)
+            yield problem(f"recipes.scale_config.{key}", "must be a mapping of keys", value=own)
         if not size_of(key):
-            yield problem(f"recipes.scale_config.{key}", "is no number of nodes", value=key, allowed="1, 2, 3, …")
+            yield problem(f"recipes.scale_config.{key}", "is not a number of nodes", value=key, allowed="1, 2, 3, …")
 
 
 @rule("E214", source=f"{PAGE}, Scale Config")
 def scales_change_training_only(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """What a size may change is how it trains; the job's name, devices and bounds are the same at every size."""
     for key, own in checked.entries.items():
-        for path, value in leaves(own if isinstance(own, Mapping) else {}):
+        for path, value in leaves(own):
             if path and path != "trainer.num_nodes" and not path.startswith("training_config."):
                 yield problem(
                     f"recipes.scale_config.{key}.{path}",
@@ -100,7 +101,7 @@ def scale_key_is_num_nodes(checked: CheckedRecipe, problem: Callable[..., Proble
         if nodes is not None and size_of(key) and str(nodes) != key:
             yield problem(
                 f"recipes.scale_config.{key}.trainer.num_nodes",
-                f"the entry for {key} nodes says {nodes}",
+                f"the entry for {key} nodes has num_nodes={nodes}",
                 value=nodes,
                 allowed=key,
             )
@@ -109,9 +110,9 @@ def scale_key_is_num_nodes(checked: CheckedRecipe, problem: Callable[..., Proble
 @rule("E205", *SIZES, source=f"{PAGE}, Scale Config")
 def scales_within_bounds(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A size outside [min_nodes, max_nodes] would never be used; where the user moved a bound it is dropped."""
-    if not checked.is_elastic or not isinstance(checked.recipe.scale_config, Mapping):
+    policy = checked.elastic
+    if policy is None or not isinstance(checked.recipe.scale_config, Mapping):
         return
-    policy = checked.recipe.elastic_policy
     outside = [s for s in checked.scales if s.nodes and not policy.min_nodes <= s.nodes <= policy.max_nodes]
     allowed = f"{policy.min_nodes} to {policy.max_nodes} nodes"
     if policy.min_nodes <= policy.max_nodes and len(outside) == len(checked.scales):
@@ -129,7 +130,7 @@ def scales_within_bounds(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 
 def bounds_moved(checked: CheckedRecipe) -> bool:
-    """Tell whether the user set a bound, so that sizes outside are dropped with a notice."""
+    """Return whether the user set a bound, so that sizes outside are dropped with a notice."""
     return any(checked.is_explicit(f"{POLICY}.{bound}") for bound in ("min_nodes", "max_nodes"))
 
 
@@ -175,13 +176,14 @@ def needs_the_operator(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 @rule(
     "E212",
     *SIZES,
-    "recipes.training_config.training_args.override_training_dir",
+    SAME_FOLDER,
     source=f"{PAGE}, Monitor training on MLFlow (note on the training directory)",
 )
 def keeps_its_training_dir(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A restart that makes a new directory does not find the checkpoint."""
-    if checked.is_elastic and not checked.recipe.training_config.training_args.override_training_dir:
-        path = "recipes.training_config.training_args.override_training_dir"
+    key = checked.recipe.keys.same_folder
+    if key and checked.is_elastic and not checked.recipe.resumes_in_same_folder:
+        path = f"recipes.{key}"
         yield problem(
             path,
             "an elastic job resumes from the directory it wrote, so every restart must use the same one",
@@ -245,15 +247,15 @@ def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> It
     kept = {scale.nodes for scale in checked.sizes}
     dropped = [str(scale.nodes) for scale in checked.scales if scale.nodes not in kept]
     if dropped and bounds_moved(checked):
-        yield notice(f"sizes {', '.join(dropped)} lie outside the bounds you set and are left out")
+        yield notice(f"sizes {', '.join(dropped)} are outside the bounds you set and are left out")
 
 
 @notice_rule("N108", source=_PRECEDENCE)
 def max_nodes_adds_no_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """max_nodes alone adds no size where a table lists them."""
     checked, largest = planned.checked, planned.job.scales[-1].nodes
-    if checked.is_elastic and checked.is_explicit(f"{POLICY}.max_nodes"):
-        limit = checked.recipe.elastic_policy.max_nodes
+    if checked.elastic and checked.is_explicit(f"{POLICY}.max_nodes"):
+        limit = checked.elastic.max_nodes
         if limit > largest and checked.recipe.scale_config:
             yield notice(f"the largest size is {largest} nodes; max_nodes={limit} adds none")
 
@@ -275,9 +277,8 @@ def starts_at_another_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
 
 @notice_rule("N125", source=_PRECEDENCE)
 def policy_is_the_default(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A recipe without an elastic_policy has no bounds of its own; the default ones hold."""
+    """A recipe without an elastic_policy has no bounds of its own; the default ones apply."""
     checked = planned.checked
-    if checked.composition.has_default_policy and checked.is_elastic:
-        policy = checked.recipe.elastic_policy
+    if checked.composition.has_default_policy and (policy := checked.elastic):
         bounds = f"{policy.min_nodes} to {policy.max_nodes} nodes"
-        yield notice(f"the recipe has no elastic_policy: base/elastic/policy stands for it, {bounds}")
+        yield notice(f"the recipe has no elastic_policy: base/elastic/policy applies, {bounds}")

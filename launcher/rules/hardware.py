@@ -67,8 +67,9 @@ def instance_is_listed(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 def program_finds_its_accelerators(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A program for GPUs fails on an instance without any, after the instance was waited and paid for."""
     allowed, lack = _allowed(checked), _lack(checked)
-    if lack and (not allowed or checked.instance.name in allowed):
-        needed = instances.RESOURCES[interface(checked.recipe.run.model_type).accelerator]
+    if checked.instance and lack and (not allowed or checked.instance.name in allowed):
+        kind = interface(checked.recipe.run.model_type).accelerator
+        needed = instances.RESOURCES[kind] if kind else None
         fitting = [name for name in allowed if _resource(checked, name) == needed]
         yield problem(
             "instance_type",
@@ -80,7 +81,7 @@ def program_finds_its_accelerators(checked: CheckedRecipe, problem: Callable[...
 
 @rule("E233", "recipes.instance_types", _SPECS, source=_TABLE)
 def listed_instances_are_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A misspelt type in a recipe's list would refuse the one that was meant."""
+    """A misspelt type in a recipe's list would refuse the intended one."""
     known = list(instances.table())
     for i, name in enumerate(checked.recipe.instance_types):
         if instances.canonical(name) not in known and not _is_described(checked, name):
@@ -135,7 +136,7 @@ def _lack(checked: CheckedRecipe) -> str:
 
 def _resource(checked: CheckedRecipe, name: str) -> str | None:
     instance = checked.instance_of(name)
-    return instance and instance.accelerator_resource
+    return instance.accelerator_resource if instance else None
 
 
 def _is_described(checked: CheckedRecipe, name: str) -> bool:
@@ -236,14 +237,14 @@ def devices_are_lowered(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
     """The instance has fewer accelerators than the recipe's devices; the batch follows the real number."""
     checked, stated = planned.checked, planned.checked.recipe.trainer.devices
     if checked.instance and checked.devices != stated:
-        yield notice(f"{checked.devices} processes a node, as {checked.instance.name} has; the recipe says {stated}")
+        yield notice(f"{checked.devices} processes a node, as {checked.instance.name} has; the recipe has {stated}")
 
 
 @notice_rule("N128", source=_TABLE)
 def accelerators_are_idle(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Accelerators that no process uses are paid for all the same."""
+    """Accelerators that no process uses are still paid for."""
     checked = planned.checked
     idle = checked.instance.accelerators - planned.job.resources.accelerators if checked.instance else 0
-    if idle and not is_serverless(checked):
+    if checked.instance and idle and not is_serverless(checked):
         of = f"{checked.instance.accelerators} accelerators of {checked.instance.name}"
         yield notice(f"{idle} of {of} stay idle: trainer.devices is {checked.devices}")

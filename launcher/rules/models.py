@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 
 from launcher.common.problems import Notice, Problem
+from launcher.families import interface
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
+from launcher.model.interface import WORKERS
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
 
 MODEL = "recipes.training_config.model_config.model_name_or_path"
-_PATHS = ("training_args.training_dir", "datasets.train_data.file_path", "datasets.val_data.file_path")
-"""Keys of training_config for which the container has a default where they are empty."""
 _TYPES = "launcher/model/recipe.py, launcher/families and the settings of each cluster"
 
 
@@ -23,26 +23,39 @@ def model_is_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
         yield problem(MODEL, "is empty: there is no model to load", value="", remedy=f"{MODEL}={named[-1]}")
 
 
+@rule("E113", "recipes.run.model_type", source="launcher/families")
+def every_role_is_started(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """A job is complete with all the roles of its family, and a cluster without a head would wait for it."""
+    others = [role.name for role in interface(checked.recipe.run.model_type).roles if role.name != WORKERS]
+    if others:
+        yield problem(
+            "recipes.run.model_type",
+            f"this family also has the roles {', '.join(others)}; cluster={checked.backend} starts workers only",
+            value=checked.recipe.run.model_type,
+        )
+
+
 @notice_rule("N126", source=_TYPES)
 def model_is_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A recipe that leaves the model to you cannot say which weights it starts from."""
+    """A recipe that leaves the model to you has no weights to start from."""
     if get(planned.checked.composition.tree, MODEL) == "":
         yield notice("model_name_or_path is empty: give a folder, or a name on the Hugging Face Hub")
 
 
 @notice_rule("N107", source="docs/decisions.md, Checks")
 def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A path is empty, so what the job reads or writes is up to its container."""
-    tree = planned.checked.composition.tree
-    empty = [path for path in _PATHS if get(tree, f"recipes.training_config.{path}") == ""]
-    if empty and described(planned.checked.backend).has_containers:
+    """A path is empty, so the container decides what the job reads or writes."""
+    checked = planned.checked
+    paths = [key for key in checked.recipe.keys.left_to_image if get(checked.composition.tree["recipes"], key) == ""]
+    empty = [path.removeprefix("training_config.") for path in paths]
+    if empty and described(checked.backend).has_containers:
         verb = "is" if len(empty) == 1 else "are"
         yield notice(f"{', '.join(empty)} {verb} empty: the container's own default applies")
 
 
 @notice_rule("N127", source=_TYPES)
 def extra_keys_are_unset(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """An entry of extra_keys that is no key of the recipe may be a typo, or a leftover."""
+    """An entry of extra_keys that the recipe does not set may be a typo or a leftover."""
     checked = planned.checked
     trees = (checked.composition.tree["recipes"], *(scale.tree for scale in checked.scales))
     extra = checked.recipe.extra_keys or ()

@@ -43,7 +43,7 @@ def env_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem])
         if not isinstance(value, SecretRef) and is_clear(name, value):
             yield problem(
                 f"env_vars.{name}",
-                "looks like a secret written in clear; it would end up in files and logs",
+                "looks like a secret in clear text; it would end up in files and logs",
                 allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
                 where=f"env_vars.{name}",
             )
@@ -53,7 +53,7 @@ def env_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem])
 def urls_hold_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A URL with a user name and password in it carries them into every file."""
     urls = {
-        "recipes.training_config.mlflow.tracking_uri": checked.recipe.training_config.mlflow.tracking_uri,
+        "recipes.training_config.mlflow.tracking_uri": checked.recipe.mlflow and checked.recipe.mlflow.tracking_uri,
         "git.repo_url_or_path": checked.launch.git.repo_url_or_path,
     }
     remedies = {
@@ -178,7 +178,7 @@ def env_names_are_names(checked: CheckedRecipe, problem: Callable[..., Problem])
         if not _ENV_NAME.fullmatch(name):
             yield problem(
                 f"env_vars.{name}",
-                "is no name of an environment variable",
+                "is not a valid environment variable name",
                 value=name,
                 allowed="letters, digits and _, not starting with a digit",
             )

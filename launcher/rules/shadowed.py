@@ -8,7 +8,7 @@ from launcher.config import provenance
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import ABSENT, SCALES, is_base, leaves, lookup, reachable
-from launcher.model.size_plan import BOUND, spans
+from launcher.model.size_plan import spans
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 _PRECEDENCE = "docs/concepts.md, Sizes and precedence"
@@ -79,8 +79,9 @@ def files_lose_to_sizes(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
 
 def _differing(checked: CheckedRecipe) -> dict[str, list[SizedRecipe]]:
     """Return the sizes that set another value than the base recipe has, by path."""
-    base, found = checked.composition.tree["recipes"], {}
-    bound = BOUND if checked.size_plan else None  # planned passes are at most it, so it has an effect
+    base, keys = checked.composition.tree["recipes"], checked.recipe.keys.batch
+    found: dict[str, list[SizedRecipe]] = {}
+    bound = keys.bound if keys and checked.size_plan else None  # planned passes are at most it, so it has an effect
     for scale in checked.sizes:
         for path, value in leaves(scale.own):
             full = f"recipes.{path}"

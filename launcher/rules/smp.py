@@ -1,4 +1,4 @@
-"""Model parallelism and MPI: what `distribution` may say. Most of it nobody else checks before a job has started."""
+"""Model parallelism and MPI: the values of `distribution`. Nothing else checks most of them before a job starts."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -8,10 +8,12 @@ from launcher.common.problems import Problem
 from launcher.model.backend_registry import choices, described
 from launcher.model.base_model import Model
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.instances import Instance
 from launcher.model.parallelism.smp import PARAMETERS, TENSORFLOW, TORCH, effective
+from launcher.model.training_args import BATCH_KEYS
 from launcher.rules import SIZES, rule
-from launcher.rules.batches import is_uneven, planned
-from launcher.rules.custom import is_unstated, states_no_processes
+from launcher.rules.batches import planned, planned_batches
+from launcher.rules.custom import is_unstated, script_of, states_no_processes
 
 if TYPE_CHECKING:
     from launcher.model.parallelism.distribution import Distribution, SmpParameters
@@ -22,8 +24,7 @@ _LIBRARY = f"{_D}.smdistributed.modelparallel"
 _DATA = f"{_D}.smdistributed.dataparallel"
 _P = f"{_LIBRARY}.parameters"
 _WORLD = (_D, "recipes.trainer", "recipes.training_cfg.run", "instance_type", *SIZES)
-_ARGS = "training_config.training_args"
-_BATCH = tuple(f"recipes.{_ARGS}.{key}" for key in ("micro_train_batch_size", "uneven_batch"))
+_MICRO, _UNEVEN = f"recipes.{BATCH_KEYS.micro_train_batch_size}", f"recipes.{BATCH_KEYS.uneven_batch}"
 
 _PAGE = "Amazon SageMaker Python SDK, Required SageMaker Python SDK parameters"
 _SDK = "SageMaker Python SDK 2.251.1"
@@ -35,16 +36,15 @@ _NO_SMP, _NO_SMP_IMAGE = "p5.48xlarge", "2.0.1-gpu-py310-cu121"
 
 
 def _distribution(checked: CheckedRecipe) -> "Distribution | None":
-    return getattr(checked.recipe, "distribution", None)
+    script = script_of(checked)
+    return script.distribution if script else None
 
 
-def _parameters(checked: CheckedRecipe) -> "SmpParameters | None":
+def _split(checked: CheckedRecipe) -> "tuple[Distribution, SmpParameters] | None":
+    """Return how a job with a split model is started, and the parameters of the model parallel library."""
     distribution = _distribution(checked)
-    return distribution.parameters if distribution else None
-
-
-def _framework(checked: CheckedRecipe) -> str:
-    return _distribution(checked).library.framework or TORCH
+    parameters = distribution and distribution.parameters
+    return (distribution, parameters) if distribution and parameters else None
 
 
 def _given(parameters: Model) -> dict[str, object]:
@@ -52,13 +52,13 @@ def _given(parameters: Model) -> dict[str, object]:
 
 
 def _is_split(given: "SmpParameters") -> bool:
-    """Tell whether it is known how many parts the model has; else that is a Problem of its own."""
+    """Return whether it is known how many parts the model has; else that is a Problem of its own."""
     return bool(given.partitions or given.pipeline_parallel_degree)
 
 
 @rule("E240", _D, "cluster", source=_DECISIONS)
 def a_cluster_reads_it(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """On other clusters an agent starts the script, so mpirun and the library would silently not be there."""
+    """On other clusters an agent starts the script, so mpirun and the library would silently be missing."""
     distribution = _distribution(checked)
     if distribution is None or not (distribution.is_mpi or distribution.library):
         return
@@ -73,7 +73,7 @@ def a_cluster_reads_it(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 
 @rule("E241", _D, source=_PAGE)
 def mpi_is_enabled(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The library uses MPI internally. Without it each host would start one process, and train another model."""
+    """The library uses MPI internally. Without it each host would start one process and train a model of its own."""
     distribution = _distribution(checked)
     if distribution and distribution.library and not distribution.is_mpi:
         yield problem(
@@ -87,8 +87,9 @@ def mpi_is_enabled(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
 @rule("E242", _D, source=f"{_PAGE}, smdistributed Parameters (partitions)")
 def partitions_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """How many parts a model is split into has no default; it has two names, of which one is given."""
-    if (given := _parameters(checked)) is None:
+    if (found := _split(checked)) is None:
         return
+    given = found[1]
     names = [name for name in ("partitions", "pipeline_parallel_degree") if getattr(given, name) is not None]
     if len(names) == 1:
         return
@@ -104,15 +105,15 @@ def partitions_are_given(checked: CheckedRecipe, problem: Callable[..., Problem]
 @rule("E243", *_WORLD, source=f"{_PAGE}, Ranking Basics: mp_groups are disjoint and of one size")
 def ranks_are_whole_replicas(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Each rank is part of one replica, and a replica is partitions × tensor parallel degree ranks."""
-    if _parameters(checked) is None:
+    if (found := _split(checked)) is None:
         return
-    split, tensor = _distribution(checked).degrees
+    split, tensor = found[0].degrees
     for scale in planned(checked):
         ranks = scale.nodes * checked.devices
         if ranks % (split * tensor):
             sliced = f" × tensor parallel degree {tensor}" if tensor > 1 else ""
             yield problem(
-                f"{_P}.{_split_name(checked)}",
+                f"{_P}.{_split_name(found[1])}",
                 f"{ranks} ranks ({scale.nodes} × {checked.devices}) are no multiple of {split} partitions{sliced}",
                 value=split,
                 allowed=f"a divisor of {ranks // tensor}" if ranks % tensor == 0 else f"a multiple of {tensor} ranks",
@@ -120,23 +121,23 @@ def ranks_are_whole_replicas(checked: CheckedRecipe, problem: Callable[..., Prob
             return
 
 
-def _split_name(checked: CheckedRecipe) -> str:
-    return "pipeline_parallel_degree" if _parameters(checked).partitions is None else "partitions"
+def _split_name(given: "SmpParameters") -> str:
+    return "pipeline_parallel_degree" if given.partitions is None else "partitions"
 
 
-@rule("E244", *_WORLD, *_BATCH, source=f"{_PAGE}, smdistributed Parameters (microbatches)")
+@rule("E244", *_WORLD, _MICRO, _UNEVEN, source=f"{_PAGE}, smdistributed Parameters (microbatches)")
 def batches_are_whole_microbatches(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The batch that a script hands to a step is cut into microbatches of one size."""
-    parameters = _parameters(checked)
-    if parameters is None or is_unstated(checked, f"recipes.{_ARGS}.micro_train_batch_size"):
+    found = _split(checked)
+    if found is None or is_unstated(checked, _MICRO):
         return
-    microbatches = parameters.microbatches or 1
-    for scale in planned(checked):
-        args = scale.args
+    microbatches = found[1].microbatches or 1
+    for each in planned_batches(checked):
+        uneven = each.uneven
         batches = (
-            (args.uneven_batch.small_local_batch_size, args.uneven_batch.large_local_batch_size)
-            if is_uneven(scale)
-            else (args.micro_train_batch_size,)
+            (uneven.small_local_batch_size, uneven.large_local_batch_size)
+            if uneven
+            else (each.batch.micro_train_batch_size,)
         )
         for batch in batches:
             if batch is not None and batch % microbatches:
@@ -145,7 +146,7 @@ def batches_are_whole_microbatches(checked: CheckedRecipe, problem: Callable[...
                     f"a batch of {batch} does not divide into {microbatches} microbatches",
                     value=microbatches,
                     allowed=f"a divisor of {batch}",
-                    remedy=f"recipes.{_ARGS}.micro_train_batch_size={-(-batch // microbatches) * microbatches}",
+                    remedy=f"{_MICRO}={-(-batch // microbatches) * microbatches}",
                 )
                 return
 
@@ -153,18 +154,17 @@ def batches_are_whole_microbatches(checked: CheckedRecipe, problem: Callable[...
 @rule("E245", _D, source=f"{_SDK}, validate_mp_config")
 def one_kind_of_data_parallelism(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Replicas train together by DistributedDataParallel or by Horovod, not by both."""
-    given = _parameters(checked)
-    if given and given.ddp and given.horovod:
-        other = "ddp" if _framework(checked) == TENSORFLOW else "horovod"
+    if (found := _split(checked)) and found[1].ddp and found[1].horovod:
+        other = "ddp" if found[0].framework == TENSORFLOW else "horovod"
         yield problem(f"{_P}.{other}", "ddp and horovod are both true", value=True, remedy=f"++{_P}.{other}=false")
 
 
 @rule("E246", _D, source=f"{_PAGE}, TensorFlow-specific parameters, PyTorch-specific parameters")
 def framework_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Some parameters exist for one framework only; the SDK passes them on to the other, where they do nothing."""
-    if (given := _parameters(checked)) is None:
+    if (found := _split(checked)) is None:
         return
-    framework = _framework(checked)
+    framework, given = found[0].framework, found[1]
     for name, value in _given(given).items():
         owner = PARAMETERS[name].framework
         if owner in (None, framework) or (name in ("ddp", "horovod") and given.ddp and given.horovod):
@@ -187,10 +187,11 @@ def framework_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., P
 @rule("E247", *_WORLD, source=f"{_PAGE}, ddp, horovod and tensor_parallel_degree")
 def replicas_train_together(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Several replicas that do not average their gradients are several trainings; tensor slices need the same."""
-    if (given := _parameters(checked)) is None or not _is_split(given):
+    if (found := _split(checked)) is None or not _is_split(found[1]):
         return
-    split, tensor = _distribution(checked).degrees
-    name = "horovod" if _framework(checked) == TENSORFLOW else "ddp"
+    distribution, given = found
+    split, tensor = distribution.degrees
+    name = "horovod" if distribution.framework == TENSORFLOW else "ddp"
     if getattr(given, name) or (given.ddp and given.horovod):
         return
     counts = [scale.nodes * checked.devices // (split * tensor) for scale in planned(checked)]
@@ -206,9 +207,10 @@ def replicas_train_together(checked: CheckedRecipe, problem: Callable[..., Probl
 @rule("E248", _D, source=f"{_PAGE}, smdistributed Parameters (auto_partition, default_partition)")
 def default_partition_exists(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Without automatic splitting, what the script places nowhere goes to a partition that is named and exists."""
-    if (given := _parameters(checked)) is None:
+    if (found := _split(checked)) is None:
         return
-    split, value = _distribution(checked).degrees[0], given.default_partition
+    distribution, given = found
+    split, value = distribution.degrees[0], given.default_partition
     if value is None and given.auto_partition is False:
         yield problem(
             f"{_P}.default_partition", "auto_partition=false needs it", remedy=f"++{_P}.default_partition=0"
@@ -225,20 +227,21 @@ def default_partition_exists(checked: CheckedRecipe, problem: Callable[..., Prob
 @rule("E249", _D, source=f"{_PAGE}, the version beside each parameter")
 def version_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """An older library does not know a newer parameter."""
-    given = _parameters(checked)
-    version = _distribution(checked).library.version if given else None
-    if version is None:
+    found = _split(checked)
+    version = found[0].library.version if found and found[0].library else None
+    if found is None or version is None:
         return
+    given = found[1]
     major, minor = (int(number) for number in version.split(".")[:2])
-    newer = {name: known.since for name in _given(given) if (known := PARAMETERS[name]).since}
+    newer = {name: PARAMETERS[name].since for name in _given(given)}
     if given.placement_strategy not in (None, "cluster", "spread"):
         newer["placement_strategy"] = PARAMETERS["tensor_parallel_degree"].since
     for name, since in newer.items():
-        if (major, minor) < since:
+        if since and (major, minor) < since:
             needed = ".".join(map(str, since))
             yield problem(
                 f"{_P}.{name}",
-                f"needs version {needed} of the library; the image is said to have {version}",
+                f"needs version {needed} of the library; the image is stated to have {version}",
                 value=getattr(given, name),
                 remedy=f"~{_P}.{name}",
             )
@@ -273,12 +276,12 @@ def instance_runs_it(checked: CheckedRecipe, problem: Callable[..., Problem]) ->
 @rule("E251", _MPI, "instance_type", source=f"{_PAGE}, mpi Parameters (processes_per_host)")
 def processes_have_gpus(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A process and a GPU belong to each other."""
-    processes = _processes(checked)
-    if processes and _exceeds(checked, processes):
-        gpus = checked.instance.accelerators
+    processes, instance = _processes(checked), checked.instance
+    if processes and instance and _exceeds(instance, processes):
+        gpus = instance.accelerators
         yield problem(
             f"{_MPI}.processes_per_host",
-            f"{checked.instance.name} has {gpus} GPU{'s' if gpus > 1 else ''}",
+            f"{instance.name} has {gpus} GPU{'s' if gpus > 1 else ''}",
             value=processes,
             allowed=f"1 to {gpus}",
             remedy=f"++{_MPI}.processes_per_host={gpus}",
@@ -288,11 +291,10 @@ def processes_have_gpus(checked: CheckedRecipe, problem: Callable[..., Problem])
 def _processes(checked: CheckedRecipe) -> int | None:
     """Return `processes_per_host` where MPI is enabled and it is given."""
     distribution = _distribution(checked)
-    return distribution.mpi.processes_per_host if distribution and distribution.is_mpi else None
+    return distribution.started_by_mpi.processes_per_host if distribution and distribution.started_by_mpi else None
 
 
-def _exceeds(checked: CheckedRecipe, processes: int) -> bool:
-    instance = checked.instance
+def _exceeds(instance: Instance | None, processes: int) -> bool:
     return bool(instance and instance.accelerator_resource == _GPU and processes > instance.accelerators)
 
 
@@ -300,7 +302,12 @@ def _exceeds(checked: CheckedRecipe, processes: int) -> bool:
 def processes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The batch is dealt to trainer.devices processes a node; MPI must start as many."""
     processes = _processes(checked)
-    if not processes or processes == checked.devices or _exceeds(checked, processes) or states_no_processes(checked):
+    if (
+        not processes
+        or processes == checked.devices
+        or _exceeds(checked.instance, processes)
+        or states_no_processes(checked)
+    ):
         return
     yield problem(
         f"{_MPI}.processes_per_host",
@@ -314,15 +321,15 @@ def processes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
 def options_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Custom options are split at blanks, and must leave the number of ranks and their places as they are planned."""
     distribution = _distribution(checked)
-    if distribution and distribution.is_mpi and (options := distribution.mpi.custom_mpi_options):
-        yield from _option_faults(f"{_MPI}.custom_mpi_options", options, problem)
-    data = distribution.smdistributed.dataparallel if distribution and distribution.is_data_parallel else None
+    mpi, data = (distribution.started_by_mpi, distribution.data_parallel) if distribution else (None, None)
+    if mpi and mpi.custom_mpi_options:
+        yield from _option_faults(f"{_MPI}.custom_mpi_options", mpi.custom_mpi_options, problem)
     if data and data.custom_mpi_options:
         yield from _option_faults(f"{_DATA}.custom_mpi_options", data.custom_mpi_options, problem)
 
 
 def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Yield what mpirun would not take as it is meant of the options at `path`."""
+    """Yield the options at `path` that mpirun would misread."""
     from launcher.model.parallelism import mpi  # few recipes need it, and its import costs every launch milliseconds
 
     words = options.split()
@@ -339,9 +346,10 @@ def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> 
 
 @rule("E254", _D, source=f"{_SDK}, validate_mp_config")
 def ddp_options_have_ddp(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """What configures DistributedDataParallel needs it; whether it is used is said, not guessed."""
-    if (given := _parameters(checked)) is None or given.ddp is not None or _framework(checked) != TORCH:
+    """Settings of DistributedDataParallel need it; its use is stated, not guessed."""
+    if (found := _split(checked)) is None or found[1].ddp is not None or found[0].framework != TORCH:
         return
+    given = found[1]
     for name in ("ddp_port", "ddp_dist_backend"):
         if (value := getattr(given, name)) is not None:
             yield problem(f"{_P}.{name}", "needs ddp", value=value, remedy=f"++{_P}.ddp=true")
@@ -350,10 +358,10 @@ def ddp_options_have_ddp(checked: CheckedRecipe, problem: Callable[..., Problem]
 @rule("E255", _D, source=f"{_PAGE}, PyTorch-specific parameters (offload_activations)")
 def offloading_has_microbatches(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Activations are offloaded while other microbatches run; with one there is no such time."""
-    given = _parameters(checked)
-    if given is None or not given.offload_activations or not _is_split(given):
+    found = _split(checked)
+    if found is None or not found[1].offload_activations or not _is_split(found[1]):
         return
-    working = effective(given, _framework(checked))
+    working = effective(found[1], found[0].framework)
     for name in ("microbatches", "active_microbatches"):
         if working.get(name) == 1:
             yield problem(

@@ -1,6 +1,6 @@
-"""The elastic agent as a worker sees it: scale events in, published checkpoints out.
+"""The elastic agent from a worker's side: it sends scale events and receives published checkpoints.
 
-The agent's package and the agent itself may both be absent: then there are no events, and nobody is told.
+Both the agent's package and the agent may be absent: then there are no events, and no reports.
 """
 
 import importlib
@@ -20,7 +20,7 @@ ENV_SOCKET = "HYPERPOD_ELASTICAGENT_SOCKET_SERVER_PATH"
 """Set by the agent in its workers: the socket its checkpoint discovery listens on."""
 
 ENV_COORDINATION = "HYPERPOD_SIGNAL_COORDINATION"
-"""`distributed` where a stop signal shall end training with a checkpoint; anything else ignores it.
+"""`distributed` if a stop signal must end training with a checkpoint; anything else ignores the signal.
 
 Source: hyperpod-elastic-agent 1.1.3, elastic_event_handler.
 """
@@ -29,7 +29,7 @@ STOP_SIGNAL = signal.SIGUSR1
 
 
 class _Handler:
-    """Notes the stop signal and hands it on to the handler that was there before, the agent's."""
+    """Records the stop signal and forwards it to the previous handler, the agent's."""
 
     def __init__(self) -> None:
         self.received = False
@@ -46,7 +46,7 @@ _handler = _Handler()
 
 @contextmanager
 def stop_signal_held() -> Iterator[None]:
-    """Hold the agent's stop signal back: from this thread until the end, from processes begun inside for good."""
+    """Block the agent's stop signal: for this thread until the end, for processes started inside permanently."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
     try:
         yield
@@ -55,10 +55,10 @@ def stop_signal_held() -> Iterator[None]:
 
 
 def install_event_handler() -> None:
-    """Install the handler of the agent's stop signal. Without the agent's package there is none to handle.
+    """Install the handler of the agent's stop signal; without the agent's package there is no such signal.
 
-    Importing the agent's own takes seconds, and an unhandled signal would end the process meanwhile: it is
-    held back, and delivered when the handler is there.
+    Importing the agent's handler takes seconds, in which an unhandled signal would kill the process: the signal is
+    blocked, and delivered once the handler is installed.
     """
     if importlib.util.find_spec(PACKAGE) is None or signal.getsignal(STOP_SIGNAL) is _handler:
         return
@@ -68,7 +68,7 @@ def install_event_handler() -> None:
 
 
 def event_pending() -> bool:
-    """Return whether this process, not yet all ranks, was told to save and stop."""
+    """Return whether this process, but not necessarily all ranks, was asked to save and stop."""
     return _handler.received and os.environ.get(ENV_COORDINATION, "").lower() == "distributed"
 
 
@@ -82,10 +82,10 @@ def _discovery_client(prefix: str) -> Any:
 
 
 def report_checkpoint(folder: Path, step: int) -> None:
-    """Tell the agent of this node that this rank's part of a published checkpoint is on disk.
+    """Report to the agent of this node that this rank's part of a published checkpoint is on disk.
 
-    The agent counts one report from each of its ranks before it believes in a checkpoint. Where it cannot be reached,
-    the checkpoint is published all the same, and training continues.
+    The agent accepts a checkpoint once each of its ranks has reported it. If the agent is unreachable, the checkpoint
+    is published nevertheless, and training continues.
     """
     if not os.environ.get(ENV_SOCKET) or importlib.util.find_spec(PACKAGE) is None:
         return
@@ -93,6 +93,6 @@ def report_checkpoint(folder: Path, step: int) -> None:
 
     try:
         _discovery_client(str(folder.parent)).update(step, str(folder), CheckpointType.MODEL_CHECKPOINT)
-    except (OSError, AttributeError) as error:  # its client raises the latter in place of a refused connection
+    except (OSError, AttributeError) as error:  # its client raises the latter for a refused connection
         cause = error.__context__ or error
-        print(f"step {step}: the checkpoint is not reported to the agent: {cause}", file=sys.stderr, flush=True)
+        print(f"step {step}: the checkpoint was not reported to the agent: {cause}", file=sys.stderr, flush=True)

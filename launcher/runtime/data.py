@@ -24,10 +24,11 @@ def load_tokens(path: Path, max_len: int, limit: int | None = None) -> torch.Ten
     Args:
         path: File of any encoding; a byte is a token.
         max_len: Tokens a model sees of a sample.
-        limit: Most samples to return; None for all.
+        limit: Maximum samples to return; None for all.
 
     Returns:
-        Token ids, shape `(num_samples, max_len + 1)`. Neighbours share one token; a rest is left out.
+        Token ids, shape `(num_samples, max_len + 1)`. Consecutive samples share one token; an incomplete last one is
+        omitted.
 
     Raises:
         NotEnoughText: The file is shorter than one sample.

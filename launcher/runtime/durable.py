@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whenever the machine stops."""
+"""Files that are written atomically, even if the machine stops."""
 
 import os
 import secrets
@@ -15,8 +15,8 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the content of `path` in one step: a reader sees the old text or the new."""
-    # A name of its own: of two writers at once, the first one's rename would take the other's file away.
+    """Replace the content of `path` atomically: a reader sees either the old text or the new one."""
+    # A unique name: otherwise, of two concurrent writers, the first would rename the other's file.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
         with partial.open("x", encoding="utf-8") as file:

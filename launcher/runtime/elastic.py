@@ -12,13 +12,13 @@
     elastic.leave()
 
 `weigh` takes a mean over samples. A language model, whose samples differ in length, uses `weigh_sum`. `Hooks` are
-evaluation, an epoch's end and the final export.
+evaluation, the end of an epoch and the final export.
 
 Import this before torch, and at the top level of the script: until the handler of the agent's stop signal
 is installed, the signal kills the process, and importing torch takes seconds.
 
-A script ends with `leave`, where it fails with `leave(exit_code)`: after DistributedDataParallel on gloo a plain
-return may hang, and so may `sys.exit`, which nothing here can see. An uncaught exception needs no care.
+A script ends with `leave` or, if it fails, `leave(exit_code)`: after DistributedDataParallel on gloo a plain return
+may hang, and so may `sys.exit`. An uncaught exception needs no special handling.
 """
 
 from launcher.runtime import agent

@@ -12,16 +12,16 @@ from launcher.runtime.stop_consensus import StopConsensus
 
 
 class OutsideOfSteps(RuntimeError):
-    """The script asked for the current batch where there is none."""
+    """The script asked for the current batch while there is none."""
 
 
 class LossWeighting:
-    """What a script does with the batch it is given.
+    """The current batch, and the weighting of its loss.
 
     Args:
         model: Plain, in DistributedDataParallel, or after fully_shard.
         sampler: Of the batches.
-        event_pending: Whether this rank was told to stop; the ranks agree on it together with the loss.
+        event_pending: Returns whether this rank was asked to stop; the ranks agree on it together with the loss.
     """
 
     def __init__(self, model: nn.Module, sampler: StepSampler, event_pending: Callable[[], bool]):
@@ -35,7 +35,7 @@ class LossWeighting:
 
     @property
     def batch(self) -> Batch:
-        """The current batch: where it lies in the stream and in its step."""
+        """The current batch: its place in the stream and in its step."""
         return self.draw.batch
 
     @property
@@ -56,7 +56,7 @@ class LossWeighting:
         return self._sample_share * self._gradient_scale
 
     def weigh(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to run backward from, and note it for the metrics: the mean over samples.
+        """Return the loss to run backward from, and record it for the metrics: the mean over samples.
 
         The gradient is that of the mean over all samples of the optimizer step, each counted the same, if `loss`
         is a mean over samples. The mean over the tokens of a batch is not: where samples differ in length, the
@@ -71,11 +71,11 @@ class LossWeighting:
         return self._add_part(loss, self._sample_share)
 
     def weigh_sum(self, total: torch.Tensor, step_total: float) -> torch.Tensor:
-        """Return the loss to run backward from, and note it for the metrics: the mean over tokens.
+        """Return the loss to run backward from, and record it for the metrics: the mean over tokens.
 
-        The gradient is that of the sum over the optimizer step divided by `step_total`: the mean over trained
-        tokens where `step_total` counts those, or over anything else that it counts. It depends neither on how
-        samples are grouped nor on the number of ranks.
+        The gradient is that of the sum over the optimizer step divided by `step_total`: the mean over trained tokens
+        if `step_total` counts those, or over whatever it counts. It depends neither on the grouping of samples nor
+        on the number of ranks.
 
             job.weigh_sum(cross_entropy(..., reduction="sum"), job.step_sum(trained_tokens)).backward()
 
@@ -91,7 +91,7 @@ class LossWeighting:
     def step_sum(self, per_sample: Sequence[float] | torch.Tensor) -> float:
         """Return the sum of `per_sample` over the samples of the current optimizer step, those of all ranks.
 
-        Every rank knows the samples of all others: nothing is exchanged.
+        Every rank knows the samples of all others, so nothing is exchanged.
 
         Args:
             per_sample: One number per sample of the dataset, in the memory of the CPU, as the number of its trained
@@ -117,7 +117,7 @@ class LossWeighting:
 
     def _add_part(self, loss: torch.Tensor, share: float) -> torch.Tensor:
         """Return `loss` as its `share` of the step's loss, scaled for the exchange of gradients."""
-        # Each part is there once for every rank that trains on it.
+        # Every rank that trains on a part contributes it once.
         own = loss.detach() * (share * self.sampler.world_size / process_group.world_size())
         self._loss = own if self._loss is None else self._loss + own
         self._reports_loss = True

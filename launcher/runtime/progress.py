@@ -1,4 +1,4 @@
-"""progress.json: the file that makes a folder a checkpoint, and what it states of the files beside it."""
+"""progress.json: the file that makes a folder a checkpoint, and that describes the files beside it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,21 +11,21 @@ from launcher.runtime.checkpoint_search import Damaged, Unavailable
 from launcher.runtime.checksums import checksum
 
 METADATA = ".metadata"
-"""File of torch.distributed.checkpoint that states where each piece lies. Source: FileSystemWriter."""
+"""File of torch.distributed.checkpoint that holds the place of each piece. Source: FileSystemWriter."""
 
 PROGRESS = "progress.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far training is.
+    """The progress of training.
 
     Args:
         step: Optimizer steps done.
         cursor: Samples consumed since the start of training, over all epochs.
         world_size: Ranks that wrote the checkpoint.
-        num_samples: Size of the dataset that the cursor counts; None where it was not written down.
-        seed: Of the order that the cursor counts in, likewise.
+        num_samples: Size of the cursor's dataset; None if not recorded.
+        seed: Of the cursor's order, likewise.
     """
 
     step: int = 0
@@ -37,12 +37,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What progress.json states of its checkpoint.
+    """The content of progress.json.
 
     Args:
-        progress: How far training was.
+        progress: Of training.
         files: Size in bytes of every other file, by name.
-        metadata_checksum: Of `.metadata`; None in a checkpoint of a version that wrote no checksums.
+        metadata_checksum: Of `.metadata`; None in a checkpoint of a version without checksums.
     """
 
     progress: Progress
@@ -65,11 +65,11 @@ def sealed(folder: Path, progress: Progress) -> str:
 
 
 def published(folder: Path, step: int) -> Published:
-    """Return what a checkpoint's progress.json states, compared with the files beside it.
+    """Return the content of a checkpoint's progress.json, after comparing it with the files beside it.
 
     Args:
         folder: Of the checkpoint.
-        step: That its name states.
+        step: In its name.
 
     Raises:
         Damaged: It is missing or changed, or a file is missing or not of the size written.
@@ -85,7 +85,7 @@ def published(folder: Path, step: int) -> Published:
         progress = Progress(**stated)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"{PROGRESS} is not readable") from error
-    # One without the other is not from a version before checksums.
+    # A version before checksums wrote neither; one without the other is damage.
     if (seal is None) != (metadata is None) or (seal and seal != _checksum_of(_stated(progress, files, metadata))):
         raise Damaged(f"{PROGRESS} is changed")
     if progress.step != step:
@@ -109,19 +109,19 @@ def _checksum_of(stated: Mapping[str, Any]) -> str:
 
 
 def missing(reason: str, is_first: bool) -> Damaged | Unavailable:
-    """Return what it means that something of a published checkpoint is missing.
+    """Return the outcome of a missing part of a published checkpoint.
 
     Args:
-        reason: What is missing.
-        is_first: Whether this is the first rank, which looks at every file first. What another rank misses then is
-            there, and its file system does not show it yet.
+        reason: The missing part.
+        is_first: Whether this is the first rank, which checks every file first. A file missing on another rank then
+            exists, but that rank's file system does not show it yet.
     """
     return Damaged(reason) if is_first else Unavailable(f"{reason} here, while the first rank found it")
 
 
 @contextmanager
 def outcomes(is_first: bool) -> Iterator[None]:
-    """Raise errors of the file system as Damaged, where something is `missing`, or as Unavailable."""
+    """Raise errors of the file system as Damaged, if something is `missing`, or as Unavailable."""
     try:
         yield
     except FileNotFoundError as error:

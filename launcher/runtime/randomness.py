@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 SEED_STRIDE = 1_000_003
-"""Apart enough that the seeds of all ranks and of two restarts do not meet; a prime."""
+"""A prime, large enough that seeds of all ranks and of two restarts differ."""
 
 
 def state() -> dict[str, Any]:
-    """Return the states of Python's, PyTorch's and, where it is in use, NumPy's generators."""
+    """Return the states of the generators of Python, PyTorch and, if it is imported, NumPy."""
     states: dict[str, Any] = {"python": random.getstate(), "cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -21,7 +21,7 @@ def state() -> dict[str, Any]:
 
 
 def restore(states: dict[str, Any]) -> None:
-    """Go on from the states that `state` returned."""
+    """Restore the states that `state` returned."""
     random.setstate(states["python"])
     torch.set_rng_state(states["cpu"])
     if "cuda" in states and torch.cuda.is_available():
@@ -31,7 +31,7 @@ def restore(states: dict[str, Any]) -> None:
 
 
 def reseed(rank: int, step: int) -> None:
-    """Seed this rank for its part of training from `step` on, where it has no saved state to go on from."""
+    """Seed this rank for its part of training from `step` on, if it has no saved state."""
     seed = (torch.initial_seed() + SEED_STRIDE * (step + 1) + rank) % 2**32
     random.seed(seed)
     torch.manual_seed(seed)

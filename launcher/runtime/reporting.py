@@ -1,10 +1,10 @@
-"""Metrics: a file of the steps as they happened, from which `courier` carries each step once to MLflow.
+"""Metrics: a file of the steps as they happened, from which `metric_shipping` sends each step once to MLflow.
 
-Training only ever appends a line; a step that is redone after a fault gets another.
+Training only appends lines; a step that is repeated after a fault gets another line.
 
-A job has one MLflow run, in which a step is there once. A launch that starts training anew would be lost among
-the steps of the one before it: its curves get names of their own, `launch-2/loss`. Steps of the old curve that
-the server had not acknowledged by then stay in the file only.
+A job has one MLflow run, in which each step exists once. The steps of a launch that starts training from scratch
+would be lost among earlier ones, so its curves get names of their own, `launch-2/loss`. Steps of the old curve that
+the server has not acknowledged by then remain in the file only.
 """
 
 import json
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from launcher.common import names
 from launcher.runtime import startup_timing
@@ -31,15 +31,15 @@ class StepMetrics:
 
     Args:
         step: From 1.
-        loss: Mean over the samples of the step; None where the script tells none.
-        learning_rate: Of the optimizer's first group; None where no optimizer stepped.
+        loss: Mean over the samples of the step; None if the script reports none.
+        learning_rate: Of the optimizer's first group; None if no optimizer stepped.
         samples: Samples of the step, over all ranks.
         samples_per_s: Over all ranks.
         time: Seconds since the epoch, at the end of the step.
         attempt: Starts of the workers before the one that did it.
         cursor: Samples consumed since the start of training, this step's included.
         data_s: Seconds of the step in which rank 0 waited for its data.
-        further: What the script reported beside these, by name.
+        further: Further metrics of the script, by name.
     """
 
     step: int
@@ -59,20 +59,20 @@ class StepMetrics:
 class MetricsFile:
     """Appends steps to the metrics file of a run.
 
-    A torn last line, left by a process that was killed, is dropped.
+    An incomplete last line, left by a killed process, is dropped.
     """
 
     def __init__(self, run_dir: Path):
         run_dir.mkdir(parents=True, exist_ok=True)
         self._file = (run_dir / names.METRICS_FILE).open("a+b")
-        self._file.truncate(_whole_lines(self._file))
+        self._file.truncate(_end_of_lines(self._file))
 
     @property
     def size(self) -> int:
-        """Bytes of the lines that are there."""
+        """Size of the lines in bytes."""
         return self._file.seek(0, os.SEEK_END)
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: Mapping[str, object]) -> None:
         """Write one line and flush it."""
         self._file.write(json.dumps(record).encode() + b"\n")
         self._file.flush()
@@ -82,7 +82,7 @@ class MetricsFile:
         self._file.close()
 
 
-def _whole_lines(file: BinaryIO) -> int:
+def _end_of_lines(file: BinaryIO) -> int:
     """Return where the last complete line of `file` ends, in bytes."""
     end = file.seek(0, os.SEEK_END)
     while end:
@@ -95,11 +95,11 @@ def _whole_lines(file: BinaryIO) -> int:
 
 
 class Reporter:
-    """Rank 0's files, and the shipper where there is an MLflow run. Who closed it may go on to report.
+    """Rank 0's files and, if there is an MLflow run, the shipper. It can be used again after `close`.
 
     Args:
         run_dir: Folder of the files.
-        tracking_uri: MLflow's; None leaves it to MLflow.
+        tracking_uri: Of MLflow; None for MLflow's default.
         run_id: MLflow run; empty for none.
     """
 
@@ -114,43 +114,43 @@ class Reporter:
         """Folder of the files."""
         return self._run_dir
 
-    def begin_anew(self) -> None:
-        """Give the steps from the next one on curves of their own at the tracking server; before any `report`."""
+    def begin_new_curves(self) -> None:
+        """Start new curves at the tracking server for later steps; call it before any `report`."""
         if self._new_shipper and self._file and self._file.size:
             acknowledge(self._run_dir, self._file.size, acknowledged(self._run_dir)[1] + 1)
 
     def started(self, start: StartRecord) -> None:
-        """Write down how this start of the workers went."""
+        """Record this start of the workers."""
         start.append(self._run_dir)
 
     def report(self, metrics: StepMetrics) -> None:
-        """Write a step down; the shipper picks it up."""
+        """Record a step; the shipper sends it."""
         record = asdict(metrics)
         if not metrics.further:
             del record["further"]
         self._append(record)
 
     def report_further(self, step: int, attempt: int, metrics: Mapping[str, float]) -> None:
-        """Write down what was measured after a step, beside the line of the step itself.
+        """Record metrics measured after a step, in a line of their own.
 
         Args:
-            step: The last one that was done.
+            step: The last step done.
             attempt: Starts of the workers before this one.
             metrics: By name.
         """
         self._append({"time": time.time(), "attempt": attempt, "step": step, "further": dict(metrics)})
 
-    def _append(self, record: Mapping[str, Any]) -> None:
+    def _append(self, record: Mapping[str, object]) -> None:
         if self._file is None:
             self._file = MetricsFile(self._run_dir)
         self._file.append(record)
-        # After the first step: importing MLflow in a thread still takes this process's time.
+        # Not before the first step: even in a thread, importing MLflow slows this process down.
         if self._new_shipper and self._shipper is None:
             self._shipper = self._new_shipper()
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Announce work outside of the steps while it lasts: a checkpoint, an evaluation, an export."""
+        """Announce work between steps while it lasts: a checkpoint, an evaluation, an export."""
         self.announce(what)
         try:
             yield
@@ -158,19 +158,19 @@ class Reporter:
             self.announce(names.STEPS)
 
     def announce(self, what: str) -> None:
-        """Publish what this rank does from now on; a watch allows anything but steps more time."""
+        """Publish the activity of this rank; the hang detector allows other activities than steps more time."""
         text = json.dumps({"time": time.time(), "attempt": startup_timing.attempt(), "what": what})
         partial = self._run_dir / f".{names.ACTIVITY_FILE}.partial"
-        with suppress(OSError):  # a full disk must not end training; the watch then waits as for the last activity
+        with suppress(OSError):  # a full disk must not end training; the last activity then remains
             partial.write_text(text, encoding="utf-8")
             partial.replace(self._run_dir / names.ACTIVITY_FILE)
 
     def close(self, timeout_s: float) -> None:
-        """Stop, giving the shipper at most `timeout_s` seconds for what it has not sent."""
+        """Close the files, giving the shipper at most `timeout_s` seconds to send the rest."""
         if self._file:
             self._file.close()
             self._file = None
         if self._shipper and self._shipper.close(timeout_s):
             self._shipper = None
-        elif self._shipper:  # it stays: a second one beside it would send twice
+        elif self._shipper:  # it remains: a second one would send twice
             print("some metrics are not sent yet; they are kept", file=sys.stderr, flush=True)

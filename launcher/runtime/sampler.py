@@ -1,14 +1,14 @@
-"""Which samples a rank takes, so that each is taken exactly once at any sequence of world sizes.
+"""The samples of each rank, so that every sample is taken exactly once for any sequence of world sizes.
 
-Training is one stream of samples: epoch after epoch, each in its own seeded order. The only state is a
-cursor, the samples that all ranks consumed since the start; neither the world size nor the number of
-steps, loader workers or prefetched batches is part of it.
+Training consumes one stream of samples: epoch after epoch, each in its own seeded order. The only state is a cursor,
+the number of samples that all ranks have consumed since the start; it does not depend on the world size, nor on the
+number of steps, loader workers or prefetched batches.
 """
 
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -36,7 +36,7 @@ def epoch_order(num_samples: int, seed: int, epoch: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class SampleStream:
-    """The samples of a training run in the order they are consumed.
+    """The samples of a training run in the order of consumption.
 
     Args:
         num_samples: Size of the dataset.
@@ -60,13 +60,13 @@ class SampleStream:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a rank processes in one forward pass.
+    """The samples that a rank processes in one forward pass.
 
     Args:
-        positions: Of the stream; empty where this rank has nothing left to do in the step.
+        positions: In the stream; empty if this rank has no samples left in the step.
         step_start: Cursor at the start of the optimizer step.
         step_samples: Samples of the step, over all ranks.
-        completes_step: Whether it is the rank's last of the step.
+        completes_step: Whether it is the rank's last batch of the step.
     """
 
     positions: range
@@ -81,11 +81,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A batch that was given out to a loader.
+    """A batch that a loader drew from the sampler.
 
     Args:
-        batch: Where it lies in the stream.
-        samples: The dataset indices of its samples; empty for a rank that has nothing left to do in the step.
+        batch: Its place in the stream.
+        samples: The dataset indices of its samples; empty for a rank with no samples left in the step.
     """
 
     batch: Batch
@@ -95,19 +95,19 @@ class Draw:
 class StepSampler:
     """A `batch_sampler` that takes every sample of every epoch exactly once, however the ranks change.
 
-    It goes through all epochs in one pass, from the cursor on. A StatefulDataLoader's own state holds the cursor
-    as well, if it takes a snapshot after every batch, which is its default. Iterating does not move the cursor, since
-    a loader fetches ahead: whoever trains sets `cursor` once a step's samples are consumed, as `Job` does.
+    It covers all epochs in one pass, from the cursor on. The state of a StatefulDataLoader holds the cursor, too, if
+    it takes a snapshot after every batch, which is its default. Iterating does not move the cursor, since a loader
+    prefetches: the training loop sets `cursor` once the samples of a step are consumed, as `Job` does.
 
     Args:
         num_samples: Size of the dataset.
         samples_per_step: Samples of an optimizer step, over all ranks; the same at every world size.
         epochs: Passes over the dataset.
         seed: Seeds every epoch's order.
-        micro_batch_size: Most samples in one forward pass of a rank; None for a rank's whole share.
-        per_rank: Each rank's samples of a step; None for the same, or one more for the first ranks.
-        rank: This process's among those that take different samples; None asks the process group at every use.
-        world_size: Number of ranks that take different samples, the data-parallel ones, likewise.
+        micro_batch_size: Maximum samples in one forward pass of a rank; None for its full share.
+        per_rank: Samples of each rank in a step; None for equal shares, with one more for the first ranks if needed.
+        rank: Of this process among the data-parallel ranks; None to ask the process group at every use.
+        world_size: Number of data-parallel ranks, likewise.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class StepSampler:
         self._iterators: weakref.WeakSet[DatasetIndices] = weakref.WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_iterators": None}  # an iterator belongs to its process
+        return self.__dict__ | {"_iterators": None}  # iterators belong to their process
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _iterators=weakref.WeakSet())
@@ -152,7 +152,7 @@ class StepSampler:
         """Each rank's samples of a full step, shape `(world_size,)`.
 
         Raises:
-            SharesMismatch: The shares that were given are not those of this many ranks and samples.
+            SharesMismatch: The given shares do not match this number of ranks and samples.
         """
         if self._per_rank is None:
             return nearest_even(self.samples_per_step, self.world_size)
@@ -170,7 +170,7 @@ class StepSampler:
         return -(-max(self.total_samples - self.cursor, 0) // self.samples_per_step)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield what this rank processes from the cursor to the end, one forward pass at a time."""
+        """Yield the batches of this rank from the cursor to the end, one per forward pass."""
         rank, full_step, cursor = self.rank, self.per_rank, self.cursor
         while cursor < self.total_samples:
             shares = step_shares(full_step, self.total_samples - cursor)
@@ -190,7 +190,7 @@ class StepSampler:
         return list(self._iterators)
 
     def __len__(self) -> int:
-        """Return how many batches `iter` gives: those from the cursor to the end."""
+        """Return the number of batches from the cursor to the end."""
         micro, left = self.micro_batch_size, self.total_samples - self.cursor
         full_steps, tail = divmod(max(left, 0), self.samples_per_step)
         of_full, of_tail = max(self.per_rank), -(-tail // self.world_size)
@@ -202,8 +202,8 @@ class StepSampler:
         """Return the cursor and the stream that it counts; the same on all ranks."""
         return {"cursor": self.cursor, "num_samples": self.stream.num_samples, "seed": self.stream.seed}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a saved cursor, saved by any rank of any world size.
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Set the cursor to a saved one, saved by any rank at any world size.
 
         Raises:
             SamplerMismatch: It was saved for another number of samples or another seed.
@@ -221,10 +221,10 @@ _numbers = itertools.count()
 class DatasetIndices:
     """The iterator over a sampler's batches, as lists of dataset indices.
 
-    If its sampler records draws, `draws` holds those that no consumer has taken yet, and `num_drawn` counts all.
+    If its sampler records draws, `draws` holds those not matched with a batch yet, and `num_drawn` counts all.
 
-    It has a state of its own for torchdata's StatefulDataLoader, which asks the iterator, batch by batch,
-    and keeps the answer that belongs to the batch its consumer has.
+    It has a state for torchdata's StatefulDataLoader, which reads it after every batch and keeps the state of the
+    batch that its consumer has.
     """
 
     def __init__(self, sampler: StepSampler):
@@ -246,7 +246,7 @@ class DatasetIndices:
         batch = next(self._batches)
         if batch.completes_step:
             self._cursor = batch.step_stop
-        # A rank without samples processes one of the step with weight 0: it takes part in the exchanges.
+        # A rank without samples processes one with weight 0, since it must take part in the collectives.
         filler = range(batch.step_start, batch.step_start + 1)
         indices = self._sampler.stream.indices(batch.positions or filler).tolist()
         if self._sampler.records_draws:
@@ -255,10 +255,10 @@ class DatasetIndices:
         return indices
 
     def state_dict(self) -> dict[str, int]:
-        """Return the state after the last step that was given out whole."""
+        """Return the state after the last step that was drawn completely."""
         return self._sampler.state_dict() | {"cursor": self._cursor}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on, sampler and iterator, from a saved state."""
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue, with sampler and iterator, from a saved state."""
         self._sampler.load_state_dict(state)
         self._restart()

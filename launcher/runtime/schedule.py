@@ -6,13 +6,13 @@ from launcher.runtime.training_config import Schedule
 
 
 class UnknownSchedule(ValueError):
-    """The recipe's `lr_scheduler` is not one this trainer knows."""
+    """This trainer does not support the recipe's `lr_scheduler`."""
 
 
 def learning_rate(schedule: Schedule, progress: float) -> float:
     """Return the learning rate when `progress` (0 to 1) of all samples are done.
 
-    It has no state, so a resumed run needs none, and it does not depend on the number of ranks.
+    It has no state to restore and does not depend on the number of ranks.
 
     Raises:
         UnknownSchedule: `schedule.kind` is neither `cosine` nor `constant`.
@@ -21,7 +21,7 @@ def learning_rate(schedule: Schedule, progress: float) -> float:
         equation 5, one cycle down to zero.
     """
     if schedule.kind not in ("cosine", "constant"):
-        raise UnknownSchedule(f"lr_scheduler={schedule.kind!r}; this trainer knows cosine and constant")
+        raise UnknownSchedule(f"lr_scheduler={schedule.kind!r}; this trainer supports cosine and constant")
     warmup = schedule.warmup_ratio
     if progress < warmup:
         return schedule.peak * progress / warmup

@@ -1,4 +1,4 @@
-"""When this process came into being and how far its start is. Standard library only."""
+"""The creation time of this process and the progress of its start. Standard library only."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from launcher.common import names
 
 _IMPORTED_HERE = time.time()
 _times: dict[str, float] = {}
-os.register_at_fork(after_in_child=_times.clear)  # a forked worker has a start of its own
+os.register_at_fork(after_in_child=_times.clear)  # a forked worker has its own start
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class StartRecord:
         imported: All imports were done.
         joined: The process group was up.
         restored: The checkpoint was loaded.
-        first_step: The first step ended; None where none was done.
+        first_step: The first step ended; None if none was done.
         step: Optimizer steps done before.
         cursor: Samples consumed before.
     """
@@ -47,31 +47,31 @@ class StartRecord:
 
 
 def attempt() -> int:
-    """Return how often the workers of this job were started before."""
+    """Return the number of earlier starts of this job's workers."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def reached(name: str) -> None:
-    """Note that the start has come to `name`, `imported` or `joined`, now; the first time counts."""
+    """Record that the start has reached `name`, `imported` or `joined`; the first call counts."""
     _times.setdefault(name, time.time())
 
 
 def time_of(name: str) -> float:
-    """Return when the start came to `name`."""
+    """Return when the start reached `name`."""
     return _times[name]
 
 
 def spawned() -> float:
     """Return when this process was created, to a hundredth of a second.
 
-    Where there is no /proc, when this module was imported.
+    Without /proc, when this module was imported.
 
     Source: proc(5), /proc/pid/stat, field 22: start of the process in clock ticks after boot.
     """
     stat = Path("/proc/self/stat")
     if not stat.exists():
         return _IMPORTED_HERE
-    # The second field, the program's name, is in parentheses and may hold spaces.
+    # The second field, the program's name, is in parentheses and may contain spaces.
     ticks = int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age_s

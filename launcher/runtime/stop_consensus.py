@@ -1,4 +1,4 @@
-"""What the ranks settle together in a step: its loss, and whether training stops after it."""
+"""The agreement of the ranks in a step: on its loss, and on whether training stops after it."""
 
 import time
 
@@ -8,20 +8,20 @@ import torch.distributed as dist
 from launcher.runtime.process_group import world_size
 
 SIGNAL_PERIOD_S = 0.2
-"""How often ranks that share no loss look for a stop signal, at most; a step that takes longer has its own look."""
+"""Minimum interval at which ranks without a shared loss check for a stop signal; longer steps check every time."""
 
 MAX_STEPS_APART = 100
 
 
 class StopConsensus:
-    """One small reduction, begun before the backward pass and read after the step.
+    """One small reduction, started before the backward pass and read after the step.
 
-    It carries both the loss and the stop signal: the signal costs no exchange of its own, and all ranks
-    stop after the same step. Where there is no loss to carry, it carries the time of a step instead, from
-    which all ranks derive how many steps to do until the next one.
+    It carries both the loss and the stop signal, so that the signal needs no exchange of its own and all ranks stop
+    after the same step. Without a loss it carries the time of a step instead, from which all ranks derive the number
+    of steps until the next reduction.
 
-    A loss on an accelerator is reduced there, and `end_step` waits for the accelerator to read it, once a
-    step. Without a loss nothing waits for it, where the group reaches the CPU.
+    A loss on an accelerator is reduced there, and `end_step` waits for the accelerator once per step. Without a loss
+    nothing waits for it, if the group supports the CPU.
     """
 
     def __init__(self) -> None:
@@ -38,26 +38,26 @@ class StopConsensus:
 
     @property
     def due(self) -> bool:
-        """Whether the ranks look for a stop signal in this step even if they share no loss."""
+        """Whether the ranks check for a stop signal in this step even without a loss."""
         return self._steps_until_due == 0
 
     def begin(self, loss: torch.Tensor | None, event: bool) -> None:
-        """Begin the reduction; a second call in the same step replaces the first.
+        """Start the reduction; a second call in the same step replaces the first.
 
         Args:
-            loss: This rank's part of the step's mean loss, shape `()`; None where the script tells none.
-            event: Whether this rank was told to stop.
+            loss: This rank's part of the step's mean loss, shape `()`; None if the script reports none.
+            event: Whether this rank was asked to stop.
         """
         self._carries_loss = loss is not None
-        # The loss stays where it is: to fetch it here would wait for the forward pass before the backward
-        # pass is queued. What waits is `end_step`, when all of the step is queued.
+        # The loss remains on its device: fetching it here would wait for the forward pass before the backward pass is
+        # queued. Only `end_step` waits, when the complete step is queued.
         own = torch.tensor(self._step_s, device=_control_device()) if loss is None else loss.detach().float()
-        # Two numbers, no more: over gloo the time of so small a reduction grows with each.
+        # Only two numbers: over gloo the time of such a small reduction grows with each.
         self._sums = torch.stack([own, own.new_full((), float(event))])
         self._work = dist.all_reduce(self._sums, async_op=True) if dist.is_initialized() else None
 
     def end_step(self) -> tuple[float | None, bool]:
-        """Return the sum of the ranks' losses if they shared them, and whether any rank was told to stop."""
+        """Return the sum of the ranks' losses, if shared, and whether any rank was asked to stop."""
         now = time.perf_counter()
         if self._step_ended is not None:
             self._step_s = now - self._step_ended
@@ -86,7 +86,8 @@ def any_rank(flag: bool) -> bool:
 
 
 def _control_device() -> torch.device:
-    # Of what goes without a loss. The CPU where the group reaches it: reading the answer waits for no accelerator.
+    # For a reduction without a loss. On the CPU, if the group supports it, reading the result waits for no
+    # accelerator.
     if not dist.is_initialized() or "cpu:" in dist.get_backend_config():
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())

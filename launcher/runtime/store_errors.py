@@ -1,17 +1,17 @@
-"""What a tracking store raises, in its own words: without SQL and without the links of the libraries around it."""
+"""Errors of a tracking store as short messages: without SQL and links to libraries' documentation."""
 
 import logging
 import sqlite3
 from collections.abc import Iterator
 
 _PRIMARY = 0xFF
-"""Bits of a result code that are not its details. Source: SQLite, Result and Error Codes."""
+"""Bits of the primary result code. Source: SQLite, Result and Error Codes."""
 
 
 def raised() -> tuple[type[Exception], ...]:
-    """Return what a store raises: MLflow wraps only part of what its database does.
+    """Return the exceptions of a store: MLflow wraps only some errors of its database.
 
-    To be called before a store is used: MLflow logs a traceback, SQL included, of what it raises, and then no more.
+    Call it before a store is used: otherwise MLflow logs each error with its traceback and SQL.
     """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -21,14 +21,14 @@ def raised() -> tuple[type[Exception], ...]:
 
 
 def plain(error: BaseException) -> str:
-    """Return in one line why a store refused."""
+    """Return the error of a store in one line."""
     found = _of_sqlite(error)
     text = str(found or error).partition("[SQL:")[0].strip()
     return text.splitlines()[0] if text else type(error).__name__
 
 
 def code(error: BaseException) -> int | None:
-    """Return the result code of SQLite behind an error, None where it is not SQLite's."""
+    """Return the SQLite result code behind an error; None if there is none."""
     found = _of_sqlite(error)
     number = getattr(found, "sqlite_errorcode", None)
     return None if number is None else number & _PRIMARY

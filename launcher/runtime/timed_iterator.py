@@ -1,4 +1,4 @@
-"""How long training waits for its data."""
+"""The time that training waits for its data."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +8,7 @@ Data = TypeVar("Data")
 
 
 class TimedIterator(Generic[Data]):
-    """An iterator that measures how long its consumer waits for each item, its start included.
+    """An iterator that measures how long its consumer waits for its start and its items.
 
     Args:
         begin: Starts the iteration.

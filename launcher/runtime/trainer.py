@@ -145,7 +145,7 @@ class Trainer:
     def _start_from_scratch(self) -> None:
         self.job.checkpoints.clear()
         if self.reporter:
-            self.reporter.begin_anew()
+            self.reporter.begin_new_curves()
 
     def _rows(self) -> Iterator[torch.Tensor]:
         for indices in self.job.sampler:

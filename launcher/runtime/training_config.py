@@ -10,7 +10,7 @@ from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
 
 @dataclass(frozen=True, slots=True)
 class Tracking:
-    """Where metrics go. An empty `run_id` means nowhere."""
+    """The MLflow run for metrics; none if `run_id` is empty."""
 
     uri: str | None
     run_id: str
@@ -18,7 +18,7 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How the learning rate moves: `kind` is `cosine` or `constant`, after a linear warmup.
+    """The schedule of the learning rate: `kind` is `cosine` or `constant`, after a linear warmup.
 
     Args:
         peak: Highest learning rate.
@@ -33,25 +33,25 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the trainer needs to know; every default lives in the recipe.
+    """The settings of the trainer; every default is in the recipe.
 
     Args:
         model_type: Name of the model, a key of `launcher.runtime.model.MODELS`.
         model: Arguments of the model's constructor, as the recipe spells them.
         strategy: `ddp` or `fsdp2`.
         data_path: Text file, or `builtin:NAME`.
-        data_limit: Most samples to use; None for all.
+        data_limit: Maximum samples to use; None for all.
         max_len: Tokens per sample.
         shares: Samples per rank and step.
         logging_steps: Steps between two printed lines.
-        log_samples: Whether each rank writes down the samples it trains on.
-        min_step_s: Least seconds of a step.
+        log_samples: Whether each rank logs the samples it trains on.
+        min_step_s: Minimum seconds of a step.
         save_steps: Steps between two checkpoints; 0 for one at the end only.
         max_checkpoints: Checkpoints kept; 0 keeps all.
-        load_checkpoint: Whether a new job goes on from a checkpoint that is there, or starts afresh.
+        load_checkpoint: Whether a new job resumes from an existing checkpoint, or starts from scratch.
         override_training_dir: Whether a new job may use a folder that holds a checkpoint.
         training_dir: Folder of the checkpoints; empty for the one under the run folder.
-        tiers: Where checkpoints go instead; None for no tiers.
+        tiers: Tiers that replace the folder; None for none.
     """
 
     model_type: str
@@ -93,7 +93,7 @@ def shares_of(training_args: Mapping[str, Any], world_size: int) -> Shares:
         per_rank = (small,) * num_small + (large,) * (world_size - num_small)
         if len(per_rank) != world_size or sum(per_rank) != total:
             raise SharesMismatch(f"{per_rank} on {world_size} ranks is not train_batch_size={total}")
-        # The fewest passes, then the smallest: what the plan says.
+        # As in the plan: the fewest passes, then the smallest ones.
         passes = -(-large // int(training_args.get("micro_train_batch_size") or large))
         return Shares(per_rank, micro=-(-large // passes))
     local, rest = divmod(total, world_size)

@@ -1,4 +1,4 @@
-"""Metrics of a script's own, beside those that a job reports anyway."""
+"""Further metrics that a script reports, beside those that a job always reports."""
 
 import re
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ class MetricInvalid(ValueError):
 
 
 class UserMetrics:
-    """Collects metrics until they are written down: the same names on all ranks, of which the first one's count."""
+    """Collects metrics until they are recorded; all ranks use the same names, and the first rank's values count."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Any] = {}
 
-    def add(self, metrics: Mapping[str, Any]) -> None:
-        """Keep `metrics`; a name that is there already gets the new value.
+    def add(self, metrics: Mapping[str, object]) -> None:
+        """Keep `metrics`; a name that exists already gets the new value.
 
         Raises:
             MetricInvalid: A name or a value cannot be reported; none is kept then.
@@ -42,12 +42,12 @@ class UserMetrics:
         self._metrics |= checked
 
     def take(self) -> dict[str, float]:
-        """Return what was kept, and forget it. Waits for an accelerator that a value is on."""
+        """Return and forget the metrics. Waits for accelerators that hold a value."""
         noted, self._metrics = self._metrics, {}
         return {name: float(value) for name, value in noted.items()}
 
     def forget(self) -> None:
-        """Drop what was kept."""
+        """Forget the metrics."""
         self._metrics = {}
 
 
@@ -64,9 +64,9 @@ def _checked_name(name: Any) -> str:
 
 def _number(name: str, value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
-        # A sharded one is put together by all ranks. Nobody waits for an accelerator before the step has ended.
-        whole = value.full_tensor() if hasattr(value, "full_tensor") else value
-        return whole.detach()
+        # All ranks together gather a sharded one. Nothing waits for an accelerator before the step has ended.
+        full = value.full_tensor() if hasattr(value, "full_tensor") else value
+        return full.detach()
     if isinstance(value, bool) or not isinstance(value, Real):
         raise MetricInvalid(f"metric {name!r}: {value!r} is not a number, or a tensor of one")
     return float(value)

@@ -24,8 +24,8 @@ NO_PICTURE = "no picture: it needs matplotlib (pip install '.[local]')"
 
 
 def read(run_dir: Path) -> Timeline:
-    """Return the course of the last launch in a run folder, from what its processes wrote so far."""
-    alive = is_alive(run_dir)  # before the records: an end that comes meanwhile is in them
+    """Return the timeline of the last launch in a run folder, from the records that its processes wrote so far."""
+    alive = is_alive(run_dir)  # checked first: an end written meanwhile is read below
     return build(read_launch(run_dir), is_alive=alive)
 
 
@@ -36,18 +36,18 @@ def write(run_dir: Path) -> Timeline:
     picture = stem.with_suffix(".svg")
     stem.with_suffix(".txt").write_text(text(timeline), encoding="utf-8")
     if importlib.util.find_spec("matplotlib"):
-        from launcher.timeline.picture import draw  # a second of imports
+        from launcher.timeline.picture import draw  # start-up time: a second of imports
 
         draw(timeline, picture)
     else:
         picture.unlink(missing_ok=True)
-    # Last of all: its age says whether the report is complete.
+    # Last: its age shows whether the report is complete.
     stem.with_suffix(".json").write_text(json.dumps(to_json(timeline), indent=1, allow_nan=False), encoding="utf-8")
     return timeline
 
 
 def refresh(run_dir: Path) -> Timeline | None:
-    """Return the timeline, its files written anew where events came after them; None for a job without events."""
+    """Return the timeline, rewriting its files if there are newer events; None for a job without events."""
     events = run_dir / EVENTS_FILE
     written = (run_dir / TIMELINE).with_suffix(".json")
     if not events.exists():

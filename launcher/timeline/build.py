@@ -1,4 +1,4 @@
-"""Records of a launch to its Timeline. Pure."""
+"""Builds the Timeline of a launch from its records. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,22 +10,33 @@ from launcher.timeline.preserved import preserved
 from launcher.timeline.records import LAUNCHED, Launch, OperatorEvent, StartRecord, StepRecord
 from launcher.timeline.values import Attempt, Event, StartParts, Step, Timeline, Transition
 
-_HAPPENINGS = (*ROOTS, "fault", "operator")
+_SHOWN_EVENTS = (*ROOTS, "fault", "operator")
 _FROM_NOTHING = ("start", "resume")
 """Reasons of transitions before which no worker runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """What one attempt left: its start where that is told, and its steps. Samples count from the first of all."""
+    """The records of one attempt: its start, if recorded, and its steps. Samples count from the start of training."""
 
     number: int
     start: StartRecord | None
     steps: tuple[StepRecord, ...]
 
     @property
+    def began(self) -> float:
+        """The time of its first record, in seconds since the epoch."""
+        return self.start.spawned if self.start else self.steps[0].time
+
+    @property
+    def size(self) -> tuple[int, int | None]:
+        """Its nodes and ranks; (0, None) if not recorded."""
+        record = self.steps[0] if self.steps else self.start
+        return (record.nodes, record.world_size) if record else (0, None)
+
+    @property
     def resumed(self) -> int | None:
-        """Samples of the checkpoint it went on from; None when it did not come that far."""
+        """Samples of the checkpoint it resumed from; None if it did not get that far."""
         if self.start:
             return self.start.cursor
         return self.steps[0].cursor - self.steps[0].samples if self.steps else None
@@ -50,8 +61,8 @@ class _Trace:
 
 
 def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
-    """Return the course of a launch; `is_alive` tells whether anything of its job still exists."""
-    end = next((event for event in reversed(launch.events) if event.kind == "ended"), None)
+    """Return the timeline of a launch; `is_alive` is whether any process of its job still exists."""
+    end = _end(launch)
     last = end.time if end else max(_times(launch), default=launch.time)
     traces = tuple(_traces(launch))
     causes = Causes(launch)
@@ -60,7 +71,7 @@ def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
     state = str(end.fields.get("state")) if end else None
     is_running = end is None and is_alive
     steps = tuple(_steps(launch, traces))
-    # Without events nothing is known of the end.
+    # Without events the end is unknown.
     survives = is_running or state == JobState.SUCCEEDED or not launch.events
     surviving = steps if survives else _capped(steps, preserved(launch))
     return Timeline(
@@ -73,15 +84,21 @@ def build(launch: Launch, *, is_alive: bool = False) -> Timeline:
         restarts=max(0, len(attempts) - 1),
         transitions=transitions,
         attempts=attempts,
-        events=tuple(
-            Event(event.time - launch.time, event.kind, event.message, causes.of_event(event))
-            for event in launch.events
-            if event.kind in _HAPPENINGS
-        ),
+        events=tuple(_events(launch, causes)),
         unfired=tuple(event.message for event in launch.events if event.kind == "unfired"),
         steps=surviving,
         samples_lost_at_end=_kept_samples(steps) - _kept_samples(surviving),
     )
+
+
+def _end(launch: Launch) -> OperatorEvent | None:
+    return next((event for event in reversed(launch.events) if event.kind == "ended"), None)
+
+
+def _events(launch: Launch, causes: Causes) -> Iterator[Event]:
+    for event in launch.events:
+        if event.kind in _SHOWN_EVENTS:
+            yield Event(event.time - launch.time, event.kind, event.message, causes.of_event(event))
 
 
 def _times(launch: Launch) -> Iterator[float]:
@@ -95,7 +112,7 @@ def _opening(launch: Launch) -> Mapping[str, Any]:
 
 
 def _traces(launch: Launch) -> Iterator[_Trace]:
-    """Yield what every attempt left, in order."""
+    """Yield the records of every attempt, in order."""
     starts = {start.attempt: start for start in launch.starts}
     ordered = {event.fields["attempt"] for event in launch.events if event.kind == "starting"}
     for number in sorted(ordered | starts.keys() | {step.attempt for step in launch.steps}):
@@ -103,7 +120,7 @@ def _traces(launch: Launch) -> Iterator[_Trace]:
 
 
 def _capped(steps: tuple[Step, ...], limit: int) -> tuple[Step, ...]:
-    """Return the steps, those after the first `limit` samples of training as lost."""
+    """Return the steps, with those after the first `limit` samples of training marked as lost."""
     return tuple(replace(step, kept=step.kept and step.cursor <= limit) for step in steps)
 
 
@@ -133,7 +150,7 @@ def _steps(launch: Launch, traces: tuple[_Trace, ...]) -> Iterator[Step]:
 
 
 def _redone(launch: Launch, traces: tuple[_Trace, ...], trace: _Trace) -> list[int]:
-    """Return for each step of `trace` how many of its samples an earlier attempt or launch had trained."""
+    """Return for each step of `trace` the number of its samples that an earlier attempt or launch had trained."""
     trained = [record for earlier in traces if earlier.number < trace.number for record in earlier.steps]
     trained += launch.earlier_steps
     low = min((record.cursor - record.samples for record in trained), default=0)
@@ -142,7 +159,7 @@ def _redone(launch: Launch, traces: tuple[_Trace, ...], trace: _Trace) -> list[i
 
 
 def _lost(launch: Launch, traces: tuple[_Trace, ...], trace: _Trace) -> int:
-    """Return the samples that were trained after the checkpoint from which `trace` went on."""
+    """Return the samples that were trained after the checkpoint from which `trace` resumed."""
     ends = [record.cursor for record in launch.earlier_steps[-1:]]
     ends += [earlier.reached for earlier in traces if earlier.number < trace.number and earlier.reached is not None]
     return max(0, ends[-1] - trace.resumed) if ends and trace.resumed is not None else 0
@@ -150,14 +167,14 @@ def _lost(launch: Launch, traces: tuple[_Trace, ...], trace: _Trace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Passage:
-    """From a decision to the start it led to: the decisions on the way, and what the operator did.
+    """A decision and the start it led to: the decisions in between, and the actions of the operator.
 
     Args:
-        is_overtaken: Whether the next decision, which is not one of its own, came.
+        is_overtaken: Whether a later decision replaced it.
     """
 
     decisions: tuple[OperatorEvent, ...]
-    deeds: tuple[OperatorEvent, ...] = ()
+    actions: tuple[OperatorEvent, ...] = ()
     is_overtaken: bool = False
 
     @property
@@ -183,11 +200,11 @@ class _Passage:
         return self.decisions[-1].fields["reason"] == "suspend" and not self.is_given_up
 
     def first(self, kind: str) -> OperatorEvent | None:
-        """Return the first deed of a kind, or None."""
-        return next((deed for deed in self.deeds if deed.kind == kind), None)
+        """Return the first action of a kind, or None."""
+        return next((action for action in self.actions if action.kind == kind), None)
 
     def stop(self) -> tuple[OperatorEvent | None, OperatorEvent | None]:
-        """Return the order to stop and its end. A job that is cancelled is stopped too, but for no transition."""
+        """Return the start and end of the stop. A cancelled job is stopped, too, but not for a transition."""
         stopping, stopped, starting = map(self.first, ("stopping", "stopped", "starting"))
         if stopping is None or self.first("abandoned") or self.reason in _FROM_NOTHING:
             return None, None
@@ -196,10 +213,10 @@ class _Passage:
         is_the_end_s = stopped is None and self.first("ended") is not None
         return (None, None) if is_the_end_s else (stopping, stopped)
 
-    def goes_on(self) -> bool:
-        """Tell whether the next decision changes this passage, and is not one of its own.
+    def continues(self) -> bool:
+        """Return whether the next decision belongs to this passage.
 
-        After a fault the operator first decides to stop what is left, and then for how many nodes to start.
+        After a fault the operator first decides to stop the remaining workers, and then on how many nodes to start.
         """
         if self.first("starting") or self.decisions[-1].fields["reason"] == "suspend":
             return False
@@ -212,55 +229,75 @@ def _passages(launch: Launch) -> list[_Passage]:
         fields = {"reason": "start", "from_nodes": 0, "to_nodes": opening["nodes"]}
         passages.append(_Passage((OperatorEvent(launch.time, "transition", LAUNCHED, fields),)))
     for event in launch.events:
-        if event.kind == "transition" and passages and passages[-1].goes_on():
+        if event.kind == "transition" and passages and passages[-1].continues():
             passages[-1] = replace(passages[-1], decisions=(*passages[-1].decisions, event))
         elif event.kind == "transition":
             passages[-1:] = [replace(last, is_overtaken=True) for last in passages[-1:]]
             passages.append(_Passage((event,)))
         elif passages:
-            passages[-1] = replace(passages[-1], deeds=(*passages[-1].deeds, event))
+            passages[-1] = replace(passages[-1], actions=(*passages[-1].actions, event))
     return passages
 
 
 def _transitions(launch: Launch, traces: tuple[_Trace, ...], causes: Causes) -> Iterator[Transition]:
     size = 0
     for passage in _passages(launch):
-        came, cause = causes.find(passage.decisions[0], is_given_up=passage.is_given_up)
-        if passage.is_planned:
-            later = map(causes.overtaking, passage.decisions[1:])
-            cause = "; ".join([cause, *filter(None, later)])
-        stopping, stopped = passage.stop()
-        prewarmed, starting = passage.first("prewarmed"), passage.first("starting")
-        number = starting.fields["attempt"] if starting else None
-        trace = next((each for each in traces if each.number == number), None)
-        first_step = _first_step(passage, trace)
-        start, stop, stop_end = (event.time if event else None for event in (starting, stopping, stopped))
-        before, size = size, int(starting.fields["size"]) if starting else 0 if passage.suspends else size
-        yield Transition(
-            reason=passage.reason,
-            from_nodes=before,
-            to_nodes=size if starting else int(passage.decisions[-1].fields["to_nodes"]),
-            cause=cause,
-            came_s=came - launch.time,
-            decided_s=passage.decisions[0].time - launch.time,
-            prewarmed_s=prewarmed.time - launch.time if prewarmed else None,
-            wait_s=_between(came, start if stop is None else stop),
-            stop_s=_between(stop, stop_end),
-            regroup_s=_between(stop_end, start),
-            restart_s=_between(start, first_step),
-            total_s=_between(came, first_step),
-            parts=_parts(start, trace.start) if trace and trace.start and start is not None else None,
-            graceful=stopping.fields.get("graceful") if stopping else None,
-            saved=stopped.fields.get("saved") if stopped else None,
-            given_up=passage.is_given_up,
-            attempt=number,
-            samples_lost=_lost(launch, traces, trace) if trace else 0,
-            samples_redone=sum(_redone(launch, traces, trace)) if trace else 0,
-        )
+        transition = _transition(launch, traces, causes, passage, size)
+        if passage.first("starting"):
+            size = transition.to_nodes
+        elif passage.suspends:
+            size = 0
+        yield transition
+
+
+def _transition(
+    launch: Launch, traces: tuple[_Trace, ...], causes: Causes, passage: _Passage, from_nodes: int
+) -> Transition:
+    came, cause = _cause(causes, passage)
+    stopping, stopped = passage.stop()
+    prewarmed, starting = passage.first("prewarmed"), passage.first("starting")
+    number = starting.fields["attempt"] if starting else None
+    trace = next((each for each in traces if each.number == number), None)
+    first_step = _first_step(passage, trace)
+    start, stop, stop_end = map(_time, (starting, stopping, stopped))
+    return Transition(
+        reason=passage.reason,
+        from_nodes=from_nodes,
+        to_nodes=int(starting.fields["size"] if starting else passage.decisions[-1].fields["to_nodes"]),
+        cause=cause,
+        came_s=came - launch.time,
+        decided_s=passage.decisions[0].time - launch.time,
+        prewarmed_s=prewarmed.time - launch.time if prewarmed else None,
+        wait_s=_between(came, start if stop is None else stop),
+        stop_s=_between(stop, stop_end),
+        regroup_s=_between(stop_end, start),
+        restart_s=_between(start, first_step),
+        total_s=_between(came, first_step),
+        parts=_parts(start, trace),
+        graceful=stopping.fields.get("graceful") if stopping else None,
+        saved=stopped.fields.get("saved") if stopped else None,
+        given_up=passage.is_given_up,
+        attempt=number,
+        samples_lost=_lost(launch, traces, trace) if trace else 0,
+        samples_redone=sum(_redone(launch, traces, trace)) if trace else 0,
+    )
+
+
+def _time(event: OperatorEvent | None) -> float | None:
+    return event.time if event else None
+
+
+def _cause(causes: Causes, passage: _Passage) -> tuple[float, str]:
+    """Return the time of a passage's cause, and the messages of all its causes."""
+    came, cause = causes.find(passage.decisions[0], is_given_up=passage.is_given_up)
+    if passage.is_planned:
+        later = map(causes.overtaking, passage.decisions[1:])
+        cause = "; ".join([cause, *filter(None, later)])
+    return came, cause
 
 
 def _first_step(passage: _Passage, trace: _Trace | None) -> float | None:
-    """Return when the first step ended: the worker knows best, the operator notices later."""
+    """Return the end of the first step, as the worker recorded it or, if it did not, as the operator noticed it."""
     if trace and trace.first_step is not None:
         return trace.first_step
     running = passage.first("running")
@@ -271,8 +308,11 @@ def _between(begin: float | None, end: float | None) -> float | None:
     return None if begin is None or end is None else max(0.0, end - begin)
 
 
-def _parts(ordered: float, start: StartRecord) -> StartParts:
-    # A process tells its creation by a clock of coarser grain, so a part may seem to end before it began.
+def _parts(ordered: float | None, trace: _Trace | None) -> StartParts | None:
+    if ordered is None or trace is None or trace.start is None:
+        return None
+    start = trace.start
+    # The clock of process creation is coarser, so a part may appear to end before it began.
     marks = [ordered]
     parts = []
     for mark in (start.spawned, start.imported, start.joined, start.restored, start.first_step):
@@ -284,17 +324,17 @@ def _parts(ordered: float, start: StartRecord) -> StartParts:
 def _attempts(
     launch: Launch, traces: tuple[_Trace, ...], transitions: tuple[Transition, ...], last: float
 ) -> Iterator[Attempt]:
-    orders = {event.fields["attempt"]: event for event in launch.events if event.kind == "starting"}
+    starts = {event.fields["attempt"]: event for event in launch.events if event.kind == "starting"}
     for index, trace in enumerate(traces):
-        order = orders.get(trace.number)
-        began = order.time if order else trace.start.spawned if trace.start else trace.steps[0].time
-        later = [orders[each.number].time for each in traces[index + 1 :] if each.number in orders]
+        start = starts.get(trace.number)
+        began = start.time if start else trace.began
+        later = [starts[each.number].time for each in traces[index + 1 :] if each.number in starts]
         until = min(later, default=float("inf"))
-        sized = trace.steps[0] if trace.steps else trace.start
+        nodes, ranks = trace.size
         yield Attempt(
             number=trace.number,
-            nodes=int(order.fields["size"]) if order else sized.nodes,
-            ranks=sized.world_size if sized else None,
+            nodes=int(start.fields["size"]) if start else nodes,
+            ranks=ranks,
             started_s=began - launch.time,
             first_step_s=None if trace.first_step is None else trace.first_step - launch.time,
             ended_s=_end_of_work(launch, trace, began, min(until, last)) - launch.time,
@@ -305,7 +345,7 @@ def _attempts(
 
 
 def _end_of_work(launch: Launch, trace: _Trace, began: float, until: float) -> float:
-    """Return when the workers of an attempt stopped: with a fault or an order, but not before their last step."""
+    """Return when the workers of an attempt stopped: with a fault or a command, but not before their last step."""
     stops = (event for event in launch.events if event.kind == "stopping")
     ends = (event.time for event in (*running_faults(launch.events), *stops))
     end = min((time for time in ends if began <= time <= until), default=until)
@@ -313,11 +353,11 @@ def _end_of_work(launch: Launch, trace: _Trace, began: float, until: float) -> f
 
 
 def _ending(launch: Launch, transitions: tuple[Transition, ...], began: float, until: float) -> str:
-    """Return why the attempt between two starts ended: the last decision before the next, or the job's end."""
+    """Return the reason for the end of an attempt: the last decision before the next start, or the end of the job."""
     for transition in reversed(transitions):
         if began < transition.decided_s + launch.time <= until and transition.reason not in _FROM_NOTHING:
             return f"{transition.reason} ({transition.cause})"
-    end = next((event for event in launch.events if event.kind == "ended"), None)
+    end = _end(launch)
     if end is None or until != float("inf"):
         return ""
     return str(end.fields.get("state"))

@@ -1,9 +1,11 @@
-"""A Timeline as a picture: nodes and loss over time, with what happened. The only module that imports matplotlib."""
+"""A Timeline as a picture: nodes and loss over time, with the events. The only module that imports matplotlib."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -22,16 +24,16 @@ _POINTS = 72
 _LABEL_SIZE, _TEXT_SIZE = 8.0, 8.5
 _LABEL_LENGTH = 36
 _MOST_DOTS = 400
-"""Steps above which a dot for each would only blur the curve."""
+"""Number of steps above which dots would only blur the curve."""
 _LABEL_SPACE = 9.0
-"""Points that keep two labels of a lane apart."""
+"""Points between two labels of a row."""
 
 _INK, _QUIET = "#24292f", "#6e7781"
 _NODES, _LOSS, _LOST, _AGAIN = "#4c8bc4", "#24292f", "#d1495b", "#f2b84b"
 _STOPPED, _STARTING = "#eccfd0", "#f6ead0"
 _STYLE = {
     "svg.hashsalt": "timeline",
-    "text.parse_math": False,  # a label is what somebody wrote, not a formula
+    "text.parse_math": False,  # labels are text, not formulas
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",
     "font.size": _TEXT_SIZE,
@@ -45,7 +47,7 @@ _STYLE = {
 
 @dataclass(frozen=True, slots=True)
 class _Flag:
-    """A label over the panels: its lane from below, and the points from the left edge where it and its text lie."""
+    """A label over the panels: its row from below; the places of its line and text, in points from the left."""
 
     event: Event
     words: str
@@ -57,7 +59,7 @@ class _Flag:
 
 def draw(timeline: Timeline, path: Path) -> None:
     """Draw a timeline to a file whose suffix names the format. The same timeline gives the same bytes."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]  # matplotlib 3.11 wants literal keys
         figure = _figure(timeline)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
@@ -117,24 +119,28 @@ def _draw_nodes(axes: Axes, timeline: Timeline) -> None:
 
 
 def _draw_loss(axes: Axes, steps: list[Step]) -> None:
-    dot = "." if len(steps) <= _MOST_DOTS else ""
     for number in sorted({step.attempt for step in steps}):
-        own = [step for step in steps if step.attempt == number]
-        again = [step for step in own if step.samples_redone]
-        kept = [step for step in own if step.kept]
-        lost = [step for step in own if not step.kept]
-        lost = kept[-1:] + lost if lost else []  # joined to the curve
-        axes.plot(*_points(again), color=_AGAIN, linewidth=6, solid_capstyle="round", zorder=3)
-        axes.plot(*_points(lost), color=_LOST, linewidth=1.3, marker=dot, markersize=4, zorder=4)
-        axes.plot(*_points(kept), color=_LOSS, linewidth=1.3, marker=dot, markersize=2.5, zorder=5)
+        _draw_attempt(
+            axes, [step for step in steps if step.attempt == number], "." if len(steps) <= _MOST_DOTS else ""
+        )
     axes.grid(axis="y", color="#e6e8eb", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.margins(y=0.08)
     axes.set_ylabel("loss")
 
 
-def _points(steps: list[Step]) -> tuple[list[float], list[float | None]]:
-    return [step.time_s for step in steps], [step.loss for step in steps]
+def _draw_attempt(axes: Axes, steps: list[Step], dot: str) -> None:
+    again = [step for step in steps if step.samples_redone]
+    kept = [step for step in steps if step.kept]
+    lost = [step for step in steps if not step.kept]
+    lost = kept[-1:] + lost if lost else []  # connected to the curve
+    axes.plot(*_points(again), color=_AGAIN, linewidth=6, solid_capstyle="round", zorder=3)
+    axes.plot(*_points(lost), color=_LOST, linewidth=1.3, marker=dot, markersize=4, zorder=4)
+    axes.plot(*_points(kept), color=_LOSS, linewidth=1.3, marker=dot, markersize=2.5, zorder=5)
+
+
+def _points(steps: list[Step]) -> tuple[list[float], list[float]]:
+    return [step.time_s for step in steps], [math.nan if step.loss is None else step.loss for step in steps]
 
 
 def _shade_idle_time(axes: Axes, timeline: Timeline) -> None:
@@ -143,7 +149,7 @@ def _shade_idle_time(axes: Axes, timeline: Timeline) -> None:
 
 
 def _idle_spans(timeline: Timeline) -> Iterator[tuple[float, float, str]]:
-    """Yield when no step could be trained: from a stop to the order to start, and from there to the first step."""
+    """Yield the times without training: from a stop to the next start, and from there to the first step."""
     attempts = timeline.attempts
     for index, attempt in enumerate(attempts):
         first = attempt.ended_s if attempt.first_step_s is None else attempt.first_step_s
@@ -154,24 +160,24 @@ def _idle_spans(timeline: Timeline) -> Iterator[tuple[float, float, str]]:
         yield attempts[-1].ended_s, timeline.wall_s, _STOPPED
 
 
-def _told_events(timeline: Timeline) -> Iterator[Event]:
-    """Return the events that get a label. A fault gets none where what led to it is an event itself."""
+def _labelled_events(timeline: Timeline) -> Iterator[Event]:
+    """Return the events that get a label. A fault gets none if its cause is an event itself."""
     messages = {event.message for event in timeline.events}
     return (event for event in timeline.events if event.kind != "fault" or event.cause not in messages)
 
 
 def _flags(timeline: Timeline) -> tuple[_Flag, ...]:
-    """Return the labels, packed into lanes: no text covers another's text or line.
+    """Return the labels, packed into rows: no text covers another's text or line.
 
-    A text stands to the right of its line; to the left where the picture ends, or where it would cover the line
-    of such a one. Placed from the right, and then those from the left, every label finds a lane.
+    A text is to the right of its line, or to the left where the picture ends or where it would cover the line of such
+    a label. Placed first from the right and then from the left, every label finds a row.
     """
     width = (_WIDTH - _LEFT - _RIGHT) * _POINTS
     font = FontProperties(family="DejaVu Sans")
     limit = width + _RIGHT * _POINTS
     rightward: list[_Flag] = []
     leftward: list[_Flag] = []
-    for event in sorted(_told_events(timeline), key=lambda event: -event.time_s):
+    for event in sorted(_labelled_events(timeline), key=lambda event: -event.time_s):
         first = event.message.partition("\n")[0] or event.kind
         words = first if len(first) <= _LABEL_LENGTH else f"{first[: _LABEL_LENGTH - 1]}…"
         length = TextPath((0, 0), words, size=_LABEL_SIZE, prop=font).get_extents().width + _LABEL_SPACE
@@ -188,7 +194,7 @@ def _flags(timeline: Timeline) -> tuple[_Flag, ...]:
 
 
 def _lowest(flag: _Flag, placed: list[_Flag]) -> _Flag:
-    """Return `flag` in the lowest lane where neither its text meets another flag nor its line another's text."""
+    """Return `flag` in the lowest row where its text meets no other flag and its line no other text."""
 
     def is_free(lane: int) -> bool:
         for other in placed:
@@ -205,10 +211,14 @@ def _lowest(flag: _Flag, placed: list[_Flag]) -> _Flag:
 
 def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
     for flag in flags:
-        # Points from the panel's upper left corner; the panel's own units have no room above it.
+        # In points from the panel's upper left corner: the panel's own units end at its edge.
         up = (flag.lane + 0.25) * _LANE * _POINTS
-        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "annotation_clip": False}
-        line = {"arrowstyle": "-", "color": _QUIET, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
+        place: dict[str, Any] = {
+            "xycoords": ("data", "axes fraction"),
+            "textcoords": "offset points",
+            "annotation_clip": False,
+        }
+        line: dict[str, Any] = {"arrowstyle": "-", "color": _QUIET, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (flag.event.time_s, 1), (0, up + 7), arrowprops=line, **place)
         side, away = ("left", 3) if flag.begin == flag.x else ("right", -3)
         axes.annotate(flag.words, (flag.event.time_s, 1), (away, up), fontsize=_LABEL_SIZE, ha=side, **place)

@@ -6,9 +6,9 @@ from launcher.timeline.records import CheckpointRecord, Launch
 
 
 def preserved(launch: Launch) -> int:
-    """Return the samples in the checkpoint from which a next launch would resume; 0 without one.
+    """Return the samples in the checkpoint from which another launch would resume; 0 without one.
 
-    Computed from the records alone: the number stays the same whatever happens to the files later. A resume from an
+    Computed from the records alone, so that the number stays the same if the files change later. A resume from an
     older checkpoint discards the newer ones. A checkpoint in the memory of nodes ends with them.
     """
     held = 0
@@ -36,7 +36,7 @@ def _is_from_memory(launch: Launch, step: int) -> bool:
 
 
 def _cursor(launch: Launch, record: CheckpointRecord) -> int | None:
-    """Return the samples in a checkpoint; None where no step tells them."""
+    """Return the samples in a checkpoint; None if no step records them."""
     if record.cursor is not None:
         return record.cursor
     steps = [step for step in (*launch.earlier_steps, *launch.steps) if step.step == record.step]

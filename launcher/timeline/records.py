@@ -1,6 +1,6 @@
-"""What a job left on disk about its course: the events, steps and starts of its last launch.
+"""The records of a job on disk: the events, steps and starts of its last launch.
 
-A line that a killed process left torn is passed over. Of earlier launches of the bundle only the steps count.
+Incomplete lines of killed processes are skipped. Of earlier launches of the bundle only the steps count.
 """
 
 import json
@@ -23,13 +23,13 @@ _Record = TypeVar("_Record")
 
 @dataclass(frozen=True, slots=True)
 class OperatorEvent:
-    """A line of the operator's.
+    """A line of the operator's event log.
 
     Args:
         time: Seconds since the epoch.
-        kind: What it is; says which fields there are.
-        message: In plain words.
-        fields: The whole line.
+        kind: Determines the fields.
+        message: For people.
+        fields: All fields of the line.
     """
 
     time: float
@@ -67,7 +67,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """How an attempt's rank 0 came to its first step; seconds since the epoch, None for what it did not reach.
+    """The start of an attempt's rank 0, up to its first step; seconds since the epoch, None for marks not reached.
 
     Args:
         step: Last step of the checkpoint that it resumed from; 0 for none.
@@ -93,9 +93,9 @@ class CheckpointRecord:
     Args:
         time: Seconds since the epoch.
         event: `saved` or `loaded`; other events change nothing.
-        tier: Where it lies.
+        tier: Its tier.
         step: Last optimizer step in it.
-        cursor: Samples consumed by then; None where the record does not state it.
+        cursor: Samples consumed by then; None if not recorded.
     """
 
     time: float
@@ -106,13 +106,13 @@ class CheckpointRecord:
 
     @property
     def outlives_job(self) -> bool:
-        """Whether the checkpoint is still there when all processes of the job have ended."""
+        """Whether the checkpoint still exists when all processes of the job have ended."""
         return self.tier not in ("memory", "replica")
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The records of one launch, each kind in the order of time.
+    """The records of one launch, each kind in order of time.
 
     Args:
         time: When it began, in seconds since the epoch.
@@ -129,13 +129,13 @@ class Launch:
 
 
 def read_launch(run_dir: Path) -> Launch:
-    """Return the records of the last launch that wrote to `run_dir`; files that are missing count as empty."""
+    """Return the records of the last launch that wrote to `run_dir`; missing files count as empty."""
     events = _last_launch(tuple(_read(run_dir / EVENTS_FILE, _event)))
     steps = tuple(_read(run_dir / METRICS_FILE, _step))
     starts = tuple(_read(run_dir / STARTS_FILE, _start))
     if events:
         began = events[0].time
-    else:  # nobody tells where the launch begins
+    else:  # without events, the first record is the start of the launch
         began = min(
             [start.spawned for start in starts] + [step.time - step.duration_s for step in steps], default=0.0
         )
@@ -143,14 +143,14 @@ def read_launch(run_dir: Path) -> Launch:
         began,
         events,
         tuple(step for step in steps if step.time >= began),
-        tuple(start for start in starts if _last_word(start) >= began),
+        tuple(start for start in starts if _last_time(start) >= began),
         tuple(step for step in steps if step.time < began),
         tuple(_read(run_dir / CHECKPOINTS_FILE, _checkpoint)),
     )
 
 
 def parse_event(line: bytes | str) -> OperatorEvent | None:
-    """Return the event of a line; None for a torn one."""
+    """Return the event of a line; None for an incomplete one."""
     return _parse(line, _event)
 
 
@@ -218,6 +218,6 @@ def _checkpoint(fields: Mapping[str, Any]) -> CheckpointRecord:
     )
 
 
-def _last_word(start: StartRecord) -> float:
+def _last_time(start: StartRecord) -> float:
     times = (start.spawned, start.imported, start.joined, start.restored, start.first_step)
     return max(time for time in times if time is not None)

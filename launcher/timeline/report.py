@@ -1,7 +1,7 @@
-"""A Timeline for people (text) and for programs (plain data)."""
+"""A Timeline as text for people and as plain data for programs."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from statistics import median
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from launcher.timeline.values import StartParts, Timeline, Transition
 
 _PAGE = 100
-"""Columns of the sentences, at most."""
+"""Maximum columns of the sentences."""
 
 _HEAD = ("at", "nodes", "cause", "wait", "stop", "", "regroup", "restart", "total", "lost")
 _CAUSE = 2
@@ -18,11 +18,11 @@ _MIN_CAUSE = 8
 
 
 def text(timeline: Timeline, width: int | None = None) -> str:
-    """Return one row per transition and the totals in sentences, for a person.
+    """Return one row per transition, and the totals as sentences.
 
     Args:
-        timeline: The job's.
-        width: Columns there are; causes are cut where they do not fit. None for as many as it takes.
+        timeline: Of the job.
+        width: Available columns, into which causes are truncated; None for no limit.
     """
     page = min(width or _PAGE, _PAGE)
     rows = [_row(transition) for transition in timeline.transitions]
@@ -35,12 +35,13 @@ def text(timeline: Timeline, width: int | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_json(timeline: Timeline) -> dict[str, Any]:
-    """Return the timeline as plain data: the fields of the values, times to 0.1 ms, and the totals."""
+def to_json(timeline: Timeline) -> dict[str, object]:
+    """Return the timeline as plain data: the fields of the values, with times to 0.1 ms, and the totals."""
     totals = ("useful_s", "data_s", "goodput", "samples", "samples_lost", "samples_redone", "num_steps", "last_step")
     data = asdict(timeline)
     lists = {name: data.pop(name) for name in ("transitions", "attempts", "events", "unfired", "steps")}
-    return _rounded(data | {name: getattr(timeline, name) for name in totals} | lists)
+    values = data | {name: getattr(timeline, name) for name in totals} | lists
+    return {name: _rounded(value, name) for name, value in values.items()}
 
 
 def _rounded(value: Any, key: str = "") -> Any:
@@ -68,7 +69,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _manner(transition: Transition) -> str:
-    """Return how the workers were stopped."""
+    """Return the way the workers were stopped."""
     if transition.graceful is None:
         return "given up" if transition.given_up else ""
     if not transition.graceful:
@@ -77,7 +78,7 @@ def _manner(transition: Transition) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
-    """Return rows as aligned lines; the cause gets what the other columns leave."""
+    """Return rows as aligned lines; the cause gets the columns that the others leave."""
     widths = [max(len(cells[i]) for cells in rows) for i in range(len(_HEAD))]
     if width is not None:
         others = sum(widths) - widths[_CAUSE] + 2 * (len(_HEAD) - 1) + 1
@@ -91,8 +92,8 @@ def _table(rows: Sequence[tuple[str, ...]], width: int | None) -> list[str]:
     return lines
 
 
-def _cut(words: str, width: int | None) -> str:
-    return words if width is None or len(words) <= width else words[: width - 1] + "…"
+def _cut(text: str, width: int | None) -> str:
+    return text if width is None or len(text) <= width else text[: width - 1] + "…"
 
 
 def _sizes(timeline: Timeline) -> str:
@@ -105,7 +106,7 @@ def _sizes(timeline: Timeline) -> str:
 def _totals(timeline: Timeline) -> str:
     state = timeline.state or ("still running" if timeline.is_running else "its operator died")
     steps = _count(timeline.num_steps, "step")
-    if timeline.num_steps != timeline.last_step:  # an earlier launch did the others
+    if timeline.num_steps != timeline.last_step:  # earlier launches did the others
         steps += f" up to step {timeline.last_step}"
     head = f"{state} after {timeline.wall_s:.1f} s, {_count(timeline.restarts, 'restart')}, {steps}."
     if not timeline.steps:
@@ -122,15 +123,18 @@ def _count(number: int, noun: str) -> str:
 
 
 def _typical_restart(timeline: Timeline) -> str | None:
-    """Return the median restart and the medians of its parts; they need not add up."""
+    """Return the median restart and the medians of its parts, which need not add up."""
     restarts = [each for each in timeline.transitions if each.reason != "start" and each.parts]
-    whole = [each.restart_s for each in restarts if each.restart_s is not None]
-    if not whole:
+    totals = [each.restart_s for each in restarts if each.restart_s is not None]
+    if not totals:
         return None
-    told = []
+    kind = "The restart" if len(totals) == 1 else f"The median of {len(totals)} restarts"
+    parts = ", ".join(_medians([each.parts for each in restarts if each.parts]))
+    return f"{kind}, order to first step: {median(totals):.1f} s ({parts})."
+
+
+def _medians(starts: Sequence[StartParts]) -> Iterator[str]:
     for field in fields(StartParts):
-        values = [value for each in restarts if (value := getattr(each.parts, field.name)) is not None]
+        values = [value for each in starts if (value := getattr(each, field.name)) is not None]
         if values:
-            told.append(f"{field.name.removesuffix('_s').replace('_', ' ')} {median(values):.1f}")
-    kind = "The restart" if len(whole) == 1 else f"The median of {len(whole)} restarts"
-    return f"{kind}, order to first step: {median(whole):.1f} s ({', '.join(told)})."
+            yield f"{field.name.removesuffix('_s').replace('_', ' ')} {median(values):.1f}"

@@ -1,11 +1,11 @@
-"""A job's course as values. Times in seconds since its launch; None for what did not happen or was not told."""
+"""The values of a timeline. Times in seconds since the launch; None for what did not happen or was not recorded."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class StartParts:
-    """The parts of a restart, in seconds, from the order to start to the end of the first step.
+    """The parts of a restart, in seconds, from the start command to the end of the first step.
 
     Args:
         spawn_s: Until rank 0's process exists.
@@ -28,24 +28,24 @@ class Transition:
 
     Args:
         reason: start, scale-up, scale-down, restart (at the same size), recover, suspend or resume.
-        from_nodes: Nodes that ran before; 0 while nothing ran.
-        to_nodes: Nodes that were started; where none were, those that were decided; 0 for a suspended job.
-        cause: What led to it, in words.
-        came_s: When the cause came.
+        from_nodes: Nodes that ran before; 0 if none did.
+        to_nodes: Nodes that were started or, if none were, decided on; 0 for a suspended job.
+        cause: Its cause, as a message.
+        came_s: When the cause happened.
         decided_s: When the operator decided.
         prewarmed_s: When the agents of new nodes were ready.
-        wait_s: From the cause until the stop began (the order to start where nothing ran).
-        stop_s: From the order to stop until no worker was left.
-        regroup_s: From there to the order to start, while nodes are replaced or dropped.
-        restart_s: From the order to start to the end of the first step.
+        wait_s: From the cause to the stop command, or to the start command if nothing ran.
+        stop_s: From the stop command until no worker was left.
+        regroup_s: From there to the start command, while nodes are replaced or dropped.
+        restart_s: From the start command to the end of the first step.
         total_s: From the cause to the end of the first step at the new size.
         parts: The parts of the restart.
         graceful: Whether the workers were asked to save before they stopped.
         saved: Whether they did.
-        given_up: Whether the operator changed its mind, or a fault or the end came, before it stopped anything.
+        given_up: Whether another decision, a fault or the end of the job replaced it before anything was stopped.
         attempt: The attempt it led to.
-        samples_lost: Samples trained after the checkpoint that the job went on from.
-        samples_redone: Samples that attempt trained although an earlier one, or an earlier launch, had.
+        samples_lost: Samples trained after the checkpoint that the job resumed from.
+        samples_redone: Samples of that attempt that an earlier attempt or launch had trained.
     """
 
     reason: str
@@ -76,13 +76,13 @@ class Attempt:
     Args:
         number: From 0.
         nodes: Nodes it ran on.
-        ranks: Its processes.
-        started_s: The order to start.
+        ranks: Number of its processes.
+        started_s: The start command.
         first_step_s: The end of its first step.
-        ended_s: When its workers stopped, or were told to.
+        ended_s: When its workers stopped, or received the command to.
         resumed_step: Last step of the checkpoint it resumed from; 0 for none.
         last_step: Its last step.
-        ending: Why it ended, in words; "" while that is unknown.
+        ending: The reason for its end; "" if unknown.
     """
 
     number: int
@@ -102,7 +102,7 @@ class Step:
 
     Args:
         time_s: Its end.
-        duration_s: How long it took, the wait for data included.
+        duration_s: Its duration, including the wait for data.
         data_s: How long rank 0 waited for data.
         cursor: Samples from the start of training to its end.
         samples: Samples it trained.
@@ -127,13 +127,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that came upon the job: a scenario's event, a request, a fault, the operator's restart.
+    """An event of the job: of the scenario, a request, a fault, a restart of the operator.
 
     Args:
         time_s: When.
         kind: `scenario`, `request`, `fault` or `operator`.
-        message: What it was, in words.
-        cause: What led to a fault; "" for other events.
+        message: Its description.
+        cause: The cause of a fault; "" for other events.
     """
 
     time_s: float
@@ -144,17 +144,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The course of a job's last launch.
+    """The timeline of a job's last launch.
 
     Args:
         launched: When, in seconds since the epoch.
         sizes: Numbers of nodes it may have.
-        state: How it ended; None while it runs, and for one that was cut off.
-        message: What was said at its end.
+        state: Its final state; None while it runs, or if its operator died.
+        message: Of its end.
         is_running: Whether it has not ended yet.
         wall_s: From the launch to the end, or to the last record.
         restarts: How often its workers were started again.
-        unfired: Events of the scenario that never came, in words.
+        unfired: Events of the scenario that never happened, as messages.
         samples_lost_at_end: Samples trained after the last checkpoint of a job that did not succeed.
     """
 
@@ -221,5 +221,5 @@ class Timeline:
 
     @property
     def has_scaled(self) -> bool:
-        """Tell whether the job had any transition but its start."""
+        """Return whether the job had any transition except its start."""
         return any(transition.reason != "start" for transition in self.transitions)

@@ -257,7 +257,7 @@ class World:
             node.dies_at = self.clock.now + self.rng.uniform(0, 12)
         self.nodes[index], self.heard[index] = node, self.clock.now
 
-    def look(self):
+    def poll(self):
         return {index: self._report(node) for index, node in self.nodes.items()}
 
     def _report(self, node):

@@ -60,8 +60,8 @@ START = "fleet.start(StartWorkers((), 0))"
 @pytest.mark.slow
 def test_a_fleet_keeps_its_warm_process_and_ends_it_with_itself(fleet):
     first = fleet()
-    assert fleet("fleet.look()") == fleet(START) == fleet("fleet.adopt((), fleet.warm_pid)") == first
-    assert fleet("fleet.look()") == first and psutil.pid_exists(first)
+    assert fleet("fleet.poll()") == fleet(START) == fleet("fleet.adopt((), fleet.warm_pid)") == first
+    assert fleet("fleet.poll()") == first and psutil.pid_exists(first)
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_a_dead_warm_process_is_replaced_before_workers_are_started(fleet):
     deadline = time.monotonic() + 200
     while (second := fleet(START)) == first:
         assert time.monotonic() < deadline
-    assert fleet("fleet.look()") == second and psutil.pid_exists(second)
+    assert fleet("fleet.poll()") == second and psutil.pid_exists(second)
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_warm_process_that_hangs_is_replaced_before_workers_are_started(tmp_pa
     server.suspend()
     second = do(START)
     assert second != first
-    assert do("fleet.look()") == second and not psutil.pid_exists(server.pid)
+    assert do("fleet.poll()") == second and not psutil.pid_exists(server.pid)
     process.stdin.close()
     assert process.wait(200) == 0
     assert not psutil.pid_exists(second)

@@ -360,8 +360,8 @@ def test_a_fault_of_what_the_job_does_not_have_does_nothing(action, words):
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        ((arrives("a", 1), arrives("a", 2)), "job a arrives, but is there already: nothing is done"),
-        ((leaves("a", step=1),), "job a leaves, but is not there: nothing is done"),
+        ((arrives("a", 1), arrives("a", 2)), "job a arrives, but has arrived already: nothing is done"),
+        ((leaves("a", step=1),), "job a leaves, but is not present: nothing is done"),
         ((arrives("a", 9), leaves("a", step=1)), "job a (high-priority) leaves, still waiting"),
     ],
     ids=["twice", "never", "while-waiting"],

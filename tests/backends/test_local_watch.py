@@ -150,20 +150,20 @@ def test_a_script_of_ones_own_is_watched_from_its_first_step_on():
 def test_the_watch_reads_what_rank_0_announces_and_ends_with_the_stop_pattern(tmp_path):
     watch = HangDetector(tmp_path, HangLimits(start_cut_off_s=100, recurring_s=10, stop_pattern=r"finished"))
     attempt, done = Attempt(0, 0, (0,), 0.0), DoneStep(1, 0, 0)
-    assert watch.look(0, attempt, done) == ""
-    assert watch.look(11, attempt, done) == "no new step for 11 s; 10 s are allowed"
+    assert watch.poll(0, attempt, done) == ""
+    assert watch.poll(11, attempt, done) == "no new step for 11 s; 10 s are allowed"
     (tmp_path / ACTIVITY_FILE).write_text(json.dumps({"what": "checkpoint", "time": 1.0, "attempt": 0}))
-    assert watch.look(12, attempt, done) == watch.look(100, attempt, done) == ""
-    assert watch.look(200, attempt, done)
+    assert watch.poll(12, attempt, done) == watch.poll(100, attempt, done) == ""
+    assert watch.poll(200, attempt, done)
     log = tmp_path / "logs" / "node-0" / "job_x" / "attempt_0" / "0" / "stdout.log"
     log.parent.mkdir(parents=True)
     log.write_text("not finished\n")
-    assert watch.look(201, attempt, done)
+    assert watch.poll(201, attempt, done)
     with log.open("a") as file:
         file.write("finished at step 9\n")
-    assert watch.look(202, attempt, done) == watch.look(9999, attempt, done) == ""
-    assert watch.look(10000, Attempt(1, 0, (0,), 0.0), done) == ""
-    assert watch.look(10101, Attempt(1, 0, (0,), 0.0), done)  # the next start is watched again
+    assert watch.poll(202, attempt, done) == watch.poll(9999, attempt, done) == ""
+    assert watch.poll(10000, Attempt(1, 0, (0,), 0.0), done) == ""
+    assert watch.poll(10101, Attempt(1, 0, (0,), 0.0), done)  # the next start is watched again
 
 
 def test_a_hang_is_a_fault_of_its_own_name_and_the_workers_are_killed_and_started_again():

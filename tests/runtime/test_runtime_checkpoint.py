@@ -368,4 +368,4 @@ def test_an_agent_that_cannot_be_reached_fails_no_save(tmp_path, monkeypatch, ca
     save(tmp_path / "kept", 1)
     assert load(tmp_path / "kept")[0].step == 1
     said = capsys.readouterr().err
-    assert "step 1: the checkpoint is not reported to the agent: [Errno 2]" in said
+    assert "step 1: the checkpoint was not reported to the agent: [Errno 2]" in said

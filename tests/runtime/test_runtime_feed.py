@@ -217,7 +217,7 @@ def test_an_iterator_that_is_ahead_of_training_is_refused(tmp_path):
     loader = iter(DataLoader(Indices(), batch_sampler=job.sampler))
     for _ in job.steps(loader):
         break
-    with pytest.raises(LoaderMismatch, match="anew after leaving the loop"):
+    with pytest.raises(LoaderMismatch, match="again after leaving the loop"):
         next(iter(job.steps(loader)))
 
 

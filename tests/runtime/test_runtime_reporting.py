@@ -186,13 +186,13 @@ def test_a_malformed_line_is_passed_over(tmp_path, mlflow_run, line):
 def test_steps_after_a_start_anew_are_a_curve_of_their_own(tmp_path, mlflow_run):
     """Fewer steps than the old curve has, then more; and a restart within the new launch goes on with it."""
     client, uri, run_id = mlflow_run
-    Reporter(tmp_path, uri, run_id).begin_anew()
+    Reporter(tmp_path, uri, run_id).begin_new_curves()
     assert prefix(tmp_path) == ""  # nothing to set apart from
     write_steps(tmp_path, 1, 2, 3)
     ship(tmp_path, uri, run_id)
     with (tmp_path / names.METRICS_FILE).open("a") as file:
         file.write('{"step": 4')  # torn by the end of the old launch
-    Reporter(tmp_path, uri, run_id).begin_anew()
+    Reporter(tmp_path, uri, run_id).begin_new_curves()
     assert ship(tmp_path, uri, run_id) == 0
     write_steps(tmp_path, 1, 2)
     assert ship(tmp_path, uri, run_id) == 2

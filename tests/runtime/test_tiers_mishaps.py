@@ -105,7 +105,7 @@ def test_records_that_cannot_be_written_end_no_save(capsys):
     save_steps(manager, *range(1, 9))
     assert steps_in(store) == [6, 8] and load(alone(store, Path()))[0].step == 8
     told = capsys.readouterr()
-    assert "is not in the records" in told.out and "published last is not known" in told.out and told.err == ""
+    assert "is not in the records" in told.out and "published last is unknown" in told.out and told.err == ""
 
 
 def test_what_is_saved_beside_the_state_is_a_copy_too(monkeypatch):
@@ -270,7 +270,7 @@ def test_objects_that_a_bucket_does_not_give_up_are_told(bucket, monkeypatch):
     save_steps(CheckpointManager(None, [StoreTier(store, 1, 2)], CheckpointLog("ns", 0)), 1)
     answer = {"Errors": [{"Key": "ns/x", "Code": "AccessDenied"}]}
     monkeypatch.setattr(store._client, "delete_objects", lambda **_: answer)
-    with pytest.raises(TierFailure, match="1 objects stay: ns/x: AccessDenied"):
+    with pytest.raises(TierFailure, match="1 objects were not removed: ns/x: AccessDenied"):
         store.remove(store.saves())
 
 

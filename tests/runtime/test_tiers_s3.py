@@ -49,7 +49,7 @@ def test_an_object_of_another_size_is_not_published(bucket, capsys, monkeypatch)
     monkeypatch.setattr(store._client, "head_object", lambda **place: head(**place) | {"ContentLength": 5})
     save_steps(on(store), 2)
     assert steps_in(store) == [1]
-    assert "has 5 bytes, and" in capsys.readouterr().out
+    assert "has 5 bytes, but" in capsys.readouterr().out
 
 
 def uploads(bucket) -> list[str]:

@@ -255,9 +255,10 @@ def test_the_estimators_names_are_all_typed_and_all_mapped(requested):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_fault_names_its_rule(name, problems):
+def test_each_fault_names_its_rule(name, problems, reviewed):
     overrides, code, path, says = FAULTS[name]
     found = problems(*SCRIPT, *overrides)
+    reviewed(f"sagemaker {name}", found)
     assert [problem.code for problem in found] == [code]
     assert path in (None, found[0].path)
     assert says in str(found[0])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher.backends.kubernetes import api_objects, manifest, stopping
 from launcher.backends.kubernetes.api_errors import api_errors_as_problems
 from launcher.backends.kubernetes.connection import Connection, connect
+from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.bundle import container, outline
 from launcher.bundle import store as bundles
 from launcher.common import console, yaml_io
@@ -41,7 +42,7 @@ class KubernetesBackend:
         """Return what the image lacks: a start command, or a program that runs the commands before and after."""
         if container.is_own(job):
             return (*container.problems(job), *manifest.unread_scripts(job))
-        if interface(job.model_type).image_command(job) or job.settings.command:
+        if interface(job.model_type).workers.image_command(job) or k8s_options(job).command:
             return manifest.unread_scripts(job)
         return (
             Problem(

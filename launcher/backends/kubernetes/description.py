@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
+from launcher.model.cluster_options import options_of
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
@@ -51,7 +52,11 @@ class KubernetesDescription(BackendDescription["Settings"]):
 
     def job_kind(self, job: JobSpec) -> str:
         """Return the kind of the custom resource."""
-        return "HyperPodPyTorchJob" if job.settings.use_hyperpod_pytorch_job else "Kubeflow PyTorchJob"
+        return (
+            "HyperPodPyTorchJob"
+            if options_of(job, self.options()).use_hyperpod_pytorch_job
+            else "Kubeflow PyTorchJob"
+        )
 
     def spot_keys(self, options: "Settings") -> Iterator[tuple[str, object]]:
         """Yield the labels of nodes that select Spot capacity."""
@@ -67,11 +72,11 @@ class KubernetesDescription(BackendDescription["Settings"]):
     def secret_values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield annotations and labels."""
         for name in ("annotations", "custom_labels"):
-            yield f"cluster.{name}", getattr(checked.settings, name) or {}
+            yield f"cluster.{name}", getattr(options_of(checked, self.options()), name) or {}
 
     def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
         """Yield the start command."""
-        yield "cluster.command", checked.settings.command or ()
+        yield "cluster.command", options_of(checked, self.options()).command or ()
 
 
 DESCRIPTION = KubernetesDescription()

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.model.base_model import INT32, INT64, Listed, Model, NonNegative32, Positive32, default
+from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of
 
 Values = Annotated[Listed[str], Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1)]
@@ -228,7 +229,7 @@ class SecurityContext(Model):
     """Profile of allowed system calls."""
 
 
-class Settings(Model):
+class Settings(ClusterOptions):
     """Every key of cluster=k8s."""
 
     pullPolicy: Literal["Always", "IfNotPresent", "Never"] = default("Always")
@@ -307,3 +308,8 @@ class Settings(Model):
     """Group id that mounted claims are made writable for."""
     container_mounts: Listed[str] | None = default(None)
     """Slurm's key, accepted so that one script serves every cluster; nothing reads it here."""
+
+
+def k8s_options(job: HasOptions) -> Settings:
+    """Return the options of a checked recipe or a planned job on Kubernetes."""
+    return options_of(job, Settings)

@@ -15,6 +15,7 @@ from launcher.backends.kubernetes.bounds import (
     is_label_key,
     is_label_value,
 )
+from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.secret_names import names_secret
@@ -31,11 +32,11 @@ _RESERVED = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|x-k8s\.io)$")
 @rule("E302", "cluster.namespace", source=_OBJECT_NAMES)
 def namespace_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A namespace is a DNS label."""
-    if not DNS_LABEL.fullmatch(checked.settings.namespace):
+    if not DNS_LABEL.fullmatch(k8s_options(checked).namespace):
         yield problem(
             "cluster.namespace",
             "is no DNS label",
-            value=checked.settings.namespace,
+            value=k8s_options(checked).namespace,
             allowed="1 to 63 lower-case letters, digits and -",
         )
 
@@ -48,6 +49,7 @@ def namespace_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Proble
     "cluster.queue_name",
     "cluster.workload_priority_class",
     "cluster.tolerations",
+    "cluster.instance_type_label",
     "instance_type",
     source=_LABELS,
 )
@@ -64,7 +66,7 @@ def labels_are_labels(checked: CheckedRecipe, problem: Callable[..., Problem]) -
                     value=None if names_secret(key or "") else value,
                     allowed="at most 63 letters, digits, -, _ and ., starting and ending with a letter or digit",
                 )
-    for name in checked.settings.custom_labels or {}:
+    for name in k8s_options(checked).custom_labels or {}:
         prefix = name.partition("/")[0]
         if "/" in name and _RESERVED.search(prefix):
             yield problem(
@@ -84,7 +86,7 @@ def labels_are_labels(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 
 def _labels(checked: CheckedRecipe) -> Iterator[tuple[str, str | None, list[str]]]:
     """Yield path, key and values of everything that is, or selects, a label or a taint."""
-    settings = checked.settings
+    settings = k8s_options(checked)
     if checked.instance:  # an unknown one is a Problem of its own
         yield "instance_type", settings.instance_type_label, [canonical(checked.launch.instance_type)]
     for i, each in enumerate(settings.tolerations or ()):
@@ -107,11 +109,11 @@ def annotations_are_annotations(checked: CheckedRecipe, problem: Callable[..., P
 
     The launcher's own prefix is reserved.
     """
-    size = sum(len(text.encode()) for item in (checked.settings.annotations or {}).items() for text in item)
+    size = sum(len(text.encode()) for item in (k8s_options(checked).annotations or {}).items() for text in item)
     if size > (most := ANNOTATIONS_LIMIT - OWN_ANNOTATIONS):
         allowed = f"at most {most} bytes, as an object holds {ANNOTATIONS_LIMIT}, the launcher's own among them"
         yield problem("cluster.annotations", f"are {size} bytes", allowed=allowed)
-    for key in checked.settings.annotations or {}:
+    for key in k8s_options(checked).annotations or {}:
         path = f"cluster.annotations.{key}"
         if not is_annotation_key(key):
             yield problem(
@@ -150,7 +152,7 @@ def image_is_a_reference(checked: CheckedRecipe, problem: Callable[..., Problem]
 def names_are_dns_names(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Objects the job refers to have DNS names."""
     keys = ("service_account_name", "priority_class_name", "queue_name", "workload_priority_class")
-    names = {f"cluster.{key}": getattr(checked.settings, key) for key in keys}
+    names = {f"cluster.{key}": getattr(k8s_options(checked), key) for key in keys}
     preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
     for key in ("base_priority_class", "elastic_priority_class"):
         names[f"recipes.elastic_policy.preemption.{key}"] = getattr(preemption, key, None)
@@ -166,7 +168,7 @@ def names_are_dns_names(checked: CheckedRecipe, problem: Callable[..., Problem])
 )
 def weights_match_preferences(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Each preferred label has one weight; left out, each counts 100."""
-    selector = getattr(checked.settings, "label_selector", None)
+    selector = getattr(k8s_options(checked), "label_selector", None)
     if selector and selector.weights is not None and len(selector.weights) != len(selector.preferred or {}):
         yield problem(
             "cluster.label_selector.weights",

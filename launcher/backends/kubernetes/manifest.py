@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.backends.kubernetes import stopping
 from launcher.backends.kubernetes.api_objects import JOB_LABEL
-from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings
+from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings, k8s_options
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
 from launcher.common.names import CHECKPOINT_LOG
@@ -66,15 +66,15 @@ class Part:
 
 def is_kubeflow(job: JobSpec) -> bool:
     """Return whether the job is a Kubeflow PyTorchJob."""
-    return not job.settings.use_hyperpod_pytorch_job
+    return not k8s_options(job).use_hyperpod_pytorch_job
 
 
 def values(job: JobSpec) -> dict[str, Any]:
     """Return the values for a job's templates."""
     return {
         "job": job,
-        "settings": job.settings,
-        "pod_fields": pod_fields(job.settings),
+        "settings": k8s_options(job),
+        "pod_fields": pod_fields(k8s_options(job)),
         "has_agent": not is_kubeflow(job),
         "elastic": job.elastic,
         "parts": parts(job),
@@ -82,9 +82,9 @@ def values(job: JobSpec) -> dict[str, Any]:
         "annotations": annotations(job),
         "command": command(job),
         "env": env(job),
-        "affinity": _affinity(job.settings.label_selector),
+        "affinity": _affinity(k8s_options(job).label_selector),
         "node_selector": node_selector(job),
-        "tolerations": [each.model_dump(exclude_none=True) for each in job.settings.tolerations or ()],
+        "tolerations": [each.model_dump(exclude_none=True) for each in k8s_options(job).tolerations or ()],
         "run_policy": _kubeflow_policy(job) if is_kubeflow(job) else _run_policy(job),
         "limits": limits(job),
         "requests": requests(job),
@@ -113,7 +113,7 @@ def parts(job: JobSpec) -> tuple[Part, ...]:
     Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Preemption by high priority job; Kubeflow,
     PyTorchJob: one Master at most.
     """
-    elastic, settings = job.elastic, job.settings
+    elastic, settings = job.elastic, k8s_options(job)
     priority = settings.priority_class_name
     if is_kubeflow(job):
         master, workers = Part("Master", 1, None, None, priority), job.initial_nodes - 1
@@ -131,7 +131,7 @@ def parts(job: JobSpec) -> tuple[Part, ...]:
 
 def labels(job: JobSpec) -> dict[str, str]:
     """Return the labels of the job and its pods."""
-    settings = job.settings
+    settings = k8s_options(job)
     queue = {
         "kueue.x-k8s.io/queue-name": settings.queue_name,
         "kueue.x-k8s.io/priority-class": settings.workload_priority_class,
@@ -142,19 +142,23 @@ def labels(job: JobSpec) -> dict[str, str]:
 
 def annotations(job: JobSpec) -> dict[str, str]:
     """Return the annotations of the job and its pods: the user's, and the topology for Kueue."""
-    topology = {name: getattr(job.settings, key) for key, name in _TOPOLOGY.items()}
-    return {**(job.settings.annotations or {}), **{name: label for name, label in topology.items() if label}}
+    options = k8s_options(job)
+    topology = {name: getattr(options, key) for key, name in _TOPOLOGY.items()}
+    return {**(options.annotations or {}), **{name: label for name, label in topology.items() if label}}
 
 
 def node_selector(job: JobSpec) -> dict[str, str]:
     """Return the labels that a node must have."""
-    instance = {job.settings.instance_type_label: job.resources.instance_type}
-    return instance | (job.settings.node_selector or {})
+    options = k8s_options(job)
+    own = options.node_selector or {}
+    if job.resources.instance_type is None:
+        return own
+    return {options.instance_type_label: job.resources.instance_type, **own}
 
 
 def command(job: JobSpec) -> list[str]:
     """Return the container's command: the user's own unchanged, any other wrapped in the start script."""
-    return job.settings.command or stopping.started(_program(job), CONFIG_MOUNT)
+    return k8s_options(job).command or stopping.started(_program(job), CONFIG_MOUNT)
 
 
 def start_script(job: JobSpec) -> str:
@@ -166,10 +170,10 @@ def _program(job: JobSpec) -> list[str]:
     """Return the program that the image starts. Without the HyperPod operator, torchrun replaces its agent."""
     family = interface(job.model_type)
     own = container.command(job) if container.is_own(job) else None
-    args = list(own or family.image_command(job))
+    args = list(own or family.workers.image_command(job))
     if not is_kubeflow(job) or not (own or args[:1] == [AGENT]):
         return args
-    program = [CONFIG_MOUNT if arg == BUNDLE_CONFIGS else arg for arg in family.program(job)]
+    program = [CONFIG_MOUNT if arg == BUNDLE_CONFIGS else arg for arg in family.workers.program(job)]
     config = [f"--config-path={CONFIG_MOUNT}"] if family.takes_config_path else []
     return [*_torchrun(job), *program, *config]
 
@@ -178,7 +182,7 @@ def unread_scripts(job: JobSpec) -> tuple[Problem, ...]:
     """Return a Problem for each command before or after training that nothing in the container would run."""
     given = [key for key in ("pre_script", "post_script") if get(job.config, f"recipes.{key}")]
     names = {entry["name"] for entry in env(job)}
-    is_direct = not job.settings.command and _program(job)[0] == _TORCHRUN
+    is_direct = not k8s_options(job).command and _program(job)[0] == _TORCHRUN
     return tuple(
         Problem(
             "E322",
@@ -211,8 +215,8 @@ def env(job: JobSpec) -> list[dict[str, Any]]:
 
     Secrets come first: Kubernetes expands `$(NAME)` from earlier entries only.
     """
-    family = interface(job.model_type)
-    plain = (container.env(job) if container.is_own(job) else family.image_env(job)) | family.worker_env(job)
+    workers = interface(job.model_type).workers
+    plain = (container.env(job) if container.is_own(job) else workers.image_env(job)) | workers.env(job)
     if is_kubeflow(job):
         plain[_TORCHRUN_PATIENCE] = str(job.save_timeout_s)
     if job.max_nodes > 1:
@@ -239,7 +243,7 @@ def requests(job: JobSpec) -> dict[str, Any]:
     """
     found = limits(job)
     instance = job.resources.instance
-    if instance is None or not job.settings.request_node_share or not job.resources.accelerators:
+    if instance is None or not k8s_options(job).request_node_share or not job.resources.accelerators:
         return found
     share = requested(instance, job.resources.accelerators)
     return found | {name: text for name, text in share.items() if name not in found}
@@ -257,10 +261,10 @@ def limits(job: JobSpec) -> dict[str, Any]:
 
 
 def _run_policy(job: JobSpec) -> dict[str, Any]:
-    own = job.settings.run_policy
+    own = k8s_options(job).run_policy
     policy: dict[str, Any] = {"ttlSecondsAfterFinished": TTL_S}
-    if job.settings.cleanPodPolicy:
-        policy["cleanPodPolicy"] = job.settings.cleanPodPolicy
+    if k8s_options(job).cleanPodPolicy:
+        policy["cleanPodPolicy"] = k8s_options(job).cleanPodPolicy
     policy |= own.model_dump(exclude_none=True) if own else {}
     if job.elastic and job.elastic.scale_up_snooze_s is not None:
         restarts = policy.get("restartPolicy", {"evalPeriodSeconds": _EVAL_PERIOD_S})
@@ -270,8 +274,8 @@ def _run_policy(job: JobSpec) -> dict[str, Any]:
 
 def _kubeflow_policy(job: JobSpec) -> dict[str, Any]:
     """Return Kubeflow's runPolicy. Its jobs are kept unless a time is given, so -1 is omitted."""
-    own = job.settings.run_policy
-    policy = {"cleanPodPolicy": job.settings.cleanPodPolicy}
+    own = k8s_options(job).run_policy
+    policy: dict[str, Any] = {"cleanPodPolicy": k8s_options(job).cleanPodPolicy}
     if own:
         ttl = own.ttlSecondsAfterFinished
         policy |= {

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
+from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import rule
@@ -26,7 +27,7 @@ _TOPOLOGY_PREFIX = "kueue.x-k8s.io/podset-"
 @rule("E314", "cluster.use_hyperpod_pytorch_job", "cluster.run_policy", source=_KUBEFLOW)
 def fields_are_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A Kubeflow PyTorchJob has no field for what the HyperPod operator alone does; it would silently not be done."""
-    settings = checked.settings
+    settings = k8s_options(checked)
     if settings.use_hyperpod_pytorch_job is not False:
         return
     found = {f"run_policy.{key}": getattr(settings.run_policy, key, None) for key in _HYPERPOD_ONLY}
@@ -47,7 +48,10 @@ def fields_are_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Probl
 )
 def clean_policy_is_of_this_kind(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The two kinds of job share two of three words."""
-    policy, is_hyperpod = checked.settings.cleanPodPolicy, checked.settings.use_hyperpod_pytorch_job
+    policy, is_hyperpod = (
+        k8s_options(checked).cleanPodPolicy,
+        k8s_options(checked).use_hyperpod_pytorch_job,
+    )
     if policy is not None and policy not in (allowed := _POLICIES[is_hyperpod]):
         kind = "HyperPodPyTorchJob" if is_hyperpod else "Kubeflow PyTorchJob"
         yield problem(
@@ -61,7 +65,7 @@ _MONITORS = "cluster.run_policy.logMonitoringConfiguration"
 @rule("E316", _MONITORS, source="hyperpod-elastic-agent 1.1.3, its log agent")
 def log_monitors_work(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The agent compiles patterns as Python does, and compares the first group, read as a number."""
-    monitors = getattr(checked.settings.run_policy, "logMonitoringConfiguration", None) or ()
+    monitors = getattr(k8s_options(checked).run_policy, "logMonitoringConfiguration", None) or ()
     for i, monitor in enumerate(monitors):
         if monitor.name in {other.name for other in monitors[:i]}:
             yield problem(f"{_MONITORS}.{i}.name", "is another monitor's name too", value=monitor.name)
@@ -101,7 +105,7 @@ def _half_given(monitor: Any, groups: int) -> Iterator[tuple[str, str]]:
 def kueue_has_a_queue(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Kueue reads these of jobs in a queue only; without one they do nothing, and a job with spares fails."""
     for key in _FOR_KUEUE:
-        if (value := getattr(checked.settings, key)) and not checked.settings.queue_name:
+        if (value := getattr(k8s_options(checked), key)) and not k8s_options(checked).queue_name:
             yield problem(
                 f"cluster.{key}",
                 "is read by Kueue, and the job has no queue",
@@ -119,10 +123,10 @@ def kueue_has_a_queue(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 )
 def topology_is_asked_for_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Kueue refuses pods with more than one wish for their nearness."""
-    keys = [f"cluster.{key}" for key in _FOR_KUEUE[1:3] if getattr(checked.settings, key)]
+    keys = [f"cluster.{key}" for key in _FOR_KUEUE[1:3] if getattr(k8s_options(checked), key)]
     keys += [
         f"cluster.annotations.{key}"
-        for key in checked.settings.annotations or {}
+        for key in k8s_options(checked).annotations or {}
         if key.startswith(_TOPOLOGY_PREFIX) and key.endswith("-topology")
     ]
     for first, path in pairwise(keys):
@@ -132,7 +136,7 @@ def topology_is_asked_for_once(checked: CheckedRecipe, problem: Callable[..., Pr
 @rule("E319", "cluster.tolerations", source="Kubernetes, Taints and Tolerations")
 def tolerations_are_whole(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Which parts of a toleration go together."""
-    for i, one in enumerate(checked.settings.tolerations or ()):
+    for i, one in enumerate(k8s_options(checked).tolerations or ()):
         path = f"cluster.tolerations.{i}"
         if one.operator == "Exists" and one.value:
             yield problem(f"{path}.value", "operator Exists takes any value", value=one.value, remedy="leave it out")
@@ -145,7 +149,7 @@ def tolerations_are_whole(checked: CheckedRecipe, problem: Callable[..., Problem
 @rule("E320", "cluster.node_selector", "instance_type", source="docs/manifest.md")
 def instance_is_selected_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The instance type decides devices and batches too, so it has one place."""
-    for label, value in (checked.settings.node_selector or {}).items():
+    for label, value in (k8s_options(checked).node_selector or {}).items():
         if label.endswith("node.kubernetes.io/instance-type") or label == "beta.kubernetes.io/instance-type":
             path = f"cluster.node_selector.{label}"
             yield problem(path, "is written from instance_type", value=value, remedy=f"instance_type={value}")
@@ -160,7 +164,7 @@ def instance_is_selected_once(checked: CheckedRecipe, problem: Callable[..., Pro
 )
 def user_is_named_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A container runs as one user."""
-    settings = checked.settings
+    settings = k8s_options(checked)
     if settings.run_as_root and settings.run_as_user:
         yield problem(
             "cluster.run_as_user", "is not root, which cluster.run_as_root asks for", value=settings.run_as_user

@@ -10,6 +10,7 @@ from posixpath import isabs
 from typing import Any
 
 from launcher.backends.kubernetes import bounds
+from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
@@ -28,9 +29,9 @@ _REMOTE = re.compile(r"(?:https?|ssh|git)://[^/\s]+/\S+|(?:[\w.-]+@)?[\w.-]+:(?!
 @rule("E306", *_VOLUMES, source="Kubernetes, Volumes; Object Names and IDs")
 def volumes_are_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A volume's name is a DNS label of its own; a claim's is a DNS name."""
-    claims = checked.settings.persistent_volume_claims or []
+    claims = k8s_options(checked).persistent_volume_claims or []
     taken = {"config", "shm", "checkpoint-log", *(f"claim-{i}" for i in range(len(claims)))}
-    for i, volume in enumerate(checked.settings.volumes or []):
+    for i, volume in enumerate(k8s_options(checked).volumes or []):
         if not is_dns_label(volume.volumeName) or volume.volumeName in taken:
             yield problem(
                 f"cluster.volumes.{i}.volumeName",
@@ -50,13 +51,13 @@ def volumes_are_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 def mounts_are_paths(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Paths are absolute and without '..', and nothing is mounted over something else or where nothing can be."""
     taken = {"/config", "/dev/shm", str(CHECKPOINT_LOG)}
-    for i, volume in enumerate(checked.settings.volumes or []):
+    for i, volume in enumerate(k8s_options(checked).volumes or []):
         if fault := bounds.host_path_fault(volume.hostPath):
             yield problem(
                 f"cluster.volumes.{i}.hostPath", fault, value=volume.hostPath, remedy=_rooted(volume.hostPath)
             )
     for key in ("volumes", "persistent_volume_claims"):
-        for i, each in enumerate(getattr(checked.settings, key) or []):
+        for i, each in enumerate(getattr(k8s_options(checked), key) or []):
             path, mount = f"cluster.{key}.{i}.mountPath", each.mountPath
             place = bounds.place(mount)
             if fault := bounds.mount_path_fault(mount):
@@ -87,7 +88,7 @@ def quantities_are_quantities(checked: CheckedRecipe, problem: Callable[..., Pro
 @rule("E310", _CONTEXT, source="Kubernetes, Configure a Security Context; the API's SecurityContext")
 def rights_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The fields of a security context agree with each other, and none is empty."""
-    context = checked.settings.security_context
+    context = k8s_options(checked).security_context
     if context is None:
         return
     for key, value in leaves(context.model_dump(exclude_none=True)):
@@ -129,7 +130,9 @@ def repository_is_reachable(checked: CheckedRecipe, problem: Callable[..., Probl
     url = checked.launch.git.repo_url_or_path
     if not url or holds_credentials(url) or _REMOTE.fullmatch(url) or is_script(checked):
         return
-    mounts = [each.mountPath for key in _VOLUMES for each in getattr(checked.settings, key.partition(".")[2]) or []]
+    mounts = [
+        each.mountPath for key in _VOLUMES for each in getattr(k8s_options(checked), key.partition(".")[2]) or []
+    ]
     if isabs(url) and any(f"{bounds.place(url)}/".startswith(f"{bounds.place(mount)}/") for mount in mounts):
         return
     yield problem(
@@ -172,7 +175,7 @@ def _words(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
     for key in ("pre_script", "post_script"):
         if commands := getattr(checked.recipe, key):
             yield f"recipes.{key}", f"{key.upper()}_COMMANDS={';'.join(commands)}"
-    for i, word in enumerate(checked.settings.command or ()):
+    for i, word in enumerate(k8s_options(checked).command or ()):
         yield f"cluster.command.{i}", word
     yield from _arguments(checked)
 

@@ -4,6 +4,7 @@ import posixpath
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
+from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.checkpointing import S3
@@ -15,7 +16,7 @@ from launcher.rules.elasticity import PAGE, POLICY, refuses_elastic
 @rule("E210", *SIZES, "cluster.use_hyperpod_pytorch_job", source=PAGE)
 def not_kubeflow(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """elasticPolicy is a field of HyperPodPyTorchJob; Kubeflow's PyTorchJob has another, unlike one."""
-    if checked.settings.use_hyperpod_pytorch_job is False:
+    if k8s_options(checked).use_hyperpod_pytorch_job is False:
         yield from refuses_elastic(
             checked,
             problem,
@@ -35,11 +36,11 @@ def not_kubeflow(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Ite
 def tiers_name_the_pods_class(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Each part's pods have the part's own class."""
     preemption = checked.recipe.elastic_policy and checked.recipe.elastic_policy.preemption
-    if preemption and checked.settings.priority_class_name:
+    if preemption and k8s_options(checked).priority_class_name:
         yield problem(
             "cluster.priority_class_name",
             f"is given together with {POLICY}.preemption, which names the class of each part",
-            value=checked.settings.priority_class_name,
+            value=k8s_options(checked).priority_class_name,
             remedy="cluster.priority_class_name=null",
         )
 
@@ -50,13 +51,16 @@ def path_outlives_the_pod(checked: CheckedRecipe, problem: Callable[..., Problem
     path = persistent_path(checked)
     if path is None or not path.startswith("/"):
         return
-    mounts = [*(checked.settings.volumes or ()), *(checked.settings.persistent_volume_claims or ())]
+    mounts = [
+        *(k8s_options(checked).volumes or ()),
+        *(k8s_options(checked).persistent_volume_claims or ()),
+    ]
     places = [each.mountPath for each in mounts if not each.readOnly]
     real = PurePosixPath(posixpath.normpath(path))
     if not any(real.is_relative_to(place) for place in places):
         yield problem(
             f"{KEY}.persistent.path",
-            "lies on no volume that the pods may write to: it would be lost with them",
+            "is not on a volume that the pods can write to: it would be lost with them",
             value=path,
             allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
             remedy='"+cluster.persistent_volume_claims=[{claimName: fsx-claim, mountPath: /fsx}]"',
@@ -65,9 +69,9 @@ def path_outlives_the_pod(checked: CheckedRecipe, problem: Callable[..., Problem
 
 @notice_rule("N134", source="docs/checkpointing.md")
 def pods_have_their_nodes_role(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Pods without a service account of their own have their node's rights."""
+    """Pods without a service account of their own have the permissions of their node."""
     path = persistent_path(planned.checked)
-    if path and path.startswith(S3) and planned.checked.settings.service_account_name is None:
+    if path and path.startswith(S3) and k8s_options(planned.checked).service_account_name is None:
         yield notice("the pods reach the bucket with their node's role: no cluster.service_account_name is given")
 
 
@@ -75,5 +79,5 @@ def pods_have_their_nodes_role(planned: PlannedRecipe, notice: MakeNotice) -> It
 def hyperpod_lacks_the_type(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Training jobs have instance types that HyperPod clusters do not."""
     instance = planned.checked.instance
-    if instance and instance.use == ("training",) and planned.checked.settings.use_hyperpod_pytorch_job:
+    if instance and instance.use == ("training",) and k8s_options(planned.checked).use_hyperpod_pytorch_job:
         yield notice(f"HyperPod clusters have no {instance.name}: it is a type of training jobs")

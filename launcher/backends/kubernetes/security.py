@@ -6,6 +6,7 @@ Source: Kubernetes, Pod Security Standards, Restricted.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.bundle import container
 from launcher.common.problems import Notice
 from launcher.families import interface
@@ -24,14 +25,15 @@ def container_context(job: JobSpec) -> dict[str, Any]:
     IPC_LOCK is for root alone: an added capability has no effect for other users, whose EFA devices register memory
     within the node's limit.
     """
-    if job.settings.security_context:
-        own: dict[str, Any] = job.settings.security_context.model_dump(exclude_none=True)
+    options = k8s_options(job)
+    if options.security_context:
+        own: dict[str, Any] = options.security_context.model_dump(exclude_none=True)
         return own
     restricted: dict[str, Any] = {"allowPrivilegeEscalation": False}
     if not _is_root(job):
         restricted["runAsNonRoot"] = True
-        if job.settings.run_as_user:
-            restricted["runAsUser"] = job.settings.run_as_user
+        if options.run_as_user:
+            restricted["runAsUser"] = options.run_as_user
     capabilities = {"drop": ["ALL"]}
     if _is_root(job):
         locked = ["IPC_LOCK"] if job.resources.efa and job.max_nodes > 1 else []
@@ -47,7 +49,7 @@ def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> I
 
 
 def _is_root(job: JobSpec) -> bool:
-    settings = job.settings
+    settings = k8s_options(job)
     if settings.run_as_root is None:
         needs_root = interface(job.model_type).runs_as_root and not container.is_own(job)
         return needs_root and settings.run_as_user is None
@@ -55,7 +57,7 @@ def _is_root(job: JobSpec) -> bool:
 
 
 def _exceptions(job: JobSpec) -> Iterator[str]:
-    settings = job.settings
+    settings = k8s_options(job)
     if settings.security_context:
         why = "cluster.security_context"
     elif settings.run_as_root:

@@ -8,6 +8,7 @@ from posixpath import dirname
 from shlex import quote
 
 from launcher.backends.kubernetes.bounds import place
+from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.bundle import container
 from launcher.common.problems import Notice
 from launcher.common.templating import render_template
@@ -70,13 +71,13 @@ def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iter
 
 def _image_log(job: JobSpec) -> str | None:
     """Return the file that receives the output of the published image's start command; None for other commands."""
-    is_image_command = not job.settings.command and not container.is_own(job)
-    return interface(job.model_type).image_log if is_image_command else None
+    is_image_command = not k8s_options(job).command and not container.is_own(job)
+    return interface(job.model_type).workers.image_log if is_image_command else None
 
 
 def is_mounted(job: JobSpec, path: str) -> bool:
     """Return whether a writable volume or claim is mounted at a folder above `path`."""
-    mounts = (*(job.settings.volumes or ()), *(job.settings.persistent_volume_claims or ()))
+    mounts = (*(k8s_options(job).volumes or ()), *(k8s_options(job).persistent_volume_claims or ()))
     above = [each for each in mounts if f"{path}/".startswith(f"{place(each.mountPath).rstrip('/')}/")]
     nearest = max(above, key=lambda each: len(place(each.mountPath)), default=None)
     return nearest is not None and not nearest.readOnly

@@ -1,57 +1,56 @@
 """A client of the elastic agent's HTTP API.
 
-The agent answers 200 even to a call that it ignores, so every order is confirmed by /status.
+The agent answers 200 even to calls that it ignores, so /status confirms every command.
 
 Source: hyperpod_elastic_agent 1.1.3, server/server.py and server/util.py (PLR_VALID_TRANSITIONS).
 """
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from launcher.backends.local.operator_types import AgentState, AgentStatus
+from launcher.backends.local.operator_types import AgentProgress, AgentState, AgentStatus
 from launcher.backends.local.ports import LOOPBACK
 
 REQUEST_TIMEOUT_S = 5.0
 """How long one answer may take on a machine that is busy importing torch."""
 
 CONFIRM_TIMEOUT_S = 15.0
-"""How long after an order /status may show the old state."""
+"""How long after a command /status may show the old state."""
 
 _CONFIRM_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class StartCall:
-    """What a node is told when its workers shall start.
+    """The parameters of a start of a node's workers.
 
     Args:
         rank: Rank of the node.
         num_nodes: Nodes of the job from now on.
-        attempt: Raised at every restart; names the log folder.
+        attempt: Incremented at every restart; part of the log folder's name.
         master_port: Port of rank 0's store on the loopback interface.
-        progress: A checkpoint to pass on.
+        progress: The checkpoint to start from.
     """
 
     rank: int
     num_nodes: int
     attempt: int
     master_port: int
-    progress: Mapping[str, Any] = field(default_factory=dict)
+    progress: AgentProgress = field(default_factory=dict)
 
 
 class AgentUnreachable(Exception):
-    """The agent gave no answer in time, or none that makes sense."""
+    """The agent did not answer in time, or not with a valid answer."""
 
 
 class CommandIgnored(Exception):
-    """The agent answered an order but did not carry it out."""
+    """The agent answered a command but did not execute it."""
 
 
-class Agent:
+class AgentClient:
     """The agent that listens on one loopback port.
 
     Args:
@@ -60,7 +59,7 @@ class Agent:
 
     def __init__(self, port: int):
         self.port = port
-        # trust_env off: a proxy for the outside world must not see calls to this machine.
+        # trust_env off: a proxy must not see calls to this machine.
         self._http = httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=REQUEST_TIMEOUT_S, trust_env=False)
 
     def status(self) -> AgentStatus:
@@ -98,7 +97,7 @@ class Agent:
         self._confirm("/start", {AgentState.RUNNING, AgentState.COMPLETED, AgentState.FAULTED})
 
     def stop(self, graceful_timeout_s: int | None) -> None:
-        """Tell the agent to stop its workers; it is `ready` when they are gone. One that is ready is left alone.
+        """Stop the agent's workers; it is `ready` once they are gone. An agent that is ready is left alone.
 
         Args:
             graceful_timeout_s: Seconds between SIGUSR1 and SIGKILL; None kills at once.
@@ -116,7 +115,7 @@ class Agent:
         self._confirm("/stop", {AgentState.STOPPING, AgentState.READY})
 
     def shutdown(self) -> None:
-        """Tell the agent to end, which takes it about a second. Ignored while it is stopping.
+        """Shut the agent down, which takes about a second. Ignored while it is stopping.
 
         Raises:
             AgentUnreachable: No answer.

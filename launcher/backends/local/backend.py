@@ -26,6 +26,7 @@ from launcher.backends.local.job_request import (
     request_size,
 )
 from launcher.backends.local.operator_exit import STOP_MARGIN_S
+from launcher.backends.local.simulation import local_options
 from launcher.backends.local.snapshot import OPERATOR_LOG, STATE_FILE, read_snapshot
 from launcher.backends.local.worker_logs import STDERR, STDOUT, Selection, known_attempts, pause, read_logs
 from launcher.common.job_lock import is_alive
@@ -40,7 +41,7 @@ from launcher.common.names import (
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.suggestions import did_you_mean
 from launcher.common.templating import render_template
-from launcher.families import interface
+from launcher.families import interface, recipe_model
 from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
@@ -93,7 +94,7 @@ class LocalBackend:
         if "," in str(job.base_results_dir):
             message = "the results folder has a comma in its name, which --rdzv-conf cannot carry"
             problems.append(Problem("E403", "base_results_dir", message, value=str(job.base_results_dir)))
-        if not job.settings.command:
+        if not local_options(job).command:
             problems += _absent_program(job)
         return (*problems, *_bad_pattern(job), *_scenario(job)[1])
 
@@ -104,14 +105,14 @@ class LocalBackend:
             ProblemsFound: The scenario's file has changed since it was checked, and is faulty now.
         """
         graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
-        command = [str(word) for word in job.settings.command or _default_command(job)]
+        command = [str(word) for word in local_options(job).command or _default_command(job)]
         context = {
             "job_name": job.name,
             "nproc_per_node": job.nproc_per_node,
             "env": {
                 **LOOPBACK_ENV,
                 **(GRACEFUL_ENV if graceful else {}),
-                **interface(job.model_type).worker_env(job),
+                **interface(job.model_type).workers.env(job),
                 **_collective_timeout(job),
                 **plain_variables(job.config),
             },
@@ -279,30 +280,32 @@ class LocalBackend:
 
 
 def _hang_limits(job: JobSpec) -> HangLimits:
-    hang = job.settings.hang
+    hang = local_options(job).hang
     start_s = hang.expectedStartCutOffInSeconds if hang else None
     return HangLimits(
         start_cut_off_s=start_s or START_CUT_OFF_S,
         recurring_s=hang.expectedRecurringFrequencyInSeconds if hang else None,
         stop_pattern=hang.stopPattern if hang else None,
         other_work_s=hang.otherWorkCutOffInSeconds if hang else None,
-        watches_start=not job.settings.command or start_s is not None,
+        watches_start=not local_options(job).command or start_s is not None,
     )
 
 
 def _collective_timeout(job: JobSpec) -> dict[str, str]:
-    timeout_s = job.settings.collective_timeout
+    timeout_s = local_options(job).collective_timeout
     return {} if timeout_s is None else {ENV_COLLECTIVE_TIMEOUT: f"{timeout_s:g}"}
 
 
 def _checkpoint_folder(job: JobSpec) -> str | None:
     """Return the folder that the recipe names for its checkpoints, as a process in the user's folder finds it."""
-    folder = get(job.config, "recipes.training_config.training_args.training_dir")
+    key = recipe_model(job.model_type).keys.training_dir
+    folder = get(job.config, f"recipes.{key}") if key else None
     return str(job.cwd / folder) if folder else None
 
 
 def _bad_pattern(job: JobSpec) -> Iterator[Problem]:
-    pattern = job.settings.hang.stopPattern if job.settings.hang else None
+    hang = local_options(job).hang
+    pattern = hang.stopPattern if hang else None
     try:
         re.compile(pattern or "")
     except (re.error, RecursionError, OverflowError) as error:
@@ -312,7 +315,7 @@ def _bad_pattern(job: JobSpec) -> Iterator[Problem]:
 
 def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:
     """Return the file of the job's scenario, if it has one, and every fault in that."""
-    if job.settings.scenario is None and not job.settings.events:
+    if local_options(job).scenario is None and not local_options(job).events:
         return {}, ()
     # Their models take 30 ms to build, which a launch without a scenario need not wait for.
     from launcher.backends.local.scenario import scenario_json
@@ -325,12 +328,12 @@ def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:
 def _default_command(job: JobSpec) -> tuple[str, ...]:
     family = interface(job.model_type)
     configs = ("--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}") if family.takes_config_path else ()
-    return (*family.program(job), *configs)
+    return (*family.workers.program(job), *configs)
 
 
 def _absent_program(job: JobSpec) -> Iterator[Problem]:
     """Yield a Problem if the script or module that the job would start does not exist."""
-    first, *rest = interface(job.model_type).program(job)
+    first, *rest = interface(job.model_type).workers.program(job)
     if first != "-m" and not Path(first).is_file():
         beside = sorted(path.name for path in Path(first).parent.glob("*.py"))
         remedy = did_you_mean(Path(first).name, beside)

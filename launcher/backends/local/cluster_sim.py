@@ -1,8 +1,7 @@
-"""What is around a job: the nodes that others leave it, and the sizes that people ask for."""
+"""The simulated cluster around a job: its capacity, and the sizes that users request."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.backends.local import rehearsal as rehearsals
 from launcher.backends.local.job_request import JobRequest, take_request
@@ -11,13 +10,13 @@ from launcher.backends.local.step_reader import DoneStep
 
 
 class ClusterSim:
-    """Where a job plays. With a scenario it takes all the nodes it can get; without, those it is told to.
+    """The simulated cluster. With a scenario a job takes all nodes it can get; without one, those requested.
 
     Args:
-        run_dir: The job's; requests lie there.
-        job: The job.
-        rehearsal: How far the scenario is; None without one.
-        requested: Most nodes that people want it to have; None for any number.
+        run_dir: Of the job; requests are files in it.
+        job: The part of the plan that the operator needs.
+        rehearsal: The state of the scenario; None without one.
+        requested: Maximum nodes that a user requested; None for no limit.
     """
 
     def __init__(self, run_dir: Path, job: JobRequest, rehearsal: Rehearsal | None, requested: int | None):
@@ -29,32 +28,32 @@ class ClusterSim:
     @property
     def capacity(self) -> int:
         """Nodes the job may have now."""
-        there = self._sizes[-1] if self._rehearsal is None else self._rehearsal.capacity
-        return there if self.requested is None else min(there, self.requested)
+        available = self._sizes[-1] if self._rehearsal is None else self._rehearsal.capacity
+        return available if self.requested is None else min(available, self.requested)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the capacity stays as it is unless the job trains or somebody asks for another size."""
+        """Whether the capacity can only change if the job trains or a user requests another size."""
         return self._rehearsal is not None and rehearsals.is_stuck(self._rehearsal)
 
     @property
     def unfired(self) -> tuple[str, ...]:
-        """Events of the scenario that have not come."""
+        """Events of the scenario that have not happened."""
         return rehearsals.unfired(self._rehearsal) if self._rehearsal else ()
 
-    def dump(self) -> Mapping[str, Any] | None:
+    def dump(self) -> Mapping[str, object] | None:
         """Return the scenario's state as plain data."""
         return rehearsals.as_json(self._rehearsal) if self._rehearsal else None
 
     def take_request(self) -> int | None:
-        """Return the size that somebody has asked for since the last call; take it over if it is one of the job's."""
+        """Return the size requested since the last call; apply it if it is one of the job's sizes."""
         asked = take_request(self._run_dir)
         if asked in self._sizes:
             self.requested = asked
         return asked
 
     def play(self, since_launch_s: float, done: DoneStep, used_nodes: int) -> tuple[Happening, ...]:
-        """Let happen what is due."""
+        """Apply the due events of the scenario."""
         if self._rehearsal is None:
             return ()
         progress = Progress(since_launch_s, done.step, done.samples)

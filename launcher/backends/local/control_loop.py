@@ -1,21 +1,29 @@
-"""The control loop of one job: looks at its nodes, and does what its course asks for."""
+"""The control loop of one job: it polls the nodes and executes the commands of the state machine."""
 
 import logging
 import os
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from launcher import timeline
 from launcher.backends.local import fault_injection
 from launcher.backends.local.cluster_sim import ClusterSim
-from launcher.backends.local.event_writer import Events
+from launcher.backends.local.event_writer import EventWriter
 from launcher.backends.local.failure_cause import explain
 from launcher.backends.local.fleet import Fleet
 from launcher.backends.local.handover import Handover
 from launcher.backends.local.hang_detector import HangDetector
+from launcher.backends.local.injections import (
+    HangWorker,
+    KillAgent,
+    KillWorker,
+    LoseNode,
+    RestartOperator,
+    RotBits,
+    SlowCheckpoint,
+)
 from launcher.backends.local.job_request import JobRequest
 from launcher.backends.local.operator_types import (
     Cause,
@@ -31,63 +39,31 @@ from launcher.backends.local.operator_types import (
     StartWorkers,
     StopWorkers,
 )
-from launcher.backends.local.rehearsal import (
-    HangWorker,
-    Happening,
-    KillAgent,
-    KillWorker,
-    LoseNode,
-    RestartOperator,
-    RotBits,
-    SlowCheckpoint,
-)
+from launcher.backends.local.rehearsal import Happening
 from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.backends.local.state_machine import advance, begin
 from launcher.backends.local.step_reader import DoneStep, StepReader
+from launcher.backends.local.stop_signals import Interrupts
 from launcher.common.names import CHECKPOINT_DIR
 from launcher.model.job_spec import JobState
 
 EXIT_FAILED = 3
 
 POLL_INTERVAL_S = 0.25
-"""Between two looks at agents that train; they themselves look at their workers every 0.1 s."""
+"""Between two polls of agents that train; they poll their workers every 0.1 s."""
 
 TRANSITION_INTERVAL_S = 0.05
-"""Between two looks while the job waits for its agents."""
+"""Between two polls while the job waits for its agents."""
 
-END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that ask for the end of the job."""
 
 _log = logging.getLogger("operator")
 
 
-@dataclass(slots=True)
-class Interrupts:
-    """Counts the signals that ask for the end of the job."""
-
-    count: int = 0
-    signum: int = 0
-
-    def listen(self) -> None:
-        """Take SIGTERM, SIGINT and SIGHUP from now on."""
-        for signum in END_SIGNALS:
-            signal.signal(signum, self._take)
-
-    def take_over(self, count: int, signum: int) -> None:
-        """Add those that came to an operator before this one."""
-        self.count += count
-        self.signum = self.signum or signum
-
-    def _take(self, signum: int, _frame: FrameType | None) -> None:
-        self.count += 1
-        self.signum = signum
-
-
 class RestartRequested(Exception):
-    """The operator is to be restarted, as a pod of its own would be.
+    """The operator must be restarted, like a pod of its own would be.
 
     Args:
-        down_s: Seconds that nobody looks after the job.
+        down_s: Seconds without an operator.
     """
 
     def __init__(self, down_s: float):
@@ -96,19 +72,19 @@ class RestartRequested(Exception):
 
 
 class FolderRemoved(Exception):
-    """The job's folder was removed while it ran: nothing can be recorded any more."""
+    """The job's folder was removed while it ran, so nothing more can be recorded."""
 
 
 class Operator:
     """One job from its first agent to its last.
 
     Args:
-        run_dir: Where the job writes.
-        job: What is asked for.
+        run_dir: Of the job.
+        job: The part of the plan that the operator needs.
         fleet: Its nodes.
-        stage: What is around it.
+        cluster: The simulated cluster.
         interrupts: Signals so far.
-        known: What an operator before this one knew; its nodes are the fleet's already.
+        known: The state of the previous operator; the fleet has adopted its nodes already.
     """
 
     def __init__(
@@ -126,7 +102,7 @@ class Operator:
         self._fleet = fleet
         self._cluster = cluster
         self._interrupts = interrupts
-        self._events = Events(run_dir)
+        self._events = EventWriter(run_dir)
         self._failed_commands: tuple[Fault, ...] = ()
         self._frozen: fault_injection.Freezer | None = None
         self._slow_save_s = 0.0
@@ -148,28 +124,28 @@ class Operator:
 
         Raises:
             RestartRequested: The scenario restarts the operator.
-            FolderRemoved: The run folder is gone, or another one has its place.
+            FolderRemoved: The run folder was removed or replaced.
         """
-        self._tell()
+        self._publish_phase()
         while self._machine.phase is not Phase.ENDED:
             calm = self._machine.phase in (Phase.RUNNING, Phase.WAITING)
             time.sleep(POLL_INTERVAL_S if calm else TRANSITION_INTERVAL_S)
             if self.is_folder_removed:
                 raise FolderRemoved(f"{self._run_dir} was removed")
-            self._turn()
+            self._poll()
         return self._end()
 
     @property
     def is_folder_removed(self) -> bool:
-        """Whether the run folder is gone, or another one has its place."""
+        """Whether the run folder was removed or replaced."""
         return folder_id(self._run_dir) != self._folder
 
     def fail(self, message: str) -> None:
-        """Publish that the job failed for a reason of the operator's own, once its nodes are gone."""
-        self._say(JobState.FAILED, 0, message, exit_code=EXIT_FAILED)
+        """Publish that the job failed because of the operator, once its nodes are gone."""
+        self._publish(JobState.FAILED, 0, message, exit_code=EXIT_FAILED)
 
     def handover(self) -> Handover:
-        """Return what the next operator must know."""
+        """Return the state that the next operator needs."""
         return Handover(
             self._launched,
             self._machine,
@@ -196,13 +172,13 @@ class Operator:
             self._execute(command)
         return machine
 
-    def _turn(self) -> None:
-        """Look once, and do what follows from it."""
+    def _poll(self) -> None:
+        """Poll once, and execute the commands that follow."""
         done = self._steps.last()
         self._record_first_step(done)
         self._play(done)
-        # After the scenario: a node that is lost is seen to be gone when the capacity is seen to shrink.
-        reports = self._fleet.look()
+        # After the scenario: the loss of a node must be observed together with the smaller capacity.
+        reports = self._fleet.poll()
         if self._frozen and self._frozen.thaw():
             self._frozen = None
         observation = Observation(
@@ -219,15 +195,15 @@ class Operator:
         self._machine, commands = advance(before, observation, self._job.policy)
         self._failed_commands = tuple(fault for command in commands for fault in self._execute(command))
         if self._machine.phase is not before.phase:
-            self._tell()
-        # Not in the middle of things: the next operator would not know of them.
+            self._publish_phase()
+        # Not while a command is being repeated or a worker is suspended: the next operator would not know of it.
         if self._away and not (self._interrupts.count or self._failed_commands or self._frozen):
             raise RestartRequested(self._away.down_s)
 
     def _hang(self, done: DoneStep) -> str:
         if self._machine.phase is not Phase.RUNNING or not self._snapshot.attempts:
             return ""
-        return self._watch.look(time.monotonic(), self._snapshot.attempts[-1], done)
+        return self._watch.poll(time.monotonic(), self._snapshot.attempts[-1], done)
 
     def _record_first_step(self, done: DoneStep) -> None:
         if done.attempt > self._reported_attempt:
@@ -236,13 +212,13 @@ class Operator:
             self._events.add("running", "", {"attempt": done.attempt, "size": size, "step": done.step})
 
     def _play(self, done: DoneStep) -> None:
-        """Let the scenario and people have their say."""
+        """Apply a requested size and the due events of the scenario."""
         if (asked := self._cluster.take_request()) is not None:
-            message = f"somebody asked for {asked} node{'' if asked == 1 else 's'}"
+            message = f"{asked} node{'' if asked == 1 else 's'} requested"
             if asked != self._cluster.requested:
-                message += ", which is no size of this job"
+                message += ", which is not a size of this job"
             self._events.add("request", message, {"nodes": asked})
-        # A job that recovers has a claim to the nodes it had.
+        # A job that recovers is entitled to the nodes it had.
         used = max(len(self._machine.nodes + self._machine.warming), self._machine.entitled_nodes)
         for happening in self._cluster.play(time.time() - self._launched, done, used):
             self._apply(happening)
@@ -255,30 +231,25 @@ class Operator:
             self._inject(happening)
 
     def _record_happening(self, happening: Happening) -> None:
-        """Write it down; a node's place in the job is told with the number that its logs have."""
+        """Record it; a node's index in the job is given together with its number in the logs."""
         message = happening.message
+        hit: int | None = None
         match happening.fault:
             case KillAgent(place) | LoseNode(place):
                 hit = self._node(place)
                 message += f" (number {hit} in the logs)" if hit != place else ""
             case KillWorker(rank):
                 hit = self._node(rank // self._job.nproc_per_node)
-            case _:
-                hit = None
-        fields = {"fault": False} if hit is None else {"fault": True, "node": hit}
-        if isinstance(happening.fault, HangWorker | RotBits):  # the first is noticed later, the other at a restart
+        fields: dict[str, object] = {"fault": False} if hit is None else {"fault": True, "node": hit}
+        if isinstance(happening.fault, HangWorker | RotBits):  # noticed later: by the hang detector, or at a restart
             fields = {"fault": True, "leads_to": Cause.HANG if isinstance(happening.fault, HangWorker) else ""}
         self._events.add("scenario", message, fields)
         _log.info("%s", message)
 
     def _inject(self, happening: Happening) -> None:
         match happening.fault:
-            case KillWorker(rank):
-                pid = self._fleet.pid(self._node(rank // self._job.nproc_per_node))
-                done = pid is not None and fault_injection.kill_worker(self._fleet.warm_pid, pid, rank)
-            case HangWorker(rank):
-                pid = self._fleet.pid(self._node(rank // self._job.nproc_per_node))
-                done = pid is not None and fault_injection.hang_worker(self._fleet.warm_pid, pid, rank)
+            case KillWorker(rank) | HangWorker(rank):
+                done = self._hit_worker(happening.fault, rank)
             case RotBits(num_bytes):
                 folder = self._job.checkpoints or self._run_dir / CHECKPOINT_DIR
                 done = fault_injection.damage_checkpoint(folder, num_bytes)
@@ -292,7 +263,12 @@ class Operator:
             case _:
                 done = True
         if not done:
-            self._events.add("scenario", "nothing was there to be hit", {"fault": True})
+            self._events.add("scenario", "its target no longer existed", {"fault": True})
+
+    def _hit_worker(self, fault: KillWorker | HangWorker, rank: int) -> bool:
+        hit = fault_injection.kill_worker if isinstance(fault, KillWorker) else fault_injection.hang_worker
+        pid = self._fleet.pid(self._node(rank // self._job.nproc_per_node))
+        return pid is not None and hit(self._fleet.warm_pid, pid, rank)
 
     def _node(self, place: int) -> int:
         nodes = self._machine.nodes + self._machine.warming
@@ -320,7 +296,7 @@ class Operator:
         return ()
 
     def _freeze(self, command: StopWorkers) -> None:
-        """Hold up rank 0 during a graceful stop, where the scenario wants a slow checkpoint."""
+        """Suspend rank 0 during a graceful stop if the scenario asks for a slow checkpoint."""
         if not self._slow_save_s or command.graceful_timeout_s is None:
             return
         node = self._fleet.pid(command.nodes[0]) if command.nodes else None
@@ -344,35 +320,38 @@ class Operator:
             message = f"stopped by {signal.Signals(self._interrupts.signum).name}"
         for event in self._cluster.unfired:
             self._events.add("unfired", event)
-        # The rest may be what a worker wrote last, which is nobody else's business.
+        # Later lines may be output of a worker, which does not belong into the event log.
         first_line = message.splitlines()[0]
         self._events.add("ended", first_line, {"state": verdict, "exit_code": exit_code})
         if self._interrupts.count < 2:
             self._report()
-        self._say(verdict, 0, message, exit_code=exit_code)
+        self._publish(verdict, 0, message, exit_code=exit_code)
         return exit_code
 
     def _report(self) -> None:
-        """Write the timeline, before the last word: whoever waits for that finds it."""
+        """Write the timeline before the final state, so that it exists once the state is final."""
         try:
             timeline.write(self._run_dir)
         except OSError as error:
-            _log.error("no timeline: %s", error)
+            _log.error("no timeline was written: %s", error)
 
-    def _tell(self) -> None:
+    def _publish_phase(self) -> None:
         machine = self._machine
         state, message = _describe(machine)
         nodes = len(machine.nodes) if machine.phase is not Phase.WAITING else 0
-        self._say(state, nodes, message, attempt=machine.attempt)
+        self._publish(state, nodes, message)
 
-    def _say(self, state: JobState, nodes: int, message: str, **others: int) -> None:
-        self._snapshot = replace(self._snapshot, state=state, nodes=nodes, message=message, **others)
+    def _publish(self, state: JobState, nodes: int, message: str, exit_code: int | None = None) -> None:
+        attempt = self._machine.attempt if exit_code is None else self._snapshot.attempt
+        self._snapshot = replace(
+            self._snapshot, state=state, nodes=nodes, message=message, attempt=attempt, exit_code=exit_code
+        )
         publish(self._run_dir, self._snapshot)
         _log.info("%s: %s", state, message)
 
 
 def folder_id(folder: Path) -> tuple[int, int] | None:
-    """Return what tells a folder from another one of its name; None where there is none."""
+    """Return the identity of a folder, whatever its name; None if it does not exist."""
     try:
         found = folder.stat()
     except FileNotFoundError:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
+from launcher.model.cluster_options import options_of
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class LocalDescription(BackendDescription["Settings"]):
 
     def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
         """Yield the words after the agent's options."""
-        yield "cluster.command", checked.settings.command or ()
+        yield "cluster.command", options_of(checked, self.options()).command or ()
 
 
 DESCRIPTION = LocalDescription()

@@ -1,8 +1,7 @@
-"""What happens to a job, told in lines of its log as the operator writes it down."""
+"""The events of a job, as lines for its log and as values, read from the operator's file."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from launcher.backends.local.line_reader import LineReader
 from launcher.common.names import EVENTS_FILE
@@ -11,77 +10,78 @@ from launcher.model.job_spec import JobEvent
 from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
 
 _EVENT, _FAULT, _SCALE = NEWS
-_UNTOLD = ("time", "kind", "message", "cause_time")
-_WORDS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "fault": _FAULT}
+_HIDDEN_FIELDS = ("time", "kind", "message", "cause_time")
+_HEADINGS = {"scenario": _EVENT, "request": _EVENT, "operator": _EVENT, "fault": _FAULT}
 
 
 class EventLogReader:
-    """Tells the events of a run's last launch, each once.
+    """Returns the events of a run's last launch as lines, each once.
 
     Args:
-        run_dir: The job's.
+        run_dir: Of the job.
     """
 
     def __init__(self, run_dir: Path):
         self._reader = LineReader(run_dir / EVENTS_FILE)
-        self._untold: list[OperatorEvent] = []
+        self._pending: list[OperatorEvent] = []
 
     def until(self, time_s: float | None) -> Iterator[str]:
         """Yield a line for each event that came until a time (seconds since the epoch; None for all so far)."""
-        for line in self._reader.new_lines(whole_only=True):
+        for line in self._reader.new_lines(complete_only=True):
             event = parse_event(line)
             if event and event.kind == LAUNCHED:
-                self._untold.clear()
+                self._pending.clear()
             if event:
-                self._untold.append(event)
-        while self._untold and (time_s is None or self._untold[0].time <= time_s):
-            if line := tell(self._untold.pop(0)):
-                yield line
+                self._pending.append(event)
+        while self._pending and (time_s is None or self._pending[0].time <= time_s):
+            if text := format_event(self._pending.pop(0)):
+                yield text
 
 
 def job_events(run_dir: Path, has_ended: Callable[[], bool], pause: Callable[[], None] | None) -> Iterator[JobEvent]:
     """Yield the events of a run's last launch, oldest first.
 
     Args:
-        run_dir: The job's.
-        has_ended: Tells whether the job has.
-        pause: Waits a moment before the next look; None looks once.
+        run_dir: Of the job.
+        has_ended: Returns whether the job has ended.
+        pause: Waits before the next poll; None polls once.
     """
     reader = LineReader(run_dir / EVENTS_FILE)
     is_first = True
     while True:
-        over = pause is None or has_ended()  # before the look: an event that comes meanwhile is in it
-        events = [event for line in reader.new_lines(whole_only=True) if (event := parse_event(line))]
+        over = pause is None or has_ended()  # checked first: events written meanwhile are read below
+        events = [event for line in reader.new_lines(complete_only=True) if (event := parse_event(line))]
         launches = [index for index, event in enumerate(events) if event.kind == LAUNCHED]
         yield from map(_job_event, events[launches[-1] if is_first and launches else 0 :])
         is_first = False
         if over:
             return
-        pause()
+        if pause:
+            pause()
 
 
 def _job_event(event: OperatorEvent) -> JobEvent:
-    fields = {name: value for name, value in event.fields.items() if name not in _UNTOLD}
+    fields = {name: value for name, value in event.fields.items() if name not in _HIDDEN_FIELDS}
     words = ", ".join(f"{name} {_plain(value)}" for name, value in fields.items())
     is_fault = event.kind == "fault" or (event.kind == "ended" and fields.get("state") == "failed")
     about = f"node {fields['node']}" if "node" in fields else ""
     return JobEvent(event.time, event.kind, event.message.partition("\n")[0] or words, about, is_fault)
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value).lower()
 
 
-def tell(event: OperatorEvent) -> str | None:
-    """Return the line that tells an event, None for one that only the timeline is interested in."""
+def format_event(event: OperatorEvent) -> str | None:
+    """Return the log line of an event; None for an event that only the timeline uses."""
     words = event.message.partition("\n")[0]
     if event.kind == "transition":
         return f"{_SCALE}  {_transition(event)}" if event.fields["reason"] != "start" else None
-    if event.kind == "fault" and event.fields.get("warming"):  # it ends no training
+    if event.kind == "fault" and event.fields.get("warming"):  # it does not interrupt training
         return f"{_EVENT}  {words}"
     if event.kind == "abandoned":
         return f"{_SCALE}  given up: {words}"
-    return f"{_WORDS[event.kind]}  {words}" if event.kind in _WORDS else None
+    return f"{_HEADINGS[event.kind]}  {words}" if event.kind in _HEADINGS else None
 
 
 def _transition(event: OperatorEvent) -> str:

@@ -1,22 +1,21 @@
-"""What the operator saw and did, line by line: `run/events.jsonl`."""
+"""The event log of the operator: `run/events.jsonl`."""
 
 import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.common import redaction
 from launcher.common.names import EVENTS_FILE
 
 
-class Events:
-    """Appends to the events of a run.
+class EventWriter:
+    """Appends to the event log of a run.
 
-    A torn last line, left by an operator that was killed, is ended first.
+    An incomplete last line, left by a killed operator, is terminated first.
 
     Args:
-        run_dir: The job's.
+        run_dir: Of the job.
     """
 
     def __init__(self, run_dir: Path):
@@ -24,8 +23,8 @@ class Events:
         if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
             self._write("\n")
 
-    def add(self, kind: str, message: str = "", fields: Mapping[str, Any] | None = None) -> None:
-        """Write one event down, with the time it is now."""
+    def add(self, kind: str, message: str = "", fields: Mapping[str, object] | None = None) -> None:
+        """Append one event with the current time."""
         event = redaction.masked_tree({"time": time.time(), "kind": kind, "message": message, **(fields or {})})
         self._write(json.dumps(event) + "\n")
 

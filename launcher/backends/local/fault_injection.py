@@ -1,4 +1,4 @@
-"""What a scenario does to the processes of a job: real signals to real workers, agents and nodes."""
+"""The faults that a scenario injects into the processes of a job: real signals to real workers, agents and nodes."""
 
 import contextlib
 import signal
@@ -21,20 +21,17 @@ RANK = "RANK"
 
 
 def agent_pid(node_pid: int) -> int | None:
-    """Return the pid of the agent below a node's process; None when it is gone."""
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(node_pid).children():
-            return child.pid
-    return None
+    """Return the pid of the agent below a node's process; None if it no longer exists."""
+    return _first_below(node_pid, lambda process: process.ppid() == node_pid)
 
 
 def worker_pid(warm_pid: int | None, node_pid: int, rank: int) -> int | None:
-    """Return the pid of the process that does the work of `rank` on a node; None when it is not there.
+    """Return the pid of the process that works as `rank` on a node; None if there is none.
 
     Args:
-        warm_pid: What holds the job's warm process, whose fork does the work; None where workers start cold.
-        node_pid: The node's process.
-        rank: The worker's.
+        warm_pid: Of the parent of the job's warm process, whose fork does the work; None if workers start cold.
+        node_pid: Of the node.
+        rank: Of the worker.
     """
     if warm_pid and (fork := _first_below(warm_pid, lambda process: process.name() == fork_name(rank))):
         return fork
@@ -47,22 +44,22 @@ def _first_below(pid: int, is_wanted: Callable[[psutil.Process], bool]) -> int |
         for process in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if is_wanted(process):
-                    return process.pid
+                    return int(process.pid)
     return None
 
 
 def kill_worker(warm_pid: int | None, node_pid: int, rank: int) -> bool:
-    """Kill a worker; return whether it was there."""
+    """Kill a worker; return whether it existed."""
     return _send(worker_pid(warm_pid, node_pid, rank), signal.SIGKILL)
 
 
 def kill_agent(node_pid: int) -> bool:
-    """Kill the agent of a node, whose workers then end with the node; return whether it was there."""
+    """Kill the agent of a node, whose workers then end with the node; return whether it existed."""
     return _send(agent_pid(node_pid), signal.SIGKILL)
 
 
 def hang_worker(warm_pid: int | None, node_pid: int, rank: int) -> bool:
-    """Stop a worker without ending it; return whether it was there."""
+    """Suspend a worker; return whether it existed."""
     return _send(worker_pid(warm_pid, node_pid, rank), signal.SIGSTOP)
 
 
@@ -71,7 +68,7 @@ def damage_checkpoint(folder: Path, num_bytes: int) -> bool:
 
     Args:
         folder: Of the checkpoints.
-        num_bytes: How many, at most all of the file.
+        num_bytes: Number of bytes; limited by the size of the file.
     """
     for checkpoint in (*_published_last(folder), *sorted(folder.glob("step-*"), reverse=True)):
         files = sorted(checkpoint.glob("*.distcp"), key=lambda path: path.stat().st_size)
@@ -82,7 +79,7 @@ def damage_checkpoint(folder: Path, num_bytes: int) -> bool:
 
 
 def _published_last(folder: Path) -> tuple[Path, ...]:
-    """Return the checkpoint that the pointer names: after a fallback there may be later steps beside it."""
+    """Return the checkpoint that the pointer names: after a fallback there may be checkpoints of later steps."""
     try:
         return (folder / (folder / LATEST).read_text(encoding="utf-8").split()[0],)
     except (OSError, ValueError, IndexError):
@@ -100,11 +97,11 @@ def _invert(path: Path, num_bytes: int) -> None:
 
 
 class Freezer:
-    """Holds one worker for some time, as a checkpoint that a slow disk holds up.
+    """Suspends one worker for some time, like a checkpoint on a slow disk, so that the agent's own timeout decides.
 
     Args:
-        pid: The worker.
-        seconds: How long.
+        pid: Of the worker.
+        seconds: Duration.
     """
 
     def __init__(self, pid: int, seconds: float):
@@ -113,7 +110,7 @@ class Freezer:
         _send(pid, signal.SIGSTOP)
 
     def thaw(self) -> bool:
-        """Let the worker go on when its time has come; return whether it has."""
+        """Resume the worker once its time is over; return whether it is."""
         if time.monotonic() < self._until:
             return False
         _send(self._pid, signal.SIGCONT)

@@ -14,7 +14,7 @@ from typing import IO
 
 import psutil
 
-from launcher.backends.local.agent_client import Agent, AgentUnreachable, CommandIgnored, StartCall
+from launcher.backends.local.agent_client import AgentClient, AgentUnreachable, CommandIgnored, StartCall
 from launcher.backends.local.job_request import SCRIPT_FILE
 from launcher.backends.local.node_folders import remove_node_folder
 from launcher.backends.local.operator_types import (
@@ -51,12 +51,12 @@ class Node:
     """A simulated node: its process, which holds everything below it, and its agent.
 
     Args:
-        reservation: Keeps the agent's port; None for a node that another operator started.
+        reservation: Keeps the agent's port; None for a node that a previous operator started.
     """
 
     index: int
     process: subprocess.Popen[bytes] | AdoptedProcess
-    agent: Agent
+    agent: AgentClient
     reservation: socket.socket | None
 
     @property
@@ -64,7 +64,7 @@ class Node:
         return self.process.poll() is None
 
     def close(self) -> None:
-        """Let go of the connection and the port, and of what a node that was killed has left."""
+        """Release the connection and the port, and remove leftovers of a killed node."""
         remove_node_folder(self.process.pid)
         self.agent.close()
         if self.reservation:
@@ -73,7 +73,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """How another operator finds a node: pid of its process, port of its agent."""
+    """The address of a node for the next operator: pid of its process, port of its agent."""
 
     index: int
     pid: int
@@ -81,10 +81,9 @@ class NodeAddress:
 
 
 class Fleet:
-    """Starts nodes, talks to all of them at once, and ends them all when it is left.
+    """Starts nodes, calls all of their agents at once, and ends all nodes on exit.
 
-    Nodes are told of this process's death by the kernel, which counts the death of the *thread* that
-    started them: `spawn` belongs on the main thread.
+    The kernel signals nodes when the *thread* that started them ends, so `spawn` must run on the main thread.
 
     Args:
         bundle_dir: Holds `run.sh`.
@@ -96,12 +95,12 @@ class Fleet:
         self._bundle_dir = bundle_dir
         self._run_dir = run_dir
         self._lock = lock
-        # An operator that is restarted stays the same process.
+        # A restarted operator remains the same process.
         self._launch_id = f"{os.getpid()}-{psutil.Process().create_time():.2f}"
         self._warm: subprocess.Popen[bytes] | AdoptedProcess | None = None
         self._nodes: dict[int, Node] = {}
         self._draining: list[tuple[Node, float]] = []
-        self._heard: dict[int, float] = {}
+        self._answered_at: dict[int, float] = {}
         self._master: socket.socket | None = None
         self._calls = ThreadPoolExecutor(_MAX_CALLS_AT_ONCE, thread_name_prefix="agent-call")
 
@@ -119,71 +118,71 @@ class Fleet:
 
     @property
     def warm_pid(self) -> int | None:
-        """The pid of the process that holds the warm process of this job and its forks; None without one."""
+        """The pid of the parent of this job's warm process and its forks; None without one."""
         return self._warm.pid if self._warm else None
 
     def warm_up(self) -> None:
-        """Start the process that this job's workers are forked from, if its script has one."""
+        """Start the warm process of this job, if its script has one."""
         script = self._bundle_dir / SCRIPT_FILE
         if WARM_MODULE in script.read_text(encoding="utf-8"):
             self._warm = self._run_script("warm", self._warm_socket, self._run_dir / WARM_LOG)
 
     def _end_hung_warm(self) -> None:
-        """End a warm process that hangs: it would hold up new workers, and its forks would live on beside them."""
+        """Kill a warm process that hangs: new workers would wait for it, and its forks would keep running."""
         if self._warm is None or self._warm.poll() is not None or not _has_imported(self._warm.pid):
             return
         if not answers(self._warm_socket):
             self._kill_and_await(self._warm)
 
     def addresses(self) -> tuple[NodeAddress, ...]:
-        """Return every node, for an operator that takes over."""
+        """Return the addresses of all nodes, for the next operator."""
         return tuple(NodeAddress(node.index, node.process.pid, node.agent.port) for node in self._nodes.values())
 
     def adopt(self, addresses: Iterable[NodeAddress], warm_pid: int | None) -> None:
         """Take over nodes and the warm process, children of this process already."""
         self._warm = AdoptedProcess(warm_pid) if warm_pid else None
         for address in addresses:
-            node = Node(address.index, AdoptedProcess(address.pid), Agent(address.port), None)
+            node = Node(address.index, AdoptedProcess(address.pid), AgentClient(address.port), None)
             self._nodes[node.index] = node
-            self._heard[node.index] = time.monotonic()
+            self._answered_at[node.index] = time.monotonic()
 
     def pid(self, index: int) -> int | None:
-        """Return the pid of a node's process; None when the node is not there."""
+        """Return the pid of a node's process; None if the node does not exist."""
         node = self._nodes.get(index)
         return node.process.pid if node and node.alive else None
 
     def spawn(self, index: int) -> None:
-        """Start a node of a number that none had before; its agent is ready some seconds later."""
+        """Start a node with a new number; its agent is ready some seconds later."""
         reservation = reserve_port()
         port = port_of(reservation)
         logs = node_logs(self._run_dir, index)
         logs.mkdir(parents=True, exist_ok=True)
         process = self._run_script(str(index), str(port), logs / AGENT_LOG)
-        self._nodes[index] = Node(index, process, Agent(port), reservation)
-        self._heard[index] = time.monotonic()
+        self._nodes[index] = Node(index, process, AgentClient(port), reservation)
+        self._answered_at[index] = time.monotonic()
 
-    def look(self) -> Mapping[int, Report]:
-        """Return every node as it is now; kill what a dead node has left behind."""
-        answers = self._ask_all(self._nodes.values())
+    def poll(self) -> Mapping[int, Report]:
+        """Return a report of every node; kill processes that a dead node left behind."""
+        answers = self._report_all(self._nodes.values())
         self._reap()
         kill_strays(process.pid for process in self._processes())
         return answers
 
     def drop(self, indices: Iterable[int]) -> None:
-        """Tell the agents of these nodes to end; `look` ends those that do not."""
+        """Shut down the agents of these nodes; `poll` ends those that do not exit."""
         dropped = [index for index in indices if index in self._nodes]
-        self._tell(dict.fromkeys(dropped, Agent.shutdown))
-        self._leave(dropped)
+        self._call(dict.fromkeys(dropped, AgentClient.shutdown))
+        self._drain(dropped)
 
     def kill_nodes(self, indices: Iterable[int]) -> None:
         """Kill everything on these nodes at once."""
         killed = [index for index in indices if index in self._nodes]
         for index in killed:
             kill_tree(self._nodes[index].process.pid)
-        self._leave(killed)
+        self._drain(killed)
 
     def lose(self, index: int) -> bool:
-        """Kill everything on a node and wait until it is gone, as after a power cut; return whether it was there."""
+        """Kill everything on a node and wait until it is gone, as in a power failure; return whether it existed."""
         pid = self.pid(index)
         if pid is None:
             return False
@@ -197,7 +196,7 @@ class Fleet:
             time.sleep(_POLL_S / 10)
 
     def start(self, command: StartWorkers) -> tuple[Fault, ...]:
-        """Start workers on the nodes of `command`; return the nodes that did not obey."""
+        """Start workers on the nodes of `command`; return a fault for each node on which that failed."""
         self._end_hung_warm()
         if self._warm and self._warm.poll() is not None:
             self.warm_up()
@@ -207,25 +206,25 @@ class Fleet:
         port = port_of(self._master)
         size = len(command.nodes)
 
-        def call(rank: int) -> Callable[[Agent], None]:
+        def call(rank: int) -> Callable[[AgentClient], None]:
             return lambda agent: agent.start(StartCall(rank, size, command.attempt, port, command.progress))
 
-        return self._tell({node: call(rank) for rank, node in enumerate(command.nodes)})
+        return self._call({node: call(rank) for rank, node in enumerate(command.nodes)})
 
     def stop(self, command: StopWorkers) -> tuple[Fault, ...]:
-        """Stop the workers of all nodes of `command` at once; return the nodes that did not obey."""
-        faults = self._tell(dict.fromkeys(command.nodes, lambda agent: agent.stop(command.graceful_timeout_s)))
+        """Stop the workers of all nodes of `command` at once; return a fault for each node on which that failed."""
+        faults = self._call(dict.fromkeys(command.nodes, lambda agent: agent.stop(command.graceful_timeout_s)))
         if command.graceful_timeout_s is None:
             self._end_hung_warm()
         return faults
 
     def shut_down(self) -> None:
-        """Tell every agent to end, and wait for it."""
-        self._tell(dict.fromkeys(self._nodes, Agent.shutdown))
+        """Shut down every agent, and wait for it."""
+        self._call(dict.fromkeys(self._nodes, AgentClient.shutdown))
         self._wait(SHUTDOWN_TIMEOUT_S)
 
     def kill(self) -> None:
-        """End every node with all that runs on it, whatever it is doing."""
+        """End every node with all of its processes."""
         for node in self._all():
             if node.alive:
                 node.process.send_signal(signal.SIGTERM)
@@ -237,7 +236,7 @@ class Fleet:
         return f"recipes-warm-{self._launch_id}"
 
     def _run_script(self, what: str, where: str, log_file: Path) -> subprocess.Popen[bytes]:
-        """Run the bundle's script in a process that ends with this one and takes everything below it along."""
+        """Run the bundle's script in a process that ends with this one, together with its descendants."""
         own = [sys.executable, "-m", "launcher.backends.local.node", "--parent", str(os.getpid()), "--"]
         names = {ENV_LAUNCH_ID: self._launch_id, ENV_WARM_SOCKET: self._warm_socket if self._warm else ""}
         with log_file.open("ab") as log:
@@ -258,40 +257,40 @@ class Fleet:
     def _all(self) -> list[Node]:
         return [*self._nodes.values(), *(node for node, _ in self._draining)]
 
-    def _leave(self, indices: Iterable[int]) -> None:
+    def _drain(self, indices: Iterable[int]) -> None:
         deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
         self._draining += [(self._nodes.pop(index), deadline) for index in indices]
 
     def _reap(self) -> None:
         for index in [index for index, node in self._nodes.items() if not node.alive]:
             self._nodes.pop(index).close()
-        staying = []
+        remaining = []
         for node, deadline in self._draining:
             if not node.alive:
                 node.close()
                 continue
             if time.monotonic() > deadline:
                 node.process.send_signal(signal.SIGTERM)
-            staying.append((node, deadline))
-        self._draining = staying
+            remaining.append((node, deadline))
+        self._draining = remaining
 
-    def _ask_all(self, nodes: Iterable[Node]) -> dict[int, Report]:
+    def _report_all(self, nodes: Iterable[Node]) -> dict[int, Report]:
         asked = list(nodes)
-        return dict(zip((node.index for node in asked), self._calls.map(self._ask, asked), strict=True))
+        return dict(zip((node.index for node in asked), self._calls.map(self._report_of, asked), strict=True))
 
-    def _ask(self, node: Node) -> Report:
+    def _report_of(self, node: Node) -> Report:
         if not node.alive:
             return GONE
         status: AgentStatus | None
         try:
             status = node.agent.status()
-            self._heard[node.index] = time.monotonic()
+            self._answered_at[node.index] = time.monotonic()
         except AgentUnreachable:
             status = None
-        return Report(node.alive, status, time.monotonic() - self._heard[node.index])
+        return Report(node.alive, status, time.monotonic() - self._answered_at[node.index])
 
-    def _tell(self, calls: Mapping[int, Callable[[Agent], None]]) -> tuple[Fault, ...]:
-        def tell(item: tuple[int, Callable[[Agent], None]]) -> Fault | None:
+    def _call(self, calls: Mapping[int, Callable[[AgentClient], None]]) -> tuple[Fault, ...]:
+        def call_one(item: tuple[int, Callable[[AgentClient], None]]) -> Fault | None:
             index, call = item
             if index not in self._nodes or not self._nodes[index].alive:
                 return Fault(index, Cause.LOST)
@@ -301,7 +300,7 @@ class Fleet:
                 return Fault(index, Cause.DISOBEDIENT, str(error))
             return None
 
-        return tuple(fault for fault in self._calls.map(tell, calls.items()) if fault)
+        return tuple(fault for fault in self._calls.map(call_one, calls.items()) if fault)
 
     def _wait(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -310,7 +309,7 @@ class Fleet:
 
 
 def _has_imported(warm_pid: int) -> bool:
-    """Return whether a warm process must answer by now: it has forks, or had the time to import everything."""
+    """Return whether a warm process should answer by now: it has forks, or had time to import everything."""
     try:
         holder = psutil.Process(warm_pid)
         has_forks = len(holder.children(recursive=True)) > 1

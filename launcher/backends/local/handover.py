@@ -1,4 +1,4 @@
-"""What an operator writes down before it is restarted, and reads when it is back."""
+"""The state that an operator saves before it is restarted, and loads afterwards."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ MEMORY_FILE = "operator.json"
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Everything an operator knows that it cannot see.
+    """The knowledge of an operator that it cannot observe again.
 
     Args:
-        launched: When the job was launched, seconds since the epoch.
-        course: Where the job is.
-        snapshot: What others were told.
-        nodes: Where its nodes are found.
-        warm_pid: The process that holds its warm process; None without one.
-        reported_attempt: Newest attempt whose first step was told of.
-        requested: Size that somebody asked for; None for any.
-        rehearsal: What has happened to the simulated cluster; None without a scenario.
-        slow_save_s: How long the next checkpoint of a graceful stop is held up.
-        interrupts: How many signals asked for the end of the job, and the last of them.
+        launched: Launch of the job, in seconds since the epoch.
+        machine: The state of the job.
+        snapshot: The published state.
+        nodes: The addresses of its nodes.
+        warm_pid: Of the parent of its warm process; None without one.
+        reported_attempt: Newest attempt whose first step is logged.
+        requested: Size that a user requested; None for any.
+        rehearsal: State of the simulated cluster; None without a scenario.
+        slow_save_s: How long the next checkpoint of a graceful stop is delayed.
+        interrupts: Number of signals that asked for the end of the job, and the last of them.
     """
 
     launched: float
@@ -48,10 +48,10 @@ _ADAPTER = TypeAdapter(Handover)
 
 
 def write(run_dir: Path, memory: Handover) -> None:
-    """Write `memory` down."""
+    """Save `memory`."""
     write_text(run_dir / MEMORY_FILE, _ADAPTER.dump_json(memory).decode())
 
 
 def read(run_dir: Path) -> Handover:
-    """Return what was written down last."""
+    """Return the state saved last."""
     return _ADAPTER.validate_json((run_dir / MEMORY_FILE).read_bytes())

@@ -1,6 +1,8 @@
-"""Finds a job that hangs: its workers run, and no new step comes within a time that follows the steps seen.
+"""Detects a job that hangs: its workers run, but no step is done within a limit derived from earlier steps.
 
-HyperPod's operator looks for log lines, this one for steps.
+HyperPod's operator watches log lines, this one watches steps: scripts report them, while their log lines differ. The
+limit follows the longest recent step, so that no model needs a setting. Rank 0 announces saves and other work; the
+latter has no limit by default, since a falsely detected hang would repeat it forever.
 """
 
 import json
@@ -8,7 +10,6 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.backends.local.hang_limits import FACTOR, LEAST_LIMIT_S, HangLimits
 from launcher.backends.local.line_reader import LineReader
@@ -33,17 +34,17 @@ class StepTimer:
         self._attempt = -1
         self._since_s = 0.0
         self._step: int | None = None
-        self._activity: Mapping[str, Any] = {}
+        self._activity: Mapping[str, object] = {}
         self._knows_steps = limits.watches_start
 
-    def overdue(self, now_s: float, attempt: int, done: DoneStep, activity: Mapping[str, Any]) -> str:
-        """Return in words how long there was no new step, "" while that is not too long.
+    def overdue(self, now_s: float, attempt: int, done: DoneStep, activity: Mapping[str, object]) -> str:
+        """Return a message about the time without a new step; "" while it is within the limit.
 
         Args:
-            now_s: Time of the look.
-            attempt: Number of the workers' start; they run.
+            now_s: Time of the poll.
+            attempt: Number of the start of the running workers.
             done: The last step.
-            activity: What rank 0 announced last; what it announced in an earlier start does not count.
+            activity: The last announcement of rank 0; those of earlier starts do not count.
         """
         if attempt != self._attempt:
             self._attempt, self._since_s, self._step = attempt, now_s, None
@@ -61,7 +62,7 @@ class StepTimer:
     def _limit_s(self) -> float | None:
         limits = self._limits
         what = self._activity.get("what", STEPS) if self._activity.get("attempt") == self._attempt else STEPS
-        if what not in (STEPS, CHECKPOINT):  # also before the first step: a restart repeats an evaluation
+        if what not in (STEPS, CHECKPOINT):  # even before the first step: a restart repeats an evaluation
             return limits.other_work_s
         if self._step is None:
             return limits.start_cut_off_s if self._knows_steps else None
@@ -71,10 +72,10 @@ class StepTimer:
 
 
 class HangDetector:
-    """Watches a running job: its steps, what rank 0 announces, and the line after which nothing is expected.
+    """Watches a running job: its steps, rank 0's announcements, and the log line that ends the watch.
 
     Args:
-        run_dir: The job's.
+        run_dir: Of the job.
         limits: When it counts as hanging.
     """
 
@@ -86,17 +87,17 @@ class HangDetector:
         self._attempt = -1
         self._is_over = False
 
-    def look(self, now_s: float, attempt: Attempt, done: DoneStep) -> str:
-        """Return in words how long there was no new step, "" while that is not too long."""
+    def poll(self, now_s: float, attempt: Attempt, done: DoneStep) -> str:
+        """Return a message about the time without a new step; "" while it is within the limit."""
         if attempt.number != self._attempt:
             self._attempt, self._log, self._is_over = attempt.number, None, False
         overdue = self._steps.overdue(now_s, attempt.number, done, self._activity())
         return "" if self._is_stopped(attempt) else overdue
 
-    def _activity(self) -> Mapping[str, Any]:
+    def _activity(self) -> Mapping[str, object]:
         try:
             activity = json.loads((self._run_dir / ACTIVITY_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # nothing was announced yet
+        except (OSError, ValueError):  # nothing announced yet
             return {}
         return activity if isinstance(activity, dict) else {}
 
@@ -106,6 +107,6 @@ class HangDetector:
         path = worker_log(self._run_dir, attempt, attempt.leader, 0, STDOUT)
         if self._log is None and path:
             self._log = LineReader(path)
-        lines = self._log.new_lines(whole_only=True) if self._log else ()
+        lines = self._log.new_lines(complete_only=True) if self._log else ()
         self._is_over = any(list(map(self._stop.match, lines)))
         return self._is_over

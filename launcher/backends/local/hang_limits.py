@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 
 START_CUT_OFF_S = 1200.0
-"""From a start of the workers to their first step, and for a checkpoint.
+"""Seconds from a start of the workers to their first step, and for a checkpoint.
 
 Source: expectedStartCutOffInSeconds of docs/manifest.md, Watching the log.
 """
 
 LEAST_LIMIT_S = 60.0
-"""A step may take this long, however short the others were: data, other programs and the machine pause."""
+"""Minimum limit of a step, however short the others were: data, other programs and the machine may pause."""
 
 FACTOR = 10.0
-"""A step may take this many times as long as the longest of the last ones."""
+"""A step may take this many times as long as the longest recent one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class HangLimits:
 
     Args:
         start_cut_off_s: Seconds to the first step, and for a checkpoint.
-        recurring_s: Seconds between two steps; None follows the steps seen.
-        stop_pattern: Regular expression of rank 0's line after which the watch ends; None for none.
+        recurring_s: Seconds between two steps; None to derive it from earlier steps.
+        stop_pattern: Regular expression of the line of rank 0 that ends the watch; None for none.
         other_work_s: Seconds for announced work that is neither a step nor a checkpoint: an evaluation, an export,
-            the script's work after its last step. None sets no limit: only the user knows how long these take.
-        watches_start: Whether the first step is waited for, too: a script of one's own may report none.
+            the script's work after its last step. None for no limit: only the user knows how long these take.
+        watches_start: Whether to watch for the first step, too: a user's script may report none.
     """
 
     start_cut_off_s: float = START_CUT_OFF_S

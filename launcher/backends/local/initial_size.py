@@ -1,14 +1,15 @@
-"""The size that a job on this machine starts with in its scenario."""
+"""The size with which a job on this machine starts in its scenario."""
 
+from launcher.backends.local.simulation import local_options
 from launcher.model.job_spec import JobSpec
 
 
 def initial_nodes(job: JobSpec) -> int | None:
-    """Return the nodes that a job gets first in its scenario; None without a scenario, or if it never gets enough.
+    """Return the first number of nodes of a job in its scenario; None without one, or if it never gets enough.
 
-    In a scenario a job takes the largest of its sizes that fits, whatever its recipe starts with.
+    In a scenario a job takes the largest of its sizes that fits, whatever size its recipe starts with.
     """
-    if job.settings.scenario is None and not job.settings.events:
+    if local_options(job).scenario is None and not local_options(job).events:
         return None
     # Start-up time: their pydantic models take 30 ms to build, and most launches have no scenario.
     from launcher.backends.local.rehearsal import Progress, advance, begin

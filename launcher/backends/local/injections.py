@@ -12,35 +12,35 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True)
 class KillAgent:
-    """Kill the agent of a node: its pod dies, the node is still there. `node` is its place in the job, from 0."""
+    """Kill the agent of a node: its pod dies, but the node remains. `node` is its index in the job."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoseNode:
-    """Kill everything on a node, for good. `node` is its place in the job, from 0."""
+    """Kill everything on a node, permanently. `node` is its index in the job."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class SlowCheckpoint:
-    """Let the checkpoint of the next graceful stop take this long."""
+    """Make the checkpoint of the next graceful stop take this long."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class RestartOperator:
-    """End the operator and start another `down_s` seconds later."""
+    """Stop the operator and start another one `down_s` seconds later."""
 
     down_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class HangWorker:
-    """Stop the worker of this rank without ending it."""
+    """Suspend the worker of this rank."""
 
     rank: int
 
@@ -53,4 +53,4 @@ class RotBits:
 
 
 Injection = KillWorker | KillAgent | LoseNode | SlowCheckpoint | RestartOperator | HangWorker | RotBits
-"""A fault that the operator carries out."""
+"""A fault that the operator injects."""

@@ -1,4 +1,4 @@
-"""What the operator is asked to do: the part of `plan.json` that it reads, and requests while the job runs."""
+"""The request to the operator: the part of `plan.json` that it reads, and sizes requested while the job runs."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -15,10 +15,10 @@ LOCAL_FILE = "local.json"
 """In a local bundle: when the job counts as hanging, and where its checkpoints are."""
 
 REQUEST_FILE = "scale.json"
-"""Under the run folder: the size that somebody asked for, until the operator has read it."""
+"""In the run folder: the requested size, until the operator has read it."""
 
 DEFAULT_GRACEFUL_TIMEOUT_S = 15
-"""What the agent waits between SIGUSR1 and SIGKILL when it is not told.
+"""The agent's default time between SIGUSR1 and SIGKILL.
 
 Source: hyperpod_elastic_agent 1.1.3, run.py: --shutdown-timeout.
 """
@@ -26,11 +26,11 @@ Source: hyperpod_elastic_agent 1.1.3, run.py: --shutdown-timeout.
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job as the operator needs it.
+    """A job, as far as the operator needs it.
 
     Args:
         job_name: Name of the job.
-        nproc_per_node: Worker processes a node.
+        nproc_per_node: Worker processes per node.
         initial_nodes: Nodes it starts with.
         policy: Its sizes and timeouts.
         hang: When it counts as hanging.
@@ -46,7 +46,7 @@ class JobRequest:
 
 
 def read_job_request(bundle_dir: Path) -> JobRequest:
-    """Return the orders of the job in `bundle_dir`."""
+    """Return the request of the job in `bundle_dir`."""
     plan = json.loads((bundle_dir / PLAN_FILE).read_text(encoding="utf-8"))
     elastic = plan["elastic"] or {}
     graceful_timeout_s = None
@@ -81,15 +81,15 @@ def _local(file: Path) -> dict[str, Any]:
 
 
 def request_size(run_dir: Path, num_nodes: int) -> None:
-    """Ask the operator of a running job for another size."""
+    """Request another size from the operator of a running job."""
     write_text(run_dir / REQUEST_FILE, json.dumps({"nodes": num_nodes}))
 
 
 def take_request(run_dir: Path) -> int | None:
-    """Return the size that was asked for since the last call, or None; 0 for a request that makes no sense."""
+    """Return the size requested since the last call, or None; 0 for a request that is not valid."""
     taken = run_dir / f".{REQUEST_FILE}.taken"
     try:
-        # Moved before it is read: a request that comes meanwhile is the next one.
+        # Moved before it is read: a request written meanwhile is the next one.
         (run_dir / REQUEST_FILE).replace(taken)
     except FileNotFoundError:
         return None

@@ -8,21 +8,21 @@ class LineReader:
     """Reads a growing file line by line.
 
     Args:
-        path: The file; it may not be there yet.
+        path: Of the file, which need not exist yet.
     """
 
     def __init__(self, path: Path):
         self._path = path
         self._offset = 0
 
-    def new_lines(self, *, whole_only: bool) -> Iterator[str]:
-        """Yield the lines written since the last call; with `whole_only`, not an unfinished one."""
+    def new_lines(self, *, complete_only: bool) -> Iterator[str]:
+        """Yield the lines written since the last call; with `complete_only`, without an unfinished one."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
-                if whole_only and not line.endswith(b"\n"):
+                if complete_only and not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
                 yield line.decode("utf-8", errors="replace").rstrip("\r\n")

@@ -2,9 +2,9 @@
 
     python -m launcher.backends.local.node [--parent PID] -- COMMAND ...
 
-The agent starts its workers in sessions of their own, so that killing the agent alone, or its process
-group, leaves them training. A node adopts them and kills them: when the command ends, on SIGTERM,
-SIGINT or SIGHUP, and when the parent dies.
+The agent starts its workers in sessions of their own, so that they keep training if only the agent or its process
+group is killed. A node adopts and kills them: when the command ends, on SIGTERM, SIGINT or SIGHUP, and when the
+parent dies.
 """
 
 import argparse
@@ -46,14 +46,14 @@ def main(argv: list[str] | None = None) -> int:
     for each in _END_SIGNALS:
         signal.signal(each, _end)
     try:
-        # Two levels: a signal that comes while the first is left must not skip the second.
+        # Two levels and no ExitStack: a signal between the first and the second must not skip the second.
         try:
             prctl.adopt_orphans()
             end_with_parent(args.parent)
-            remove_node_folder(os.getpid())  # of an earlier process of this pid
+            remove_node_folder(os.getpid())  # of an earlier process with this pid
             hold_node_folders(os.getpid())
             own = {"TMPDIR": str(node_folder(os.getpid())), ENV_NODE_MEMORY: str(node_memory(os.getpid()))}
-            # Killed itself, this process can end nothing: the kernel does.
+            # If this process is killed itself, the kernel kills the child.
             child = subprocess.Popen(
                 args.command,
                 stdin=subprocess.DEVNULL,

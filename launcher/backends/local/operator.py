@@ -1,9 +1,9 @@
-"""The process that plays the HyperPod operator on this machine, for one job.
+"""The process that takes the part of the HyperPod operator on this machine, for one job.
 
     python -m launcher.backends.local.operator [--parent PID] BUNDLE_DIR
 
-SIGTERM, SIGINT or SIGHUP stops the job as its recipe says; a second one stops it at once. Exit status:
-0 the job succeeded, 3 it failed, 128 + N it was stopped by signal N.
+SIGTERM, SIGINT or SIGHUP stops the job as its recipe specifies; a second one stops it at once. Exit status: 0 the job
+succeeded, 3 it failed, 128 + N it was stopped by signal N.
 """
 
 import argparse
@@ -14,25 +14,24 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from launcher.backends.local import handover, rehearsal
 from launcher.backends.local.cluster_sim import ClusterSim
 from launcher.backends.local.control_loop import (
-    END_SIGNALS,
     EXIT_FAILED,
     POLL_INTERVAL_S,
     FolderRemoved,
-    Interrupts,
     Operator,
     RestartRequested,
 )
-from launcher.backends.local.event_writer import Events
+from launcher.backends.local.event_writer import EventWriter
 from launcher.backends.local.fleet import Fleet
 from launcher.backends.local.handover import Handover
 from launcher.backends.local.job_request import JobRequest, read_job_request
 from launcher.backends.local.processes import end_with_parent
 from launcher.backends.local.scenario import read_scenario
+from launcher.backends.local.stop_signals import END_SIGNALS, Interrupts
 from launcher.common import os_errors, redaction
 from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import RUN_DIR
@@ -46,19 +45,17 @@ def main(argv: list[str] | None = None) -> int:
     """Run the job of a bundle; return the exit status."""
     parser = argparse.ArgumentParser(prog="operator", description="Run a bundle's job on this machine.")
     parser.add_argument("--parent", type=int, help="pid to end with")
-    parser.add_argument(
-        "--take-over", type=int, metavar="FD", help="go on with the job whose lock is this descriptor"
-    )
-    parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS", help="only then")
+    parser.add_argument("--take-over", type=int, metavar="FD", help="continue the job whose lock is this descriptor")
+    parser.add_argument("--after", type=float, default=0.0, metavar="SECONDS", help="delay")
     parser.add_argument("bundle_dir", type=Path)
     args = parser.parse_args(argv)
     redaction.install()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    # httpx tells of every request at this level.
+    # At this level, httpx logs every request.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     interrupts = Interrupts()
     interrupts.listen()
-    # Held back since the operator before this one wrote down what it knew.
+    # Blocked since the previous operator saved its state.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
     if args.parent:
         end_with_parent(args.parent)
@@ -69,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         with lock(run_dir) if args.take_over is None else inherited_lock(args.take_over) as lock_file:
             if args.take_over is None:
                 return _run(bundle_dir, lock_file, interrupts)
-            _rest(args.after, interrupts)
+            _delay(args.after, interrupts)
             return _run(bundle_dir, lock_file, interrupts, handover.read(run_dir))
     except JobAlreadyRunning as error:
         _log.error("%s", error)
@@ -78,42 +75,51 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(bundle_dir: Path, lock_file: IO[bytes], interrupts: Interrupts, known: Handover | None = None) -> int:
     run_dir = bundle_dir / RUN_DIR
-    operator = None
-    exit_code = None
-    try:
-        with Fleet(bundle_dir, run_dir, lock_file) as fleet:
-            job = read_job_request(bundle_dir)
-            if known:
-                fleet.adopt(known.nodes, known.warm_pid)
-            else:
-                fleet.warm_up()
-            cluster = _build_cluster(bundle_dir, job, known)
-            operator = Operator(run_dir, job, fleet, cluster, interrupts, known)
-            try:
-                exit_code = operator.run()
-            except RestartRequested as away:
-                signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-                handover.write(run_dir, operator.handover())
-                _replace_operator(bundle_dir, lock_file, away)
-    except (FolderRemoved, FileNotFoundError) as error:
-        # Nothing can be published; whoever submitted the job sees the folder's absence, and this process's end.
-        if operator is None or not operator.is_folder_removed:
-            raise
-        _log.error("the job was ended: %s", error)
-        exit_code = EXIT_FAILED
-    except OSError as error:
-        if operator is None or os_errors.environmental(error) is None:
-            raise
-        _publish_os_error(operator, run_dir, error)
-        exit_code = EXIT_FAILED
-    finally:
-        if operator and exit_code is None:
-            operator.fail("the operator failed; its log says why")
+    operator: Operator | None = None
+    with contextlib.ExitStack() as on_error:
+        try:
+            with Fleet(bundle_dir, run_dir, lock_file) as fleet:
+                operator = _make_operator(bundle_dir, fleet, interrupts, known)
+                # After the fleet: a failure is published once all nodes are gone.
+                on_error.callback(operator.fail, "the operator failed; see its log")
+                exit_code = _run_or_replace(operator, bundle_dir, lock_file)
+        except (FolderRemoved, FileNotFoundError) as error:
+            # Nothing can be published; the submitting process notices the missing folder and this exit.
+            if operator is None or not operator.is_folder_removed:
+                raise
+            _log.error("the job was ended: %s", error)
+            exit_code = EXIT_FAILED
+        except OSError as error:
+            if operator is None or os_errors.environmental(error) is None:
+                raise
+            _publish_os_error(operator, run_dir, error)
+            exit_code = EXIT_FAILED
+        on_error.pop_all()
     return exit_code
 
 
+def _make_operator(bundle_dir: Path, fleet: Fleet, interrupts: Interrupts, known: Handover | None) -> Operator:
+    job = read_job_request(bundle_dir)
+    if known:
+        fleet.adopt(known.nodes, known.warm_pid)
+    else:
+        fleet.warm_up()
+    cluster = _build_cluster(bundle_dir, job, known)
+    return Operator(bundle_dir / RUN_DIR, job, fleet, cluster, interrupts, known)
+
+
+def _run_or_replace(operator: Operator, bundle_dir: Path, lock_file: IO[bytes]) -> int:
+    """Run the job to its end and return the exit status, or become the next operator."""
+    try:
+        return operator.run()
+    except RestartRequested as restart:
+        signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+        handover.write(bundle_dir / RUN_DIR, operator.handover())
+        _replace_operator(bundle_dir, lock_file, restart)
+
+
 def _publish_os_error(operator: Operator, run_dir: Path, error: OSError) -> None:
-    """Publish, as far as that is possible, that the operating system refused what the operator had to write."""
+    """Publish, if possible, that the operating system refused a write of the operator."""
     reason, remedy = os_errors.described(error, error.filename or run_dir)
     _log.error("the job was ended: %s", reason)
     with contextlib.suppress(OSError):
@@ -123,7 +129,7 @@ def _publish_os_error(operator: Operator, run_dir: Path, error: OSError) -> None
 def _build_cluster(bundle_dir: Path, job: JobRequest, known: Handover | None) -> ClusterSim:
     run_dir = bundle_dir / RUN_DIR
     if known:
-        Events(run_dir).add("operator", "the operator is back")
+        EventWriter(run_dir).add("operator", "the operator is back")
         played = rehearsal.from_json(known.rehearsal) if known.rehearsal else None
         return ClusterSim(run_dir, job, played, known.requested)
     if scenario := read_scenario(bundle_dir):
@@ -131,21 +137,21 @@ def _build_cluster(bundle_dir: Path, job: JobRequest, known: Handover | None) ->
     return ClusterSim(run_dir, job, None, job.initial_nodes)
 
 
-def _rest(seconds: float, interrupts: Interrupts) -> None:
+def _delay(seconds: float, interrupts: Interrupts) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until and not interrupts.count:
         time.sleep(POLL_INTERVAL_S)
 
 
-def _replace_operator(bundle_dir: Path, lock_file: IO[bytes], away: RestartRequested) -> None:
-    """Become a new operator, that knows only what is written down. Does not return.
+def _replace_operator(bundle_dir: Path, lock_file: IO[bytes], restart: RestartRequested) -> NoReturn:
+    """Become a new operator that knows only the saved state. Does not return.
 
-    The process stays the nodes' parent, whose end would end them.
+    The process must remain: it is the parent of the nodes, and the kernel kills them with their parent.
     """
     os.set_inheritable(lock_file.fileno(), True)
-    words = [sys.executable, "-m", "launcher.backends.local.operator", "--parent", str(os.getppid())]
-    words += ["--take-over", str(lock_file.fileno()), "--after", str(away.down_s), str(bundle_dir)]
-    os.execv(sys.executable, words)
+    args = [sys.executable, "-m", "launcher.backends.local.operator", "--parent", str(os.getppid())]
+    args += ["--take-over", str(lock_file.fileno()), "--after", str(restart.down_s), str(bundle_dir)]
+    os.execv(sys.executable, args)
 
 
 if __name__ == "__main__":

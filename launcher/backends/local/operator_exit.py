@@ -1,4 +1,4 @@
-"""How an operator begins and ends, as the process that started it sees it."""
+"""The start and exit of an operator, as seen by the process that started it."""
 
 import contextlib
 import signal
@@ -15,7 +15,7 @@ from launcher.common.problems import ProblemsFound, fail
 from launcher.model.job_spec import JobState
 
 STOP_MARGIN_S = 30.0
-"""What the operator may take to end a job, beyond the time its workers have to save."""
+"""How long the operator may take to end a job, beyond the time its workers have to save."""
 
 
 def end(operator: subprocess.Popen[bytes], signals: Sequence[signal.Signals | None]) -> None:
@@ -29,7 +29,7 @@ def end(operator: subprocess.Popen[bytes], signals: Sequence[signal.Signals | No
 
 
 def why_it_died(run_dir: Path) -> str:
-    """Return why an operator ended without a last word: it could not write one, or what its log says last."""
+    """Return why an operator exited without a final state: it could not write one, or the last line of its log."""
     if refusal := os_errors.written(run_dir):
         reason, remedy = os_errors.described(refusal, run_dir)
         return f"{reason}, so the job was ended; {remedy}, then: recipes launch {run_dir.parent}"
@@ -55,7 +55,7 @@ def folder_removed(run_dir: Path) -> ProblemsFound:
 
 
 def is_gone(run_dir: Path, timeout_s: float) -> bool:
-    """Return whether nothing of a job exists, as soon as that is so, after `timeout_s` seconds at the latest."""
+    """Wait for at most `timeout_s` seconds until no process of a job exists; return whether that is so."""
     deadline = time.monotonic() + timeout_s
     while is_alive(run_dir):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Process trees that end whole: nothing a job starts outlives it. Linux only."""
+"""Process trees that end completely: no process of a job outlives it. Linux only."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from launcher.backends.local.node_folders import remove_node_folder
 from launcher.common import prctl
 
 KILL_TIMEOUT_S = 15.0
-"""How long a killed process may stay (one in an uninterruptible read cannot end)."""
+"""How long a killed process may remain (one in an uninterruptible read cannot end)."""
 
 _KILL_POLL_S = 0.02
 
@@ -22,11 +22,11 @@ class ProcessesSurvived(Exception):
     """Killed processes did not end.
 
     Args:
-        pids: What is left.
+        pids: Of the remaining processes.
     """
 
     def __init__(self, pids: tuple[int, ...]):
-        super().__init__(f"killed processes still there after {KILL_TIMEOUT_S:g} s: {pids}")
+        super().__init__(f"killed processes still exist after {KILL_TIMEOUT_S:g} s: {pids}")
         self.pids = pids
 
 
@@ -34,7 +34,7 @@ class AdoptedProcess:
     """A child of this process that an earlier program of the same process started.
 
     Args:
-        pid: Its pid.
+        pid: Of the process.
     """
 
     def __init__(self, pid: int):
@@ -42,7 +42,7 @@ class AdoptedProcess:
         self._returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit status, 0 where nobody knows it any more; None while it runs."""
+        """Return the exit status, 0 if it is unknown; None while it runs."""
         if self._returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -59,10 +59,9 @@ class AdoptedProcess:
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Ask for SIGTERM when `parent_pid`, this process's parent, ends; at once if it has ended already.
+    """Request SIGTERM when `parent_pid`, this process's parent, ends; at once if it has ended already.
 
-    The signal comes when the parent's *thread* that started this process ends, so start it from a
-    thread that lasts.
+    The signal is sent when the parent's *thread* that started this process ends: start it from a lasting thread.
 
     Source: prctl(2), PR_SET_PDEATHSIG.
     """
@@ -72,10 +71,9 @@ def end_with_parent(parent_pid: int) -> None:
 
 
 def kill_descendants() -> None:
-    """Kill everything below this process and return when it is gone. Needs `adopt_orphans` before.
+    """Kill all descendants of this process and return once they are gone. Requires `adopt_orphans` before.
 
-    A process that has adopted its orphans and has no child left has no descendant left, however
-    quickly they fork.
+    A process that adopts orphans and has no child left has no descendant left, however quickly they fork.
 
     Raises:
         ProcessesSurvived: Some did not end within KILL_TIMEOUT_S.
@@ -93,7 +91,7 @@ def kill_descendants() -> None:
 
 
 def kill_strays(known_pids: Iterable[int]) -> None:
-    """Kill what this process has adopted: every direct child but `known_pids`, with its tree."""
+    """Kill the processes that this one has adopted: every child except `known_pids`, with its tree."""
     for pid in _children().difference(known_pids):
         kill_tree(pid)
         with contextlib.suppress(ChildProcessError):
@@ -106,7 +104,7 @@ def _children() -> set[int]:
     Source: proc(5), /proc/pid/task/tid/children; kernels without CONFIG_PROC_CHILDREN do not have it.
     """
     try:
-        # Ten times a second, this must not read every process of the machine.
+        # Called several times a second: it must not read every process of the machine.
         lists = [(thread / "children").read_text() for thread in Path("/proc/self/task").iterdir()]
     except FileNotFoundError:  # or a thread has just ended
         return {child.pid for child in psutil.Process().children()}
@@ -114,10 +112,10 @@ def _children() -> set[int]:
 
 
 def kill_tree(pid: int) -> bool:
-    """Kill a process and everything below it; what escapes is an orphan that `kill_strays` ends.
+    """Kill a process and its descendants; any that escape are orphans, which `kill_strays` kills.
 
     Returns:
-        Whether the process was there.
+        Whether the process existed.
     """
     try:
         process = psutil.Process(pid)
@@ -135,7 +133,7 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def _reap_children() -> bool:
-    """Collect the children that have ended; return whether any child is left."""
+    """Reap the children that have ended; return whether any child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,10 +1,10 @@
-"""The simulated cluster of a rehearsal: which nodes a job may have while its scenario goes by.
+"""The simulated cluster of a rehearsal: the nodes available to a job during its scenario.
 
-Pure: `begin` and `advance` make values that can be saved with `as_json` and read back with `from_json`. Other jobs
-of a scenario exist only here, as nodes that the rehearsed job cannot have.
+Pure: `begin` and `advance` return values that `as_json` and `from_json` save and load. Other jobs of a scenario exist
+only here, as nodes that are not available to the rehearsed job.
 
-Admission follows Kueue: a job starts with all its nodes or waits, and takes nodes only from what has a strictly
-lower priority. Source: Kueue documentation, "Preemption" and "All-or-nothing with ready Pods"; AWS, Using elastic
+Admission follows Kueue: a job starts with all its nodes or waits, and takes nodes only from jobs of strictly lower
+priority. Source: Kueue documentation, "Preemption" and "All-or-nothing with ready Pods"; AWS, Using elastic
 training in Amazon SageMaker HyperPod, Use-case examples.
 """
 
@@ -39,7 +39,7 @@ from launcher.backends.local.scenario import (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the job is.
+    """The progress of the job.
 
     Args:
         now_s: Seconds since the launch.
@@ -54,7 +54,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something that came to pass: in plain words, and the fault it is, if any."""
+    """Something that happened: its message, and the fault to inject, if any."""
 
     message: str
     fault: Injection | None = None
@@ -62,7 +62,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class OtherJob:
-    """Another job on the cluster. `admitted` tells whether it has its nodes or waits for them."""
+    """Another job on the cluster. `admitted` is whether it has its nodes; otherwise it waits for them."""
 
     name: str
     nodes: int
@@ -78,13 +78,13 @@ class Rehearsal:
     """The simulated cluster at one moment.
 
     Args:
-        scenario: What shall happen.
-        healthy: Nodes that work, whoever has them.
-        lost: Nodes that broke and were not replaced.
-        reclaimed: Nodes taken from the job by nobody in particular.
-        jobs: Other jobs, in the order of their arrival.
-        fired: Places in `scenario.events` of those that came, in the order they came.
-        replacements: When replacement nodes come, seconds since the launch, ascending.
+        scenario: The scenario.
+        healthy: Nodes that work, whichever job has them.
+        lost: Nodes that failed and were not replaced.
+        reclaimed: Nodes taken from the job, but not by another job.
+        jobs: Other jobs, in the order of arrival.
+        fired: Indices in `scenario.events` of past events, in the order they happened.
+        replacements: Times at which replacement nodes join, in seconds since the launch, ascending.
     """
 
     scenario: Scenario
@@ -97,7 +97,7 @@ class Rehearsal:
 
     @property
     def capacity(self) -> int:
-        """Nodes that the job may have now; those it has are among them."""
+        """Nodes available to the job now, including those it has."""
         return self.healthy - self.reclaimed - sum(job.nodes for job in self.jobs if job.admitted)
 
     def priority(self, job: OtherJob) -> int:
@@ -105,7 +105,7 @@ class Rehearsal:
         return self.scenario.priority_classes[job.priority_class]
 
     def protected(self, job: OtherJob) -> int:
-        """Return how many nodes the rehearsed job keeps against `job`: its tiers that `job` does not outrank."""
+        """Return how many nodes `job` cannot take from the rehearsed job: those of tiers that it does not outrank."""
         classes, priority = self.scenario.priority_classes, self.priority(job)
         return sum(tier.nodes for tier in self.scenario.tiers if classes[tier.priority_class] >= priority)
 
@@ -116,20 +116,20 @@ class Rehearsal:
 
 
 def begin(scenario: Scenario) -> Rehearsal:
-    """Return the cluster before anything has happened; `advance` at 0 brings what is due from the start."""
+    """Return the cluster before any event; `advance` at 0 applies the events due at the start."""
     return Rehearsal(scenario, scenario.nodes)
 
 
 def advance(rehearsal: Rehearsal, progress: Progress, used_nodes: int) -> tuple[Rehearsal, tuple[Happening, ...]]:
-    """Let everything happen that is due.
+    """Apply all due events.
 
-    Events that are due at once come in the order of listing. Waiting jobs that outrank this one are admitted as soon
-    as there is room; the others at the next call, when this job has had its turn to grow.
+    Events that are due at the same time are applied in order. Waiting jobs that outrank this one are admitted as soon
+    as nodes are available; others at the next call, after this job has had its chance to grow.
 
     Args:
         rehearsal: The cluster so far.
-        progress: How far the job is.
-        used_nodes: Nodes that the job holds: those it trains on or restarts on, and those being added.
+        progress: Of the job.
+        used_nodes: Nodes that the job holds: those it trains or restarts on, and those being added.
 
     Returns:
         The cluster now, and what happened, in order.
@@ -147,18 +147,18 @@ def advance(rehearsal: Rehearsal, progress: Progress, used_nodes: int) -> tuple[
 
 
 def is_stuck(rehearsal: Rehearsal) -> bool:
-    """Return whether nothing is left that time alone brings: a suspended job would wait for ever."""
-    left = _left(rehearsal)
+    """Return whether no event is left that happens at a time: a suspended job would wait forever."""
+    left = _remaining(rehearsal)
     return not rehearsal.replacements and not any(event.at.seconds is not None for event in left)
 
 
 def unfired(rehearsal: Rehearsal) -> tuple[str, ...]:
-    """Return what never happened, in plain words."""
-    events = tuple(str(event) for event in _left(rehearsal))
+    """Return the events that never happened, as messages."""
+    events = tuple(str(event) for event in _remaining(rehearsal))
     return events + tuple(f"{due_s:g} seconds: a replacement node" for due_s in rehearsal.replacements)
 
 
-def as_json(rehearsal: Rehearsal) -> dict[str, Any]:
+def as_json(rehearsal: Rehearsal) -> dict[str, object]:
     """Return the cluster as plain data."""
     fields = {name: getattr(rehearsal, name) for name in ("healthy", "lost", "reclaimed")}
     return fields | {
@@ -184,14 +184,14 @@ def from_json(data: Mapping[str, Any]) -> Rehearsal:
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """The cluster while things happen to it.
+    """The cluster while events are applied.
 
     Args:
-        cluster: As it is by now.
+        cluster: Its state so far.
         now_s: Seconds since the launch.
-        used_nodes: Nodes that the job holds, as its operator says.
-        held: Those of them that it was still entitled to when the scene began, less what was reclaimed since.
-        happenings: What came to pass, in order.
+        used_nodes: Nodes that the job holds, according to its operator.
+        held: Those of them to which it was entitled at the start, less those reclaimed since.
+        happenings: So far, in order.
     """
 
     cluster: Rehearsal
@@ -203,54 +203,54 @@ class _Scene:
     def change(self, **changes: Any) -> "_Scene":
         return replace(self, cluster=replace(self.cluster, **changes))
 
-    def say(self, message: str, fault: Injection | None = None) -> "_Scene":
+    def log(self, message: str, fault: Injection | None = None) -> "_Scene":
         return replace(self, happenings=(*self.happenings, Happening(message, fault)))
 
 
-def _left(rehearsal: Rehearsal) -> list[Event]:
+def _remaining(rehearsal: Rehearsal) -> list[Event]:
     return [event for place, event in enumerate(rehearsal.scenario.events) if place not in rehearsal.fired]
 
 
 def _by_priority(rehearsal: Rehearsal) -> list[OtherJob]:
-    """Return the waiting jobs, the highest priority first, then the earliest."""
+    """Return the waiting jobs by descending priority, then by arrival."""
     waiting = [job for job in rehearsal.jobs if not job.admitted]
     return sorted(waiting, key=rehearsal.priority, reverse=True)  # stable, also in reverse
 
 
 def _kept(scene: _Scene, job: OtherJob) -> int:
-    """Return how many nodes the rehearsed job has that `job` cannot take."""
+    """Return how many nodes of the rehearsed job `job` cannot take."""
     cluster = scene.cluster
     return min(scene.held, cluster.healthy - cluster.reclaimed, cluster.protected(job))
 
 
-def _room(scene: _Scene, job: OtherJob) -> int:
-    """Return how many nodes are free for `job`, or in the hands of what it outranks."""
+def _available(scene: _Scene, job: OtherJob) -> int:
+    """Return how many nodes are free for `job`, or held by jobs that it outranks."""
     cluster, priority = scene.cluster, scene.cluster.priority(job)
     others = sum(other.nodes for other in cluster.jobs if other.admitted and cluster.priority(other) >= priority)
     return max(0, cluster.healthy - cluster.reclaimed - others - _kept(scene, job))
 
 
 def _admit(scene: _Scene, job: OtherJob) -> _Scene:
-    """Give a waiting job its nodes if all are there."""
-    if job.nodes > _room(scene, job):
+    """Give a waiting job its nodes if all are available."""
+    if job.nodes > _available(scene, job):
         return scene
     scene = _with_job(scene, job, replace(job, admitted=True))
-    return _evict(scene.say(f"{job} takes {count_nodes(job.nodes)}"))
+    return _evict(scene.log(f"{job} takes {count_nodes(job.nodes)}"))
 
 
 def _evict(scene: _Scene) -> _Scene:
-    """Take the nodes back from the least important jobs, the latest first, until what is left fits."""
+    """Take nodes back from the jobs with the lowest priority, the latest first, until the others fit."""
     while admitted := [job for job in reversed(scene.cluster.jobs) if job.admitted]:
         least = min(admitted, key=scene.cluster.priority)
         if scene.cluster.capacity >= _kept(scene, least):
             break
         scene = _with_job(scene, least, replace(least, admitted=False))
-        scene = scene.say(f"{least} gives {count_nodes(least.nodes)} back and waits")
+        scene = scene.log(f"{least} gives {count_nodes(least.nodes)} back and waits")
     return scene
 
 
 def _settle(scene: _Scene) -> _Scene:
-    """Restore what must hold after a change: nobody has more than there is, and nobody waits without need."""
+    """Restore the invariants after a change: no job has nodes that do not exist, and none waits needlessly."""
     scene = _evict(scene.change(reclaimed=min(scene.cluster.reclaimed, scene.cluster.healthy)))
     for job in _by_priority(scene.cluster):
         if scene.cluster.outranks(job):
@@ -271,14 +271,14 @@ def _bring_replacements(scene: _Scene) -> _Scene:
 
 
 def _set_capacity(scene: _Scene, nodes: int) -> _Scene:
-    """Say anew what the cluster has: nodes lost or reclaimed before are part of it, and nothing more is due."""
+    """Set the nodes of the cluster, including those lost or reclaimed before; no replacement remains due."""
     before = scene.cluster.healthy
     scene = scene.change(healthy=nodes, lost=0, reclaimed=0, replacements=())
-    return scene.say(f"the cluster has {count_nodes(nodes)} from now on, {before} before")
+    return scene.log(f"the cluster has {count_nodes(nodes)} from now on, {before} before")
 
 
 def _preempt(scene: _Scene, wanted: int) -> _Scene:
-    """Take nodes from the job itself, and with them those that are free: else it would just have them back."""
+    """Take nodes from the job itself, together with the free ones: otherwise it would get them back at once."""
     tiers = scene.cluster.scenario.tiers
     held = min(scene.held, scene.cluster.capacity)
     taken = min(wanted, held - min(held, tiers[0].nodes if len(tiers) > 1 else 0))
@@ -287,83 +287,83 @@ def _preempt(scene: _Scene, wanted: int) -> _Scene:
         have = "elastic part has" if len(tiers) > 1 else "job has"
         message += f", not {wanted}: its {have} no more"
     if not taken:
-        return scene.say(message)
+        return scene.log(message)
     scene = replace(scene, held=held - taken)
     free = scene.cluster.capacity - held
-    return scene.change(reclaimed=scene.cluster.reclaimed + free + taken).say(message)
+    return scene.change(reclaimed=scene.cluster.reclaimed + free + taken).log(message)
 
 
 def _arrive(scene: _Scene, arrival: JobArrives) -> _Scene:
     if any(job.name == arrival.name for job in scene.cluster.jobs):
-        return scene.say(f"job {arrival.name} arrives, but is there already: nothing is done")
+        return scene.log(f"job {arrival.name} arrives, but has arrived already: nothing is done")
     job = OtherJob(arrival.name, arrival.nodes, arrival.priority)
-    room = _room(scene, job)
+    available = _available(scene, job)
     scene = scene.change(jobs=(*scene.cluster.jobs, job))
-    if room >= job.nodes:
-        return _admit(scene.say(f"{job} arrives"), job)
-    return scene.say(f"{job} arrives and waits: it needs {count_nodes(job.nodes)} and can have {room}")
+    if available >= job.nodes:
+        return _admit(scene.log(f"{job} arrives"), job)
+    return scene.log(f"{job} arrives and waits: it needs {count_nodes(job.nodes)} and can have {available}")
 
 
 def _leave(scene: _Scene, name: str) -> _Scene:
     gone = next((job for job in scene.cluster.jobs if job.name == name), None)
     if gone is None:
-        return scene.say(f"job {name} leaves, but is not there: nothing is done")
+        return scene.log(f"job {name} leaves, but is not present: nothing is done")
     scene = scene.change(jobs=tuple(job for job in scene.cluster.jobs if job is not gone))
-    return scene.say(f"{gone} leaves" + (f": {count_nodes(gone.nodes)} free" if gone.admitted else ", still waiting"))
+    return scene.log(f"{gone} leaves" + (f": {count_nodes(gone.nodes)} free" if gone.admitted else ", still waiting"))
 
 
 def _crash_worker(scene: _Scene, crash: WorkerCrash) -> _Scene:
     ranks = scene.used_nodes * scene.cluster.scenario.nproc_per_node
     if crash.rank >= ranks:
-        return scene.say(f"worker {crash.rank} cannot crash, the job has {ranks} workers: nothing is done")
-    return scene.say(f"worker {crash.rank} crashes", KillWorker(crash.rank))
+        return scene.log(f"worker {crash.rank} cannot crash, the job has {ranks} workers: nothing is done")
+    return scene.log(f"worker {crash.rank} crashes", KillWorker(crash.rank))
 
 
 def _hang(scene: _Scene, hang: Hang) -> _Scene:
     ranks = scene.used_nodes * scene.cluster.scenario.nproc_per_node
     if hang.rank >= ranks:
-        return scene.say(f"worker {hang.rank} cannot hang, the job has {ranks} workers: nothing is done")
-    return scene.say(f"worker {hang.rank} hangs", HangWorker(hang.rank))
+        return scene.log(f"worker {hang.rank} cannot hang, the job has {ranks} workers: nothing is done")
+    return scene.log(f"worker {hang.rank} hangs", HangWorker(hang.rank))
 
 
 def _rot(scene: _Scene, rot: BitRot) -> _Scene:
-    return scene.say(f"{rot.num_bytes} bytes of the newest checkpoint are damaged", RotBits(rot.num_bytes))
+    return scene.log(f"{rot.num_bytes} bytes of the newest checkpoint are damaged", RotBits(rot.num_bytes))
 
 
 def _crash_agent(scene: _Scene, crash: AgentCrash) -> _Scene:
     if crash.node >= scene.used_nodes:
-        return scene.say(f"the agent of node {crash.node} cannot crash, {_has(scene)}: nothing is done")
-    return scene.say(f"the agent of node {crash.node} crashes", KillAgent(crash.node))
+        return scene.log(f"the agent of node {crash.node} cannot crash, {_has(scene)}: nothing is done")
+    return scene.log(f"the agent of node {crash.node} crashes", KillAgent(crash.node))
 
 
 def _lose_node(scene: _Scene, loss: NodeLoss) -> _Scene:
     fault = LoseNode(loss.node)
     if loss.node >= scene.used_nodes or any(happening.fault == fault for happening in scene.happenings):
-        return scene.say(f"node {loss.node} cannot be lost, {_has(scene)}: nothing is done")
+        return scene.log(f"node {loss.node} cannot be lost, {_has(scene)}: nothing is done")
     cluster, message = scene.cluster, f"node {loss.node} is lost"
-    gone = min(1, cluster.healthy)  # 0: the node no longer counted, the job was about to give it up
+    gone = min(1, cluster.healthy)  # 0: the node no longer counted, since the job was about to release it
     scene = scene.change(healthy=cluster.healthy - gone, lost=cluster.lost + gone)
     if loss.replacement_after is not None:
         due = (*cluster.replacements, scene.now_s + loss.replacement_after)
         scene = scene.change(replacements=tuple(sorted(due)))
         message += f"; a replacement comes {loss.replacement_after:g} s later"
-    return scene.say(message, fault)
+    return scene.log(message, fault)
 
 
 def _replace_nodes(scene: _Scene, nodes: int) -> _Scene:
     coming = min(nodes, scene.cluster.lost)
     if not coming:
-        return scene.say("a replacement node comes, but none is lost: nothing is done")
+        return scene.log("a replacement node comes, but none is lost: nothing is done")
     scene = scene.change(healthy=scene.cluster.healthy + coming, lost=scene.cluster.lost - coming)
-    return scene.say(f"{count_nodes(coming)} replaced: the cluster has {scene.cluster.healthy}")
+    return scene.log(f"{count_nodes(coming)} replaced: the cluster has {scene.cluster.healthy}")
 
 
 def _slow_checkpoint(scene: _Scene, slow: SlowSave) -> _Scene:
-    return scene.say(f"the next stop's checkpoint takes {slow.seconds:g} s", SlowCheckpoint(slow.seconds))
+    return scene.log(f"the next stop's checkpoint takes {slow.seconds:g} s", SlowCheckpoint(slow.seconds))
 
 
 def _restart_operator(scene: _Scene, restart: OperatorRestart) -> _Scene:
-    return scene.say(f"the operator goes away for {restart.down:g} s", RestartOperator(restart.down))
+    return scene.log(f"the operator goes away for {restart.down:g} s", RestartOperator(restart.down))
 
 
 def _has(scene: _Scene) -> str:

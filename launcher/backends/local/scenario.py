@@ -1,4 +1,4 @@
-"""What shall happen to a simulated cluster: the scenario of a rehearsal, as written and as it is for one job."""
+"""The scenario of a rehearsal, which a simulated cluster plays: as written, and as resolved for one job."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from launcher.common.names import SCENARIO_FILE
 from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt, PositiveInt
 
 PRIORITY_CLASSES = {"low-priority": 100, "normal-priority": 500, "high-priority": 1000}
-"""Priority of each class where a scenario names none of its own; the higher number goes first.
+"""Priority of each class if a scenario defines none; the higher number goes first.
 
 Source: names from AWS, Using elastic training in Amazon SageMaker HyperPod, Use-case examples; numbers our own.
 """
@@ -26,7 +26,7 @@ ClassName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*
 
 
 class At(Model):
-    """When an event comes: once that many optimizer steps or samples are done, or seconds after the launch."""
+    """When an event happens: after a number of optimizer steps or samples, or seconds after the launch."""
 
     step: NonNegativeInt | None = None
     samples: NonNegativeInt | None = None
@@ -40,16 +40,16 @@ class At(Model):
 
     @property
     def unit(self) -> str:
-        """Which of the three it is."""
+        """The unit that is given."""
         return next(name for name in ("step", "samples", "seconds") if getattr(self, name) is not None)
 
     @property
     def value(self) -> float:
-        """How many of its unit."""
-        return getattr(self, self.unit)
+        """The number of units."""
+        return float(getattr(self, self.unit))
 
     def is_reached(self, step: int, samples: int, seconds: float) -> bool:
-        """Return whether its moment has come."""
+        """Return whether it is reached."""
         return {"step": step, "samples": samples, "seconds": seconds}[self.unit] >= self.value
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class At(Model):
 
 
 class JobArrives(Model):
-    """Another job, which starts when all its nodes are there."""
+    """Another job, which starts once all its nodes are available."""
 
     name: JobName
     nodes: NodeCount
@@ -71,13 +71,13 @@ class WorkerCrash(Model):
 
 
 class AgentCrash(Model):
-    """An agent is killed, and with it the pod; the node is still there. `node` is its place in the job, from 0."""
+    """An agent is killed, and the pod with it; the node remains. `node` is its index in the job."""
 
     node: NonNegativeInt
 
 
 class NodeLoss(Model):
-    """A node is gone; `replacement_after` seconds later, if that is given, there is another."""
+    """A node is lost; if `replacement_after` is given, another one joins that many seconds later."""
 
     node: NonNegativeInt
     replacement_after: Seconds | None = None
@@ -90,25 +90,25 @@ class SlowSave(Model):
 
 
 class Hang(Model):
-    """A worker stops doing anything, and does not end."""
+    """A worker hangs."""
 
     rank: NonNegativeInt
 
 
 class BitRot(Model):
-    """Bytes of the newest checkpoint are damaged; their file keeps its size."""
+    """Bytes of the newest checkpoint are damaged; the file keeps its size."""
 
     num_bytes: PositiveInt
 
 
 class OperatorRestart(Model):
-    """The operator ends, and another goes on with its work `down` seconds later."""
+    """The operator exits, and another one continues its work `down` seconds later."""
 
     down: Seconds
 
 
 class Event(Model):
-    """One thing that happens, and when. Exactly one of the fields after `at` is given."""
+    """One event and its time. Exactly one of the fields after `at` is given."""
 
     at: At
     capacity: NonNegativeInt | None = None
@@ -128,26 +128,26 @@ class Event(Model):
     def _exactly_one(self) -> "Event":
         given = [name for name in ACTIONS if getattr(self, name) is not None]
         if not given:
-            raise ValueError(f"does not say what happens; give one of {', '.join(ACTIONS)}")
+            raise ValueError(f"has no action; give one of {', '.join(ACTIONS)}")
         if len(given) > 1:
-            raise ValueError(f"is more than one event; give each its own: {', '.join(given)}")
+            raise ValueError(f"has several actions; make each its own event: {', '.join(given)}")
         return self
 
     @property
     def action(self) -> tuple[str, Any]:
-        """The name of what happens, and its value."""
+        """The name of the action, and its value."""
         return next((name, getattr(self, name)) for name in ACTIONS if getattr(self, name) is not None)
 
     def __str__(self) -> str:
         name, value = self.action
-        return f"{self.at}: {_WORDS[name](value)}"
+        return f"{self.at}: {_DESCRIPTIONS[name](value)}"
 
 
 ACTIONS = tuple(name for name in Event.model_fields if name != "at")
 
 
 class ScenarioFile(Model):
-    """A scenario as written in a file. What is left out follows from the job."""
+    """A scenario as written in a file. Missing values are derived from the job."""
 
     about: str | None = None
     nodes: NonNegativeInt | None = None
@@ -156,7 +156,7 @@ class ScenarioFile(Model):
 
 
 class Tier(Model):
-    """Nodes of the rehearsed job that have one priority."""
+    """Nodes of the rehearsed job with the same priority."""
 
     name: str
     nodes: NonNegativeInt
@@ -164,15 +164,15 @@ class Tier(Model):
 
 
 class Scenario(Model):
-    """A scenario as it is for one job: nothing left out.
+    """A complete scenario, resolved for one job.
 
     Args:
-        about: What it shows.
-        nodes: Nodes that the cluster has at first.
+        about: What it demonstrates.
+        nodes: Initial nodes of the cluster.
         priority_classes: Priority of each class.
-        tiers: The job's own parts, the one with the highest priority first.
-        nproc_per_node: Worker processes a node.
-        events: What happens, in the order of listing.
+        tiers: The parts of the job, the one with the highest priority first.
+        nproc_per_node: Worker processes per node.
+        events: In the order of the file.
     """
 
     about: str
@@ -189,12 +189,12 @@ def scenario_json(scenario: Scenario) -> str:
 
 
 def read_scenario(bundle_dir: Path) -> Scenario | None:
-    """Return the scenario of a bundle, None where it has none."""
+    """Return the scenario of a bundle; None if it has none."""
     file = bundle_dir / SCENARIO_FILE
     return Scenario.model_validate_json(file.read_bytes()) if file.exists() else None
 
 
-_WORDS: Mapping[str, Callable[[Any], str]] = {
+_DESCRIPTIONS: Mapping[str, Callable[[Any], str]] = {
     "capacity": lambda nodes: f"the cluster has {count_nodes(nodes)}",
     "preempt": lambda nodes: f"{count_nodes(nodes)} of this job reclaimed",
     "job_arrives": lambda job: f"job {job.name} of {count_nodes(job.nodes)} ({job.priority}) arrives",
@@ -208,4 +208,4 @@ _WORDS: Mapping[str, Callable[[Any], str]] = {
     "bit_rot": lambda rot: f"{rot.num_bytes} bytes of the newest checkpoint are damaged",
     "operator_restart": lambda restart: f"the operator goes away for {restart.down:g} s",
 }
-"""What each action is called in reports."""
+"""The description of each action in reports."""

@@ -17,6 +17,7 @@ from launcher.backends.local.scenario import (
     ScenarioFile,
     Tier,
 )
+from launcher.backends.local.simulation import local_options
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, shown
@@ -35,11 +36,11 @@ _NOTHING = ScenarioFile(events=[])
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What was read of a scenario.
+    """A scenario as read from its file.
 
     Args:
-        written: The file's part.
-        problems: What is wrong with it; with any, `written` is only a stand-in.
+        written: Its content.
+        problems: Found in it; if there are any, `written` is only a placeholder.
         origins: `file:line` or override of each dotted path.
     """
 
@@ -50,7 +51,7 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """Every event with its dotted path, in the order of listing, and where each path was written."""
+    """Every event with its dotted path, in order, and the place where each path is set."""
 
     events: tuple[tuple[str, Event], ...]
     origins: Mapping[str, str]
@@ -66,39 +67,42 @@ def shipped_names() -> list[str]:
 
 
 def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
-    """Return the scenario that a job of cluster=local names, or whose events it lists, or both.
+    """Return the scenario of a job of cluster=local, from the file it names and the events it lists.
 
     Returns:
-        The scenario, None where it cannot be read; and every fault found in it.
+        The scenario, None if it cannot be read; and every Problem found in it.
     """
-    settings = job.settings
+    settings = local_options(job)
     reading = _Reading(_NOTHING) if settings.scenario is None else _read(settings.scenario, job.cwd)
     inline, inline_problems = type_problems(ScenarioFile, {"events": settings.events or []}, "cluster")
     origins = {**_typed_origins(job.overrides), **reading.origins}
     if problems := (*reading.problems, *inline_problems):
         return None, tuple(replace(problem, where=nearest_origin(origins, problem.path)) for problem in problems)
-    written = reading.written
-    events = [(f"{_FILE_PATH}.events.{i}", event) for i, event in enumerate(written.events)]
+    events = [(f"{_FILE_PATH}.events.{i}", event) for i, event in enumerate(reading.written.events)]
     events += [(f"cluster.events.{i}", event) for i, event in enumerate(inline.events)]
+    scenario = _completed(job, reading.written, [event for _, event in events])
     listing = _Listing(tuple(events), origins)
-    scenario = Scenario(
+    rules = (_unknown_classes, _tiers_out_of_order, _arrivals_and_departures, _never_fits)
+    return scenario, tuple(problem for rule in rules for problem in rule(job, scenario, listing))
+
+
+def _completed(job: JobSpec, written: ScenarioFile, events: list[Event]) -> Scenario:
+    return Scenario(
         about=written.about or "",
         nodes=_recipe_nodes(job) if written.nodes is None else written.nodes,
         priority_classes=PRIORITY_CLASSES if written.priority_classes is None else written.priority_classes,
         tiers=_tiers(job),
         nproc_per_node=job.nproc_per_node,
-        events=[event for _, event in events],
+        events=events,
     )
-    rules = (_unknown_classes, _tiers_out_of_order, _comings_and_goings, _never_fits)
-    return scenario, tuple(problem for rule in rules for problem in rule(job, scenario, listing))
 
 
 def _read(name: str, cwd: Path) -> _Reading:
-    """Read a scenario: a file where the name ends in .yaml or .yml, else one of the shipped."""
+    """Read a scenario: a file if the name ends in .yaml or .yml, otherwise one of those shipped."""
     is_file = name.endswith((".yaml", ".yml"))
     if not is_file and name not in (known := shipped_names()):
-        remedy = did_you_mean(name, known) or "a file of your own ends in .yaml"
-        message, allowed = "there is no scenario of that name", ", ".join(known)
+        remedy = did_you_mean(name, known) or "your own file must end in .yaml"
+        message, allowed = "no such scenario", ", ".join(known)
         return _Reading(_NOTHING, (Problem("E406", _FILE_PATH, message, value=name, allowed=allowed, remedy=remedy),))
     file = cwd / os.path.expanduser(name) if is_file else SHIPPED / f"{name}.yaml"
     try:
@@ -124,7 +128,7 @@ def _unreadable(error: Exception) -> str:
 def _lines(node: yaml.Node | None, path: str, name: str) -> Iterator[tuple[str, str]]:
     """Yield dotted path and `file:line` of every value, `path` itself among them."""
     pending = [(path, node)] if node else []
-    seen: set[int] = set()  # an alias leads back to its anchor
+    seen: set[int] = set()  # an alias refers to its anchor
     while pending:
         here, value = pending.pop()
         yield here, f"{name}:{value.start_mark.line + 1}"
@@ -138,7 +142,7 @@ def _lines(node: yaml.Node | None, path: str, name: str) -> Iterator[tuple[str, 
 
 
 def _without_override(problem: Problem) -> Problem:
-    """Leave out the remedy of a missing or mistyped key, an override: values in a file are not overridden."""
+    """Remove the remedy of a missing or mistyped key, an override: values in a file cannot be overridden."""
     return replace(problem, remedy=None) if problem.code in ("E102", "E103") else problem
 
 
@@ -148,13 +152,13 @@ def _typed_origins(overrides: tuple[str, ...]) -> dict[str, str]:
 
 
 def _recipe_nodes(job: JobSpec) -> int:
-    """Return the size that the job would start with outside of a scenario."""
+    """Return the size that the job would start with without a scenario."""
     return start_size(get(job.config, "recipes.trainer.num_nodes"), [point.nodes for point in job.scales])
 
 
 def _tiers(job: JobSpec) -> list[Tier]:
     preemption = job.elastic.preemption if job.elastic else None
-    if preemption is None:
+    if preemption is None or job.elastic is None:
         return [Tier(name="job", nodes=job.max_nodes, priority_class=OWN_CLASS)]
     base, most = job.elastic.min_nodes, job.elastic.max_nodes
     return [
@@ -164,7 +168,7 @@ def _tiers(job: JobSpec) -> list[Tier]:
 
 
 def _unknown_classes(_job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
-    """Everybody's priority class is one of the scenario's."""
+    """Check that each job's priority class is defined by the scenario."""
     classes = scenario.priority_classes
     used = [(path, event.job_arrives.priority) for path, event in listing.events if event.job_arrives]
     for path, name in used:
@@ -180,16 +184,17 @@ def _unknown_classes(_job: JobSpec, scenario: Scenario, listing: _Listing) -> It
 
 def _unknown_class(path: str, name: str, classes: Mapping[str, int], listing: _Listing) -> Problem:
     is_own = path.startswith(_FILE_PATH) and path.endswith("classes")
-    message = f"has no {name}, which is this job's own" if is_own else "is no priority class of the scenario"
+    message = f"lacks {name}, the class of this job" if is_own else "is not a priority class of the scenario"
     allowed = ", ".join(sorted(classes, key=classes.__getitem__)) or None
     remedy = f"add {name}: {PRIORITY_CLASSES[name]}" if is_own else did_you_mean(name, sorted(classes))
     return listing.problem("E409", path, message, value=None if is_own else name, allowed=allowed, remedy=remedy)
 
 
 def _tiers_out_of_order(_job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
-    """The base part of a job outranks its elastic part: that is what it is for."""
-    priorities = [scenario.priority_classes.get(tier.priority_class) for tier in scenario.tiers]
-    if len(priorities) == 2 and None not in priorities and priorities[0] <= priorities[1]:
+    """Check that the base part of a job outranks its elastic part."""
+    classes = scenario.priority_classes
+    priorities = [classes[tier.priority_class] for tier in scenario.tiers if tier.priority_class in classes]
+    if len(priorities) == 2 and priorities[0] <= priorities[1]:
         base, elastic = scenario.tiers
         yield listing.problem(
             "E411",
@@ -200,25 +205,34 @@ def _tiers_out_of_order(_job: JobSpec, scenario: Scenario, listing: _Listing) ->
         )
 
 
-def _comings_and_goings(_job: JobSpec, _scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
-    """A job arrives before it leaves, and leaves before it arrives again."""
+def _arrivals_and_departures(_job: JobSpec, _scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
+    """Check that each job arrives before it leaves, and leaves before it arrives again."""
     names = dict.fromkeys(name for _, event in listing.events if (name := _other_job(event)))
     for name in names:
-        own = [(path, event) for path, event in listing.events if _other_job(event) == name]
-        if len({event.at.unit for _, event in own}) == 1:  # else only the run tells which comes first
-            own.sort(key=lambda item: item[1].at.value)
-        is_there = False
-        for path, event in own:
-            if event.job_arrives and is_there:
+        is_present = False
+        for path, event in _in_order(name, listing):
+            if event.job_arrives and is_present:
                 message = f"job {name} arrives a second time before it leaves"
                 yield listing.problem("E408", f"{path}.job_arrives.name", message, value=name)
-            elif event.job_leaves and not is_there:
-                message = f"job {name} leaves at {event.at}, before any such job has arrived"
-                known = sorted({e.job_arrives.name for _, e in listing.events if e.job_arrives})
-                allowed, remedy = ", ".join(known) or None, did_you_mean(name, [k for k in known if k != name])
-                path = f"{path}.job_leaves"
-                yield listing.problem("E408", path, message, value=name, allowed=allowed, remedy=remedy)
-            is_there = bool(event.job_arrives)
+            elif event.job_leaves and not is_present:
+                yield _leaves_too_early(path, event, name, listing)
+            is_present = bool(event.job_arrives)
+
+
+def _in_order(name: str, listing: _Listing) -> list[tuple[str, Event]]:
+    """Return the events of another job by time or, if their units differ, as listed: only the run has their order."""
+    own = [(path, event) for path, event in listing.events if _other_job(event) == name]
+    if len({event.at.unit for _, event in own}) == 1:
+        own.sort(key=lambda item: item[1].at.value)
+    return own
+
+
+def _leaves_too_early(path: str, event: Event, name: str, listing: _Listing) -> Problem:
+    message = f"job {name} leaves at {event.at}, before any such job has arrived"
+    known = sorted({each.job_arrives.name for _, each in listing.events if each.job_arrives})
+    remedy = did_you_mean(name, [other for other in known if other != name])
+    allowed = ", ".join(known) or None
+    return listing.problem("E408", f"{path}.job_leaves", message, value=name, allowed=allowed, remedy=remedy)
 
 
 def _other_job(event: Event) -> str | None:
@@ -226,7 +240,7 @@ def _other_job(event: Event) -> str | None:
 
 
 def _never_fits(job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator[Problem]:
-    """A job that waits for nodes does no steps: only time can bring them."""
+    """Check that the job gets nodes before its first step: while it waits, only time passes."""
     smallest = min(point.nodes for point in job.scales)
     timed = [event for event in scenario.events if event.at.seconds is not None or event.at.value == 0]
     most = max(scenario.nodes, *(event.capacity or 0 for event in timed), 0)
@@ -234,7 +248,7 @@ def _never_fits(job: JobSpec, scenario: Scenario, listing: _Listing) -> Iterator
         yield listing.problem(
             "E410",
             f"{_FILE_PATH}.nodes",
-            f"the job needs {count_nodes(smallest)}, and the cluster has no more than {most} before its first step",
+            f"the job needs {count_nodes(smallest)}, but the cluster has no more than {most} before its first step",
             value=scenario.nodes,
             allowed=f"{smallest} or more, at first or at some second",
         )

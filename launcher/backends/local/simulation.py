@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from launcher.model.base_model import Listed, Model, default
+from launcher.model.cluster_options import ClusterOptions, HasOptions, options_of
 
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e7)]
 
@@ -27,7 +28,7 @@ class Hang(Model):
     """Regular expression, from the start of a line of rank 0's output, after which the watch ends."""
 
 
-class Settings(Model):
+class Settings(ClusterOptions):
     """Every key of cluster=local. Events are typed with their scenario: their models cost every launch 30 ms."""
 
     command: Listed[str] | None = default(None)
@@ -48,3 +49,8 @@ class Settings(Model):
     variable RECIPES_COLLECTIVE_TIMEOUT in env_vars."""
     events: Listed[dict[str, Any]] | None = None
     """Further events, or events without a file: [{at: {step: 20}, capacity: 3}]."""
+
+
+def local_options(job: HasOptions) -> Settings:
+    """Return the options of a checked recipe or a planned job on this machine."""
+    return options_of(job, Settings)

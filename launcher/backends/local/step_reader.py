@@ -1,4 +1,4 @@
-"""What the workers of a job write down step by step, as its operator reads it."""
+"""Reads the steps that the workers of a job record."""
 
 import contextlib
 import json
@@ -11,10 +11,10 @@ from launcher.common.names import METRICS_FILE
 
 @dataclass(frozen=True, slots=True)
 class DoneStep:
-    """The optimizer step that was done last.
+    """The last optimizer step.
 
     Args:
-        step: Its number; 0 while none was done.
+        step: Its number; 0 if none was done.
         samples: Samples consumed since the start of training.
         attempt: The start of the workers it belongs to; -1 for none.
     """
@@ -28,8 +28,8 @@ class StepReader:
     """Follows the metrics file of a run.
 
     Args:
-        run_dir: The job's.
-        since: Seconds since the epoch; what is older belongs to an earlier launch.
+        run_dir: Of the job.
+        since: Seconds since the epoch; older steps belong to an earlier launch.
     """
 
     def __init__(self, run_dir: Path, since: float):
@@ -38,13 +38,13 @@ class StepReader:
         self._last = DoneStep()
 
     def last(self) -> DoneStep:
-        """Return the last step that is written down whole."""
-        for line in self._lines.new_lines(whole_only=True):
+        """Return the last step that is recorded completely."""
+        for line in self._lines.new_lines(complete_only=True):
             self._take(line)
         return self._last
 
     def _take(self, line: str) -> None:
-        # A script writes this file; what it writes wrong must not end the job.
+        # A script may write this file; its mistakes must not end the job.
         with contextlib.suppress(ValueError, KeyError, TypeError):
             record = json.loads(line)
             if record["time"] >= self._since:

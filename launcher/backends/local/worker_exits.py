@@ -1,4 +1,4 @@
-"""How workers ended, as their agent tells it."""
+"""The exits of workers, as their agent reports them."""
 
 import re
 import signal
@@ -9,10 +9,10 @@ _FAILURE = re.compile(r"Local Rank (\d+) exited with code (-?\d+)")
 
 @dataclass(frozen=True, slots=True)
 class FailedWorker:
-    """A worker that its agent names as failed; `exit_code` as the agent spells it.
+    """A failed worker; `exit_code` is the agent's number.
 
-    The agent's SIGCHLD handler keeps the negated wait status (exit status in the high byte, signal in the
-    low seven bits); where the handler came too late, the number is Popen's: status or negated signal.
+    The agent's SIGCHLD handler keeps the negated wait status (exit status in the high byte, signal in the low seven
+    bits); if the handler ran too late, the number is Popen's: exit status or negated signal.
     """
 
     local_rank: int
@@ -30,7 +30,7 @@ class FailedWorker:
 
 
 def failed_workers(message: str) -> tuple[FailedWorker, ...]:
-    """Return the workers that a faulted agent's message names.
+    """Return the workers named in a faulted agent's message.
 
     Source: hyperpod_elastic_agent 1.1.3, HyperPodElasticAgent.set_agent_state_fault.
     """

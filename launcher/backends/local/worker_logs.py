@@ -1,7 +1,7 @@
-"""Where the agents put their workers' output, and what it says of a failure.
+"""The output of a job's workers, in the files that their agents write.
 
     run/logs/node-<k>/agent.log                                          the agent's own output
-    run/logs/node-<k>/<job>_<random>/attempt_<n>/<local rank>/stdout.log     a worker's
+    run/logs/node-<k>/<job>_<random>/attempt_<n>/<local rank>/stdout.log     a worker's output
 
 Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 """
@@ -34,18 +34,18 @@ def node_logs(run_dir: Path, node: int) -> Path:
 def worker_log(run_dir: Path, attempt: Attempt, node: int, local_rank: int, name: str) -> Path | None:
     """Return `stdout.log` or `stderr.log` of a worker; None while it does not exist."""
     pattern = f"*/attempt_{attempt.number}/{local_rank}/{name}"
-    # An earlier run of the same bundle has left attempts of the same number.
-    found = [path for path in node_logs(run_dir, node).glob(pattern) if _born_after(path, attempt.started)]
+    # An earlier launch of the same bundle may have left attempts of the same number.
+    found = [path for path in node_logs(run_dir, node).glob(pattern) if _is_newer(path, attempt.started)]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def _born_after(path: Path, time_s: float) -> bool:
+def _is_newer(path: Path, time_s: float) -> bool:
     clock_grain_s = 1.0
     return path.stat().st_mtime >= time_s - clock_grain_s
 
 
 def tail(path: Path | None, num_lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a file, "" when there is none."""
+    """Return the last lines of a file; "" if there is none."""
     if path is None or not path.exists():
         return ""
     with path.open("rb") as file:
@@ -56,14 +56,14 @@ def tail(path: Path | None, num_lines: int = TAIL_LINES) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which of a job's lines to show.
+    """The lines of a job to show.
 
     Args:
         ranks: Ranks, ascending; None for all.
         attempt: Number of the one attempt to show; None for all.
         file_name: STDOUT or STDERR.
-        headings: Whether a line tells where each attempt begins.
-        nproc_per_node: Worker processes a node, which only rank 0 is found without.
+        headings: Whether each attempt begins with a heading.
+        nproc_per_node: Worker processes per node; needed to find ranks other than 0.
     """
 
     ranks: tuple[int, ...] | None = (0,)
@@ -85,17 +85,18 @@ Attempts = Callable[[], tuple[tuple[Attempt, ...], bool]]
 def follow_attempts(
     run_dir: Path, attempts: Attempts, pause: Callable[[], None] | None, selection: Selection = RANK_0
 ) -> Iterator[str]:
-    """Yield the selected lines of one attempt after the other, with the news of the job as they come.
+    """Yield the selected lines, attempt after attempt, with the events of the job in between.
 
     Args:
-        run_dir: The job's.
+        run_dir: Of the job.
         attempts: Returns the attempts so far, and whether the job has ended.
-        pause: Waits a moment before the next look; None looks once.
-        selection: Whose lines.
+        pause: Waits before the next poll; None polls once.
+        selection: Of lines.
     """
     from launcher.backends.local.event_log import EventLogReader  # start-up time: compiling imports this module
 
-    news = EventLogReader(run_dir) if selection.attempt is None else None
+    events_until = EventLogReader(run_dir).until if selection.attempt is None else _no_events
+    wait = pause or _no_pause
     current: _Reader | None = None
     index = 0
     while True:
@@ -103,19 +104,26 @@ def follow_attempts(
         over = ended or pause is None
         if index < len(known):
             current = current or _Reader(run_dir, known[index], selection)
-            complete = over or index + 1 < len(known)
-            yield from current.new_lines(whole_only=not complete)
-            if complete:
+            is_complete = over or index + 1 < len(known)
+            yield from current.new_lines(complete_only=not is_complete)
+            if is_complete:
                 index, current = index + 1, None
-                if news and index < len(known):
-                    yield from news.until(known[index].started)
+                if index < len(known):
+                    yield from events_until(known[index].started)
                 continue
-        if news and (known or over):  # before, the events are an earlier launch's
-            yield from news.until(None)
+        if known or over:  # without attempts, the events belong to an earlier launch
+            yield from events_until(None)
         if over:
             return
-        if pause:
-            pause()
+        wait()
+
+
+def _no_pause() -> None:
+    """Do nothing: without a pause there is no second poll."""
+
+
+def _no_events(_time_s: float | None) -> Iterator[str]:
+    return iter(())
 
 
 class _Reader:
@@ -128,8 +136,8 @@ class _Reader:
         self._readers: dict[int, LineReader] = {}
         self._is_new = True
 
-    def new_lines(self, *, whole_only: bool) -> Iterator[str]:
-        """Yield what came since the last call, the heading first."""
+    def new_lines(self, *, complete_only: bool) -> Iterator[str]:
+        """Yield the lines since the last call, the heading first."""
         selection = self._selection
         if selection.attempt not in (None, self._attempt.number):
             return
@@ -139,7 +147,7 @@ class _Reader:
         for rank in selection.ranks_of(self._attempt):
             prefix = "" if selection.ranks and len(selection.ranks) == 1 else f"rank {rank} | "
             if reader := self._reader(rank):
-                yield from (f"{prefix}{line}" for line in reader.new_lines(whole_only=whole_only))
+                yield from (f"{prefix}{line}" for line in reader.new_lines(complete_only=complete_only))
 
     def _reader(self, rank: int) -> LineReader | None:
         if rank not in self._readers:
@@ -156,12 +164,12 @@ class _Reader:
 
         number, nodes = self._attempt.number, len(self._attempt.nodes)
         ranks = nodes * self._selection.nproc_per_node
-        told = next((each for each in timeline.read(self._run_dir).attempts if each.number == number), None)
+        found = next((each for each in timeline.read(self._run_dir).attempts if each.number == number), None)
         parts = [f"{nodes} node{'' if nodes == 1 else 's'}", f"{ranks} rank{'' if ranks == 1 else 's'}"]
-        if told and told.resumed_step:
-            parts.append(f"resumed from step {told.resumed_step}")
-        if told and told.ending:
-            parts.append(f"end: {told.ending}")
+        if found and found.resumed_step:
+            parts.append(f"resumed from step {found.resumed_step}")
+        if found and found.ending:
+            parts.append(f"end: {found.ending}")
         if not self._selection.ranks_of(self._attempt):
             parts.append("without this rank")
         return f"== attempt {number}: {', '.join(parts)}"
@@ -181,41 +189,41 @@ def read_logs(bundle_dir: Path, selection: Selection, *, follow: bool) -> Iterat
     known, ended = known_attempts(run_dir)
     wait = follow and not ended
     if not wait:
-        _refuse_unknown_attempt(known, selection)
+        _check_attempt(known, selection)
     shown = [len(attempt.nodes) for attempt in known if selection.attempt in (None, attempt.number)]
-    _refuse_unknown_rank(most_nodes if wait else max(shown, default=0), selection)
+    _check_rank(most_nodes if wait else max(shown, default=0), selection)
     return follow_attempts(run_dir, partial(known_attempts, run_dir), pause if wait else None, selection)
 
 
 def pause() -> None:
-    """Wait a moment before the next look at a job."""
+    """Wait before the next poll of a job."""
     time.sleep(POLL_S)
 
 
 def known_attempts(run_dir: Path) -> tuple[tuple[Attempt, ...], bool]:
     """Return the attempts of a job so far, and whether it has ended."""
-    alive = is_alive(run_dir)  # before the snapshot: what a dead operator has said is its last word
+    alive = is_alive(run_dir)  # before the snapshot: a dead operator's snapshot is final
     snapshot = read_snapshot(run_dir)
     return (snapshot.attempts if snapshot else ()), not alive or snapshot is None or snapshot.state.is_final
 
 
 def _sizes(bundle_dir: Path) -> tuple[int, int]:
-    """Return the worker processes a node, and the most nodes that the job may have."""
+    """Return the worker processes per node, and the maximum number of nodes of the job."""
     try:
         job = read_job_request(bundle_dir)
         return job.nproc_per_node, job.policy.sizes[-1]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise fail("E703", str(bundle_dir), f"is no bundle: plan.json: {error}") from error
+        raise fail("E703", str(bundle_dir), f"is not a bundle directory: plan.json: {error}") from error
 
 
-def _refuse_unknown_attempt(known: tuple[Attempt, ...], selection: Selection) -> None:
+def _check_attempt(known: tuple[Attempt, ...], selection: Selection) -> None:
     numbers = [attempt.number for attempt in known]
     if selection.attempt is not None and selection.attempt not in numbers:
         allowed = f"0 to {numbers[-1]}" if numbers else "none: its workers were never started"
         raise fail("E706", "--attempt", "the job has no such attempt", value=selection.attempt, allowed=allowed)
 
 
-def _refuse_unknown_rank(nodes: int, selection: Selection) -> None:
+def _check_rank(nodes: int, selection: Selection) -> None:
     ranks = nodes * selection.nproc_per_node
     if nodes and selection.ranks and selection.ranks[-1] >= ranks:
         allowed = f"0 to {ranks - 1}"

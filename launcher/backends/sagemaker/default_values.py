@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends.sagemaker.keys import jobs_of
 from launcher.common.names import BASE_CONFIG
-from launcher.families import BUNDLE_CONFIGS
+from launcher.families import BUNDLE_CONFIGS, interface
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables
 from launcher.model.instances import canonical
+from launcher.model.interface import Entry
 from launcher.model.parallelism import smp
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ Source: Amazon SageMaker API, StopTrainingJob; torch.distributed.run: --shutdown
 CHECKPOINTS, TENSORBOARD = "/opt/ml/checkpoints", "/opt/ml/output/tensorboard"
 """Folders of the container that are kept in S3. Source: CheckpointConfig, TensorBoardOutputConfig: LocalPath."""
 
-LLMFT, SCRIPT = "llm_finetuning_aws", "custom"
 _FSX = "FSxLustre"
 _HASH_LENGTH = 12
 
@@ -56,7 +56,7 @@ class Plan:
     Args:
         jobs: `cluster.sm_jobs_config`, the estimator's names resolved.
         tree: The whole composed configuration.
-        model_type: The recipe's family.
+        entry: What starts the program in the container, as the recipe's family has it.
         nodes: Instances.
         processes: Worker processes an instance.
         instance_type: With its `ml.` prefix.
@@ -66,7 +66,7 @@ class Plan:
 
     jobs: "SmJobs"
     tree: Mapping[str, Any] = field(repr=False)
-    model_type: str
+    entry: Entry
     nodes: int
     processes: int
     instance_type: str
@@ -98,7 +98,7 @@ def of_draft(checked: "CheckedRecipe") -> Plan:
     return Plan(
         jobs_of(checked),
         checked.composition.tree,
-        checked.recipe.run.model_type,
+        interface(checked.recipe.run.model_type).entry,
         checked.recipe.trainer.num_nodes,
         checked.devices,
         canonical(checked.launch.instance_type or ""),
@@ -108,7 +108,7 @@ def of_draft(checked: "CheckedRecipe") -> Plan:
 
 def is_started(plan: Plan) -> bool:
     """Tell whether the launcher itself starts the program in the container: one without SageMaker's own start."""
-    return plan.model_type not in (LLMFT, SCRIPT) and not plan.jobs.container_entrypoint
+    return plan.entry is Entry.LAUNCHER and not plan.jobs.container_entrypoint
 
 
 def has_toolkit(plan: Plan) -> bool:
@@ -121,7 +121,7 @@ def has_toolkit(plan: Plan) -> bool:
         return jobs.toolkit
     if jobs.container_entrypoint or jobs.algorithm_name or is_serverless(jobs):
         return False
-    return plan.model_type in (LLMFT, SCRIPT)
+    return plan.entry is not Entry.LAUNCHER
 
 
 def is_serverless(jobs: "SmJobs") -> bool:
@@ -215,9 +215,9 @@ def hyperparameters(plan: Plan) -> dict[str, str]:
 
 
 def _values(plan: Plan) -> Iterator[tuple[str, Any]]:
-    if plan.model_type == LLMFT:
+    if plan.entry is Entry.RECIPE:
         yield "sagemaker_recipe_local_path", f"{RECIPE_DIR}/{BASE_CONFIG}"
-    elif plan.model_type == SCRIPT:
+    elif plan.entry is Entry.SCRIPT:
         script = get(plan.tree, "recipes.training_cfg")
         if has_toolkit(plan):
             yield "sagemaker_program", script["entry_script"]
@@ -251,7 +251,7 @@ def _encoded(value: Any, *, is_json: bool) -> str:
 
 def _distribution(plan: Plan) -> dict[str, str]:
     """Return how a script's processes are started: as the recipe's distribution says, else by torchrun."""
-    if plan.model_type != SCRIPT or not has_toolkit(plan):
+    if plan.entry is not Entry.SCRIPT or not has_toolkit(plan):
         return {}
     tree = get(plan.tree, "recipes.distribution") or {}
     found = smp.hyperparameters(tree, plan.processes, plan.instance_type)

@@ -1,14 +1,17 @@
 """What cluster=sm_jobs is: SageMaker training jobs. The keys of their section are in `training_options`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from launcher.model.backend import Backend, BackendDescription, InstanceGroup, OptionsT, RuntimeLimit
+from launcher.model.backend import Backend, BackendDescription, InstanceGroup, RuntimeLimit
 from launcher.model.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import Settings
     from launcher.model.checked_recipe import CheckedRecipe
+
+TrainingOptions = TypeVar("TrainingOptions", bound="Settings")
+"""The typed section of a backend that runs training jobs."""
 
 JOBS = "cluster.sm_jobs_config"
 _SECONDS_PER_HOUR = 3600
@@ -24,7 +27,7 @@ RULE_MODULES = (
 """Modules of the rules for training jobs, wherever they run."""
 
 
-class TrainingJobDescription(BackendDescription[OptionsT]):
+class TrainingJobDescription(BackendDescription[TrainingOptions]):
     """Describes jobs by a request of SageMaker, wherever they run."""
 
     title: ClassVar[str] = "SageMaker training jobs"
@@ -33,11 +36,11 @@ class TrainingJobDescription(BackendDescription[OptionsT]):
     toolkit_key: ClassVar[str | None] = f"{JOBS}.toolkit"
     url_keys: ClassVar[tuple[str, ...]] = (JOBS,)
 
-    def waits(self, options: Any) -> bool:
+    def waits(self, options: TrainingOptions) -> bool:
         """Return the section's own `wait`."""
         return options.sm_jobs_config.wait is True
 
-    def spot_keys(self, options: Any) -> Iterator[tuple[str, object]]:
+    def spot_keys(self, options: TrainingOptions) -> Iterator[tuple[str, object]]:
         """Yield the key that takes spot capacity, by our name and by the estimator's."""
         jobs = options.sm_jobs_config
         if getattr(jobs, "spot", None) is True:
@@ -51,7 +54,7 @@ class TrainingJobDescription(BackendDescription[OptionsT]):
 
         return default_values.has_toolkit(default_values.of_draft(checked))
 
-    def instance_groups(self, options: Any) -> tuple[InstanceGroup, ...]:
+    def instance_groups(self, options: TrainingOptions) -> tuple[InstanceGroup, ...]:
         """Return the job's instance groups."""
         groups = options.sm_jobs_config.instance_groups or ()
         return tuple(InstanceGroup(each.instance_type, each.instance_count) for each in groups)
@@ -59,7 +62,9 @@ class TrainingJobDescription(BackendDescription[OptionsT]):
     def secret_values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the mappings of the request, and the parameters of Debugger and its rules."""
         yield from _given(checked, *_NAMED)
-        jobs = checked.settings.sm_jobs_config
+        from launcher.backends.sagemaker.keys import given_jobs
+
+        jobs = given_jobs(checked)
         yield f"{JOBS}.debugger.hook_parameters", jobs.debugger.hook_parameters or {}
         yield f"{JOBS}.profiler.parameters", jobs.profiler.parameters or {}
         for name in ("debugger", "profiler"):

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import constraints, default_values
 from launcher.backends.sagemaker.documented import FILE
-from launcher.backends.sagemaker.keys import API, JOBS, KWARGS, SCRIPT, SDK_NAMES, jobs_of, path_of, sm_rule
+from launcher.backends.sagemaker.keys import (
+    API,
+    JOBS,
+    KWARGS,
+    SCRIPT,
+    SDK_NAMES,
+    given_jobs,
+    jobs_of,
+    path_of,
+    sm_rule,
+)
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.suggestions import did_you_mean
@@ -21,6 +31,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.instances import canonical
 from launcher.rules import rule
+from launcher.rules.custom import is_script
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import SmJobs
@@ -242,7 +253,7 @@ def _overlapping(jobs: "SmJobs", problem: Callable[..., Problem]) -> Iterator[Pr
 @rule("E387", f"{JOBS}.recipe_overrides", source=_DECISIONS)
 def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """One way to override a recipe; a second one, applied later, would escape every check."""
-    for name, value in (checked.settings.sm_jobs_config.recipe_overrides or {}).items():
+    for name, value in (given_jobs(checked).recipe_overrides or {}).items():
         path = f"{JOBS}.recipe_overrides.{name}"
         yield problem(path, "recipe keys are overridden as any others", value=value, remedy=f"recipes.{name}=…")
 
@@ -250,7 +261,7 @@ def overrides_are_overrides(checked: CheckedRecipe, problem: Callable[..., Probl
 @rule("E388", JOBS, source=_DECISIONS)
 def keys_are_given_once(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The estimator's names and ours mean the same keys, so each is given by one of them."""
-    jobs = checked.settings.sm_jobs_config
+    jobs = given_jobs(checked)
     for name, path in SDK_NAMES.items():
         value = getattr(jobs.additional_estimator_kwargs, name, None)
         if value is None or not checked.is_explicit(f"{JOBS}.{path}"):
@@ -278,7 +289,7 @@ def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: Callable[
     message, path = "is of a container, which a serverless job does not have", f"{JOBS}.serverless"
     if described(checked.backend).runs_here:
         yield problem(path, "AWS alone runs a serverless job", remedy="cluster=sm_jobs")
-    if checked.recipe.run.model_type != default_values.SCRIPT:
+    if not is_script(checked):
         remedy = "recipes=training/custom/script, and the job's own hyperparameters"
         yield problem(path, "AWS runs a recipe of its own, not this one", remedy=remedy)
     for key in _OF_CONTAINERS:

@@ -11,6 +11,7 @@ from launcher.rules import rule
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import SmJobs
     from launcher.model.checked_recipe import CheckedRecipe
+    from launcher.model.cluster_options import HasOptions
 
 JOBS = "cluster.sm_jobs_config"
 KWARGS = f"{JOBS}.additional_estimator_kwargs"
@@ -57,16 +58,24 @@ def sm_rule(code: str, *keys: str, more: tuple[str, ...] = (), source: str) -> C
     return rule(code, *needs(*keys), *more, source=source)
 
 
+def given_jobs(job: "HasOptions") -> "SmJobs":
+    """Return the typed keys of a checked recipe or a planned job, as they were given."""
+    from launcher.backends.sagemaker.training_options import Settings
+    from launcher.model.cluster_options import options_of
+
+    return options_of(job, Settings).sm_jobs_config
+
+
 def jobs_of(checked: "CheckedRecipe") -> "SmJobs":
     """Return the typed keys, the estimator's names resolved."""
     from launcher.backends.sagemaker.training_options import effective
 
-    return effective(checked.settings.sm_jobs_config)
+    return effective(given_jobs(checked))
 
 
 def path_of(checked: "CheckedRecipe", key: str) -> str:
     """Return where a key was given: by its own name, or by the estimator's."""
-    given = checked.settings.sm_jobs_config.additional_estimator_kwargs
+    given = given_jobs(checked).additional_estimator_kwargs
     for name, path in SDK_NAMES.items():
         if path == key and getattr(given, name, None) is not None:
             return f"{KWARGS}.{name}"

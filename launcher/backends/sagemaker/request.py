@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.backends.sagemaker import default_values, sections
 from launcher.backends.sagemaker.default_values import DEFAULT_MAX_RUNTIME_S, RECIPE_DIR, START, Plan
+from launcher.backends.sagemaker.keys import given_jobs
 from launcher.backends.sagemaker.training_options import SmJobs, effective
 from launcher.common import yaml_io
 from launcher.common.names import CONFIG_DIR
@@ -75,14 +76,14 @@ def _channels(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> list[defaul
 def of_job(job: JobSpec) -> Plan:
     """Return what the request of a planned job follows from."""
     return Plan(
-        effective(job.settings.sm_jobs_config),
+        effective(given_jobs(job)),
         job.config,
-        job.model_type,
+        interface(job.model_type).entry,
         job.initial_nodes,
         job.nproc_per_node,
         job.resources.instance_type or "",
         job.image,
-        interface(job.model_type).worker_env(job),
+        interface(job.model_type).workers.env(job),
     )
 
 

@@ -16,10 +16,11 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.environment import secret_references
 from launcher.model.instances import Instance
 from launcher.rules import rule
-from launcher.rules.custom import is_script
+from launcher.rules.custom import is_script, script_of
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker.training_options import SmJobs
+    from launcher.families.custom import Recipe
     from launcher.model.parallelism.distribution import Distribution
 
 _TOOLKIT = "sagemaker-training toolkit 5.1.4"
@@ -80,12 +81,12 @@ def secrets_are_fetched(checked: CheckedRecipe, problem: Callable[..., Problem])
 )
 def toolkit_starts_the_script(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """The toolkit in the image starts a script and hands it hyperparameters, as --name value, sorted by name."""
-    if not is_script(checked):
+    if (recipe := script_of(checked)) is None:
         return
     if not _has_toolkit(checked):
-        yield from _unread(checked, problem)
+        yield from _unread(recipe, checked, problem)
         return
-    script = checked.recipe.training_cfg
+    script = recipe.training_cfg
     if script.entry_module:
         message = "the toolkit starts scripts, no modules"
         yield problem(f"{SCRIPT}.entry_module", message, value=script.entry_module, allowed="entry_script=train.py")
@@ -102,14 +103,14 @@ def toolkit_starts_the_script(checked: CheckedRecipe, problem: Callable[..., Pro
             seen.add(name.lstrip("-"))
 
 
-def _unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _unread(recipe: "Recipe", checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """Yield the keys that only the toolkit reads, in a job that it does not start."""
     key = path_of(checked, "source_dir")
     remedy = f"{JOBS}.toolkit=true where the image has it, or {{}}=null"
     message = "is read by the sagemaker-training toolkit, which does not start this job's program"
     if source := jobs_of(checked).source_dir:
         yield problem(key, message, value=source, remedy=remedy.format(key))
-    if checked.recipe.distribution is not None:
+    if recipe.distribution is not None:
         yield problem("recipes.distribution", message, remedy=remedy.format("recipes.distribution"))
 
 

@@ -52,6 +52,7 @@ from launcher.backends.sagemaker.sections import (
     Serverless,
 )
 from launcher.model.base_model import Listed, Model, default
+from launcher.model.cluster_options import ClusterOptions
 
 
 class TensorBoard(Model):
@@ -296,7 +297,7 @@ class SmJobs(Model):
     """true hands the session tags of whoever starts the job on to the job's role."""
 
 
-class Settings(Model):
+class Settings(ClusterOptions):
     """Every key of cluster=sm_jobs."""
 
     sm_jobs_config: SmJobs

@@ -16,9 +16,10 @@ from launcher.backends.sagemaker import default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.backends.sagemaker.client import Services
 from launcher.backends.sagemaker.documented import FILE
-from launcher.backends.sagemaker.keys import JOBS, SCRIPT
+from launcher.backends.sagemaker.keys import JOBS, SCRIPT, given_jobs
 from launcher.backends.sagemaker.training_options import effective
 from launcher.backends.sagemaker_local import isolation, program, record
+from launcher.backends.sagemaker_local.contract_options import Settings
 from launcher.backends.sagemaker_local.job import HOSTS_DIR
 from launcher.backends.sagemaker_local.operator import MACHINE_FILE, PATIENCE_S
 from launcher.backends.sagemaker_local.optml import OPT_ML
@@ -29,7 +30,10 @@ from launcher.bundle.render import config_files
 from launcher.common.job_lock import is_alive
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail
+from launcher.families import interface
+from launcher.model.cluster_options import options_of
 from launcher.model.config_tree import get
+from launcher.model.interface import Entry
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec
 
 _POLL_S = 0.1
@@ -73,7 +77,7 @@ class ContractBackend(SageMakerBackend):
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the request as a training job of AWS has it, and the parts of this machine that stand for AWS."""
-        settings = job.settings
+        settings = options_of(job, Settings)
         machine = {
             "region": settings.sm_jobs_config.region,
             "s3_endpoint": settings.s3_endpoint,
@@ -159,11 +163,11 @@ class ContractBackend(SageMakerBackend):
 
 def _with_role(job: JobSpec) -> JobSpec:
     """Return a job that acts as a role, which no request can do without."""
-    jobs = job.settings.sm_jobs_config
+    jobs = given_jobs(job)
     if effective(jobs).role:
         return job
-    settings = job.settings.model_copy(update={"sm_jobs_config": jobs.model_copy(update={"role": _ROLE})})
-    return replace(job, settings=settings)
+    own = jobs.model_copy(update={"role": _ROLE})
+    return replace(job, settings=options_of(job, Settings).model_copy(update={"sm_jobs_config": own}))
 
 
 def _in_s3(value: Any) -> Any:
@@ -177,7 +181,7 @@ def _in_s3(value: Any) -> Any:
 
 def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield why a job's program cannot be started here."""
-    jobs, entry = effective(job.settings.sm_jobs_config), f"{JOBS}.container_entrypoint"
+    jobs, entry = effective(given_jobs(job)), f"{JOBS}.container_entrypoint"
     if jobs.container_entrypoint:
         return
     if program.is_mpi(made):
@@ -193,7 +197,7 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
         if importlib.util.find_spec("torch") is None:
             message = "the program needs torch, which this Python does not have"
             yield Problem("E430", "cluster", message, remedy="pip install '.[local]'")
-    elif job.model_type == default_values.SCRIPT:
+    elif interface(job.model_type).entry is Entry.SCRIPT:
         if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
             yield _without_train(job, entry)
         if jobs.source_dir and not jobs.source_dir.startswith((f"{OPT_ML}/", "s3://")):

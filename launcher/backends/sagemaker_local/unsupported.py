@@ -3,25 +3,28 @@
 from collections.abc import Iterator
 
 from launcher.backends.sagemaker import default_values, request, sections
+from launcher.backends.sagemaker.keys import given_jobs
 from launcher.backends.sagemaker.training_options import SmJobs, effective
 from launcher.common.problems import Notice
+from launcher.families import interface
 from launcher.model.config_tree import get
 from launcher.model.instances import canonical, table
+from launcher.model.interface import Entry
 from launcher.model.job_spec import JobSpec
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 
 @notice_rule("N136", source="docs/sagemaker.md")
 def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """What AWS does around a job is played here as far as programs see it, and no further."""
-    job, jobs = planned.job, effective(planned.job.settings.sm_jobs_config)
+    """Only what a program can see of a training job is simulated on this machine."""
+    job, jobs = planned.job, effective(given_jobs(planned.job))
     if words := "; ".join((*_accelerators(job, jobs), *_image(job, jobs), *_settings(jobs))):
-        yield notice(f"not played on this machine: {words}")
+        yield notice(f"not simulated on this machine: {words}")
 
 
 def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
     is_toolkits = (
-        job.model_type == default_values.SCRIPT
+        interface(job.model_type).entry is Entry.SCRIPT
         and default_values.has_toolkit(request.of_job(job))
         and not _is_mpi(job)
     )

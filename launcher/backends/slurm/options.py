@@ -1,6 +1,7 @@
 """The `cluster` section of cluster=slurm."""
 
 from launcher.model.base_model import Listed, Model, NonNegativeInt, default
+from launcher.model.cluster_options import ClusterOptions
 
 
 class SlurmDocker(Model):
@@ -12,7 +13,7 @@ class SlurmDocker(Model):
     """Shell commands inside the container, before training."""
 
 
-class Settings(Model):
+class Settings(ClusterOptions):
     """Every key of cluster=slurm."""
 
     exclusive: bool = default(True)

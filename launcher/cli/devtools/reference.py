@@ -25,6 +25,7 @@ DOCS = Path("docs")
 PICTURE = DOCS / "pictures/plan.png"
 """The README's, drawn from the SVG beside it."""
 ARCHITECTURE = DOCS / "pictures/architecture.png"
+_CLUSTER_FILES = Path("recipes_collection/cluster")
 _ROOT = CHECKOUT or Path()
 _MOST_EXAMPLES = 4
 _MOST_CHARACTERS = 60
@@ -33,20 +34,16 @@ _MOST_CHARACTERS = 60
 
 def pages() -> dict[Path, str]:
     """Return every generated text, by its path from the root of a checkout. Pure but for reading the code."""
-    made = {
-        DOCS / "RECIPES.md": _recipes(),
-        DOCS / "reference/keys.md": _keys(),
-        DOCS / "reference/rules.md": _rules(),
-        DOCS / "reference/commands.md": _commands(),
-        **{Path("recipes_collection/cluster", name): text for name, text in cluster_files.files().items()},
-        PICTURE.with_suffix(".svg"): plan_picture(),
-    }
-    return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
+    return _texts() | _terminal()
 
 
 def stale(root: Path = _ROOT) -> list[Path]:
     """Return the pages and pictures under `root`, a checkout, that differ from what the code generates."""
-    return [*_stale(root)]
+    changed = _changed(root, _texts())
+    # The picture's command fails while a cluster's file lacks a key that its options have.
+    return (
+        [*changed] if any(path.parent == _CLUSTER_FILES for path in changed) else [*changed, *_stale_pictures(root)]
+    )
 
 
 def write(root: Path = _ROOT) -> list[Path]:
@@ -55,23 +52,48 @@ def write(root: Path = _ROOT) -> list[Path]:
     Raises:
         ProblemsFound: A picture cannot be drawn, for instance without matplotlib.
     """
-    changed = _stale(root)
-    for path, write_to in changed.items():
+    texts = _changed(root, _texts())
+    _write(root, texts)
+    drawings = _stale_pictures(root)
+    _write(root, drawings)
+    return [*texts, *drawings]
+
+
+def _write(root: Path, files: Mapping[Path, Callable[[Path], Any]]) -> None:
+    for path, write_to in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         write_to(root / path)
-    return [*changed]
 
 
-def _stale(root: Path) -> dict[Path, Callable[[Path], Any]]:
-    """Return what writes each stale file."""
-    made = pages()
-    texts = {
+def _texts() -> dict[Path, str]:
+    made = {
+        DOCS / "RECIPES.md": _recipes(),
+        DOCS / "reference/keys.md": _keys(),
+        DOCS / "reference/rules.md": _rules(),
+        DOCS / "reference/commands.md": _commands(),
+        **{_CLUSTER_FILES / name: text for name, text in cluster_files.files().items()},
+    }
+    return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
+
+
+def _terminal() -> dict[Path, str]:
+    return {PICTURE.with_suffix(".svg"): plan_picture().rstrip("\n") + "\n"}
+
+
+def _changed(root: Path, texts: Mapping[Path, str]) -> dict[Path, Callable[[Path], Any]]:
+    """Return what writes each text that differs from its file."""
+    return {
         path: functools.partial(Path.write_text, data=text, encoding="utf-8")
-        for path, text in made.items()
+        for path, text in texts.items()
         if not (root / path).is_file() or (root / path).read_text("utf-8") != text
     }
-    drawings = _drawings(made[PICTURE.with_suffix(".svg")])
-    return texts | {
+
+
+def _stale_pictures(root: Path) -> dict[Path, Callable[[Path], Any]]:
+    """Return what draws each picture that is stale."""
+    terminal = _terminal()
+    drawings = _drawings(terminal[PICTURE.with_suffix(".svg")])
+    return _changed(root, terminal) | {
         path: draw for path, (source, draw) in drawings.items() if not pictures.shows(root / path, source)
     }
 

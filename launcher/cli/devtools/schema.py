@@ -7,7 +7,6 @@ Source: JSON Schema, draft 2020-12. References are left out but for two, so that
 """
 
 import ast
-import importlib
 import inspect
 import json
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from launcher.config import recipe_parts
 from launcher.config.recipe_parts import Given
+from launcher.families import recipe_model
 from launcher.model import backend_registry
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
@@ -71,7 +71,7 @@ def schema_file(model_type: str) -> str:
 
 def recipe_schema(model_type: str) -> dict[str, Any]:
     """Return the schema of a whole recipe of a known family: only its own keys, and no references."""
-    model = importlib.import_module(f"launcher.families.{model_type}").Recipe
+    model = recipe_model(model_type)
     return _of_model(model, recipe_parts.defaults(model_type))
 
 

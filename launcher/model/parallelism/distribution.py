@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from launcher.model.base_model import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt
-from launcher.model.parallelism.smp import PARAMETERS
+from launcher.model.parallelism.smp import DEFAULT_STRATEGY, TORCH
 
 
 class SmpParameters(Model):
@@ -160,10 +160,20 @@ class Distribution(Model):
         return self.mpi is not None and self.mpi.enabled is True
 
     @property
+    def started_by_mpi(self) -> Mpi | None:
+        """The section mpi, where mpirun starts the script."""
+        return self.mpi if self.is_mpi else None
+
+    @property
+    def data_parallel(self) -> DataParallel | None:
+        """The data parallel library, where its launcher starts the script."""
+        found = self.smdistributed.dataparallel if self.smdistributed else None
+        return found if found and found.enabled is True else None
+
+    @property
     def is_data_parallel(self) -> bool:
         """Whether the data parallel library's launcher starts the script."""
-        found = self.smdistributed.dataparallel if self.smdistributed else None
-        return found is not None and found.enabled is True
+        return self.data_parallel is not None
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -180,6 +190,11 @@ class Distribution(Model):
         """The model parallel library, where it is enabled."""
         found = self.smdistributed.modelparallel if self.smdistributed else None
         return found if found and found.enabled is True else None
+
+    @property
+    def framework(self) -> str:
+        """The framework that the script is written in, as the model parallel library knows it."""
+        return (self.library and self.library.framework) or TORCH
 
     @property
     def parameters(self) -> SmpParameters | None:
@@ -199,7 +214,7 @@ class Distribution(Model):
     def strategy(self) -> str:
         """The placement strategy."""
         given = self.parameters
-        return (given and given.placement_strategy) or PARAMETERS["placement_strategy"].default
+        return (given and given.placement_strategy) or DEFAULT_STRATEGY
 
     @property
     def ranks_per_batch(self) -> int:

@@ -39,7 +39,7 @@ PLACING_PARAMETERS = "rmaps_"
 
 @dataclass(frozen=True, slots=True)
 class MpiRun:
-    """What an mpirun line says.
+    """The parts of an mpirun command line.
 
     Args:
         hosts: Names, in the order of the job's resource configuration.
@@ -96,10 +96,10 @@ def command(run: MpiRun, program: Sequence[str]) -> tuple[str, ...]:
 
 
 def parted(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return NCCL_DEBUG of custom options, None where they do not say, and the words that are mpirun's.
+    """Return NCCL_DEBUG of custom options, None if they do not set it, and the arguments that are mpirun's.
 
     Raises:
-        ValueError: The option is there without its value.
+        ValueError: The option has no value.
     """
     debug, further, left = None, [], iter(words)
     for word in left:

@@ -141,7 +141,7 @@ def columns(placement: Placement) -> tuple[str, ...]:
 
 
 def spans(ranks: Sequence[int]) -> str:
-    """Return ascending ranks in words: `0-3`, `0, 4`, or `0, 4, … 28` where many are equally far apart."""
+    """Return ascending ranks as text: `0-3`, `0, 4`, or `0, 4, … 28` where many are equally far apart."""
     step = ranks[1] - ranks[0] if len(ranks) > 2 else 0
     if not step or any(after - before != step for before, after in pairwise(ranks)):
         return ", ".join(map(str, ranks))

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from launcher.model.parallelism.distribution import SmpParameters
 
 TORCH, TENSORFLOW = "pytorch", "tensorflow"
+DEFAULT_STRATEGY = "cluster"
 ORDERS = {"cluster": "DPT", "spread": "TPD"}
 """Named placement strategies as permutations. Source: Required parameters, placement_strategy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What the documents say of a parameter beside its type.
+    """What the documents state about a parameter besides its type.
 
     Args:
-        default: What the library takes where it is left out; None where that follows from others, or is nothing.
+        default: Value that the library uses if it is left out; None if that follows from others, or is nothing.
         framework: The only framework that has it; None for both.
         since: First version of the library with it, major and minor; None for all.
     """
@@ -39,7 +40,7 @@ PARAMETERS = {
     "microbatches": Parameter(1),
     "pipeline": Parameter("interleaved"),
     "optimize": Parameter("memory"),
-    "placement_strategy": Parameter("cluster"),
+    "placement_strategy": Parameter(DEFAULT_STRATEGY),
     "auto_partition": Parameter(True),
     "default_partition": Parameter(0),
     "contiguous": Parameter(True, TENSORFLOW),

@@ -1,0 +1,31 @@
+"""The `cluster` section as its backend types it, and how a rule gets at its own backend's options."""
+
+from typing import Protocol, TypeVar
+
+from launcher.model.base_model import Model
+
+
+class ClusterOptions(Model):
+    """Every key of a `cluster` section. A backend subclasses it."""
+
+
+class HasOptions(Protocol):
+    """A checked recipe, or a planned job."""
+
+    @property
+    def settings(self) -> ClusterOptions:
+        """The `cluster` section, typed."""
+
+
+Options = TypeVar("Options", bound=ClusterOptions)
+
+
+def options_of(job: HasOptions, kind: type[Options]) -> Options:
+    """Return the options of a job of the backend whose options are `kind`.
+
+    Raises:
+        TypeError: The job is of another backend.
+    """
+    if not isinstance(job.settings, kind):
+        raise TypeError(f"these are {type(job.settings).__qualname__}, not {kind.__qualname__}")
+    return job.settings

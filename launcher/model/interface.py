@@ -1,0 +1,92 @@
+"""How a family's programs are started: its roles, and what the images of the family expect."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from launcher.model.job_spec import JobSpec
+
+WORKERS = "workers"
+"""The role that every family has: the processes that train."""
+
+
+class Entry(Enum):
+    """What starts the program in an image under the contract of SageMaker training jobs."""
+
+    LAUNCHER = "launcher"
+    """A start script that the launcher puts beside the recipe."""
+    RECIPE = "recipe"
+    """The toolkit in the image, which is given the path of the recipe."""
+    SCRIPT = "script"
+    """The toolkit in the image, which is given the user's script and its arguments."""
+
+
+def _no_env(job: JobSpec) -> dict[str, str]:
+    return {}
+
+
+def _initial_nodes(job: JobSpec) -> int:
+    return job.initial_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Processes of one kind. Every job has workers; a Ray job also has a head and a submitter.
+
+    Args:
+        name: Unique in the family.
+        program: Arguments of `hyperpodrun`, for a job: a script, or `-m` and a module, and its own arguments.
+        image_command: The start command of a job's image; empty if the user must give one.
+        image_env: The variables that the image reads, for a job.
+        env: Variables of every process of the role, wherever the job runs.
+        nodes: Nodes that run the role when the job starts.
+        image_log: File in the container that also receives the output of `image_command`; None for none.
+    """
+
+    name: str
+    program: Callable[[JobSpec], tuple[str, ...]]
+    image_command: Callable[[JobSpec], tuple[str, ...]]
+    image_env: Callable[[JobSpec], dict[str, str]] = _no_env
+    env: Callable[[JobSpec], dict[str, str]] = _no_env
+    nodes: Callable[[JobSpec], int] = _initial_nodes
+    image_log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """How a family's programs are started.
+
+    Args:
+        roles: What a job consists of, workers among it.
+        takes_config_path: Whether the program is given the folder of configurations with `--config-path`.
+        cuts_uneven_shares: Whether the program cuts an uneven share by the micro batch, rather than taking it in one
+            pass unless its size sets that key.
+        runs_as_root: Whether the program of the family's published image runs as root.
+        accelerator: Kind of accelerator that the program needs, `gpu` or `neuron`; None if it runs without.
+        entry: What starts the program in a SageMaker training job.
+        has_own_checkpoints: Whether the image's own program decides what it does with `recipes.checkpointing`.
+    """
+
+    roles: tuple[Role, ...]
+    takes_config_path: bool = True
+    cuts_uneven_shares: bool = False
+    runs_as_root: bool = False
+    accelerator: str | None = None
+    entry: Entry = Entry.LAUNCHER
+    has_own_checkpoints: bool = False
+
+    @property
+    def workers(self) -> Role:
+        """The role that trains."""
+        return self.role(WORKERS)
+
+    def role(self, name: str) -> Role:
+        """Return the role of a name.
+
+        Raises:
+            LookupError: The family has no such role.
+        """
+        for role in self.roles:
+            if role.name == name:
+                return role
+        raise LookupError(f"no role {name!r}; there are {', '.join(role.name for role in self.roles)}")

@@ -1,0 +1,112 @@
+"""Where a family keeps what the launcher reads of every recipe, in whatever shape; and the batch as it is read."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from launcher.model.base_model import Model, ShareSize
+
+
+class UnevenBatch(Model):
+    """Samples per optimizer step of each rank where they do not divide."""
+
+    use_uneven_batch: bool
+    """true deals the samples by the three numbers below, false evenly. launcher.runtime cuts the shares by
+    micro_train_batch_size; the published recipes take each in one pass."""
+    num_dp_groups_with_small_batch_size: ShareSize | None = None
+    """How many data-parallel ranks take the small share; all others take the large one."""
+    small_local_batch_size: ShareSize | None = None
+    """Samples per optimizer step of each rank with the small share; at least 1."""
+    large_local_batch_size: ShareSize | None = None
+    """Samples per optimizer step of each other rank, and without a micro batch the most a device holds at once.
+    small · num_small + large · (ranks − num_small) must be train_batch_size."""
+
+
+class Batch(Protocol):
+    """The numbers of a batch, as the planner and the rules read them."""
+
+    @property
+    def train_batch_size(self) -> int:
+        """Samples per optimizer step over all ranks."""
+
+    @property
+    def micro_train_batch_size(self) -> int:
+        """Samples per forward pass on one rank."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak learning rate."""
+
+    @property
+    def uneven_batch(self) -> UnevenBatch | None:
+        """How samples are dealt where they do not divide over the ranks; None: evenly."""
+
+    @property
+    def ranks_per_sample(self) -> int:
+        """Ranks that share one sample, apart from those that share the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKeys:
+    """Where a family keeps its batch: dotted paths in the recipe.
+
+    Args:
+        train_batch_size: Samples per optimizer step over all ranks.
+        micro_train_batch_size: Samples per forward pass on one rank.
+        learning_rate: Peak learning rate.
+        uneven_batch: Section of a batch that does not divide over the ranks.
+        sample_groups: Keys whose product is the number of ranks that share one sample.
+    """
+
+    train_batch_size: str
+    micro_train_batch_size: str
+    learning_rate: str
+    uneven_batch: str
+    sample_groups: tuple[str, ...] = ()
+
+    def path(self, name: Literal["train_batch_size", "micro_train_batch_size", "learning_rate"]) -> str:
+        """Return the dotted path of one number."""
+        paths = {
+            "train_batch_size": self.train_batch_size,
+            "micro_train_batch_size": self.micro_train_batch_size,
+            "learning_rate": self.learning_rate,
+        }
+        return paths[name]
+
+    @property
+    def dealt_by(self) -> tuple[str, ...]:
+        """The keys that decide how samples are dealt to ranks: all but the learning rate."""
+        return (self.train_batch_size, self.micro_train_batch_size, *self.sample_groups, self.uneven_batch)
+
+    @property
+    def planned_from(self) -> tuple[str, ...]:
+        """Dotted paths in the configuration that planned sizes are derived from."""
+        own = (self.train_batch_size, self.micro_train_batch_size, self.learning_rate, *self.sample_groups)
+        return (*(f"recipes.{key}" for key in own), *_PLANNED_FROM)
+
+    @property
+    def bound(self) -> str:
+        """The path whose override bounds every planned size and replaces the value of none."""
+        return f"recipes.{self.micro_train_batch_size}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeKeys:
+    """Where a family keeps what the launcher reads of it: dotted paths in the recipe, None for what it has not.
+
+    Args:
+        batch: The keys of its batch.
+        mlflow: Section of the MLflow run.
+        training_dir: Folder of checkpoints and results.
+        same_folder: Whether a restart continues in that folder.
+        left_to_image: Keys whose empty value stands for the container's own default.
+    """
+
+    batch: BatchKeys | None = None
+    mlflow: str | None = None
+    training_dir: str | None = None
+    same_folder: str | None = None
+    left_to_image: tuple[str, ...] = ()
+
+
+_PLANNED_FROM = ("recipes.trainer", "recipes.elastic_policy", "recipes.planner", "recipes.scale_config")
+"""Sections of every recipe that planned sizes are derived from, whatever the family."""

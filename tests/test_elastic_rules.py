@@ -1,0 +1,142 @@
+"""What keeps a job from being elastic, and which of its sizes it may take: key, value and what is allowed."""
+
+import pytest
+from conftest import ELASTIC, LLAMA, LLAMA_K8S
+
+ARGS = "recipes.training_config.training_args"
+POLICY, SCALES = "recipes.elastic_policy", "recipes.scale_config"
+NODES = "recipes.trainer.num_nodes"
+PREEMPTION = f"++{POLICY}.preemption={{base_priority_class: high, elastic_priority_class: low}}"
+J = "cluster.sm_jobs_config"
+TRAINING_JOB = (
+    f"recipes={LLAMA}",
+    "cluster=sm_jobs",
+    f"{J}.role=arn:aws:iam::123456789012:role/train",
+    f"{J}.output_path=s3://results/out",
+)
+MANY = ("++recipes.scale_config=auto", f"{ARGS}.train_batch_size=8000", f"{NODES}=100")
+
+FAULTS = {
+    "bounds": ((f"{POLICY}.min_nodes=9", f"{POLICY}.max_nodes=2"), f"{POLICY}.min_nodes", 9, "1 to 2"),
+    "step and scales": (
+        (f"++{POLICY}.replica_increment_step=2",),
+        f"{POLICY}.replica_increment_step",
+        2,
+        "one of the two",
+    ),
+    "an entry without keys": ((f"{SCALES}.3=5",), f"{SCALES}.3", 5, None),
+    "a key that is no size": ((f"++{SCALES}.x.trainer.num_nodes=1",), f"{SCALES}.x", "x", "1, 2, 3, …"),
+    "a key that all sizes share": (
+        (f"++{SCALES}.3.trainer.devices=4",),
+        f"{SCALES}.3.trainer.devices",
+        4,
+        "training_config.… and trainer.num_nodes",
+    ),
+    "an entry of another size": ((f"++{SCALES}.8.trainer.num_nodes=6",), f"{SCALES}.8.trainer.num_nodes", 6, "8"),
+    "a size outside": ((f"++{SCALES}.32.trainer.num_nodes=32",), f"{SCALES}.32", 32, "1 to 16 nodes"),
+    "no size inside": ((f"{POLICY}.min_nodes=5", f"{POLICY}.max_nodes=5"), SCALES, None, "5 to 5 nodes"),
+    "start between sizes": ((f"{NODES}=5",), NODES, 5, "1, 2, 3, 4, 6, 8, 16"),
+    "start among many sizes": (
+        (*MANY, f"{POLICY}.max_nodes=32"),
+        NODES,
+        100,
+        ", ".join(str(size) for size in range(1, 33)),
+    ),
+    "start among too many sizes": ((*MANY, f"{POLICY}.max_nodes=33"), NODES, 100, "1 to 33"),
+    "checkpointless": (("++recipes.checkpointless=true",), "recipes.checkpointless", True, None),
+    "kubeflow": (("cluster.use_hyperpod_pytorch_job=false",), "cluster.use_hyperpod_pytorch_job", False, None),
+    "spot by node": (
+        ("cluster.node_selector={karpenter.sh/capacity-type: a-Spot}",),
+        "cluster.node_selector.karpenter.sh/capacity-type",
+        "a-Spot",
+        None,
+    ),
+    "spot by requirement": (
+        ("cluster.label_selector={required: {a-Capacity: [on-demand, SPOT]}}",),
+        "cluster.label_selector.required.a-Capacity",
+        ["on-demand", "SPOT"],
+        None,
+    ),
+    "spot by preference": (
+        ("cluster.label_selector={preferred: {capacity: [spot]}, weights: [1]}",),
+        "cluster.label_selector.preferred.capacity",
+        ["spot"],
+        None,
+    ),
+    "directory of each run": (
+        (f"{ARGS}.override_training_dir=false",),
+        f"{ARGS}.override_training_dir",
+        False,
+        "true",
+    ),
+    "parts of a fixed size": ((PREEMPTION, f"{POLICY}.max_nodes=1"), f"{POLICY}.preemption", None, None),
+    "a base part that is no size": (
+        (PREEMPTION, f"~{SCALES}.1"),
+        f"{POLICY}.preemption",
+        None,
+        "min_nodes=2",
+    ),
+    "parts of one class": (
+        (f"{PREEMPTION.replace('high', 'low')}",),
+        f"{POLICY}.preemption.elastic_priority_class",
+        "low",
+        "a class of lower priority",
+    ),
+    "a class for pods too": (
+        (PREEMPTION, "cluster.priority_class_name=x"),
+        "cluster.priority_class_name",
+        "x",
+        None,
+    ),
+    "another cluster_type": (("cluster_type=slurm",), "cluster_type", "slurm", None),
+}
+
+
+@pytest.mark.parametrize(("overrides", "path", "value", "allowed"), FAULTS.values(), ids=FAULTS)
+def test_an_elastic_job_that_cannot_be_is_told_key_value_and_what_is_allowed(
+    problems, overrides, path, value, allowed
+):
+    found = [problem for problem in problems(*LLAMA_K8S, ELASTIC, *overrides) if problem.code != "E902"]
+    assert [(problem.path, problem.value, problem.allowed) for problem in found] == [(path, value, allowed)]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("cluster.node_selector={capacity: on-demand}",),
+        ("cluster.node_selector={kind: spot}",),
+        ("cluster.label_selector={required: {capacity: [on-demand]}}",),
+        ("cluster.label_selector={required: {kind: [spot]}}",),
+        (f"{POLICY}.min_nodes=2",),
+        (f"{POLICY}.max_nodes=8",),
+        (PREEMPTION,),
+        (f"++{SCALES}.16.training_config.training_args.seed=3",),
+        ("cluster_type=k8s",),
+    ],
+    ids=lambda overrides: overrides[0],
+)
+def test_what_only_resembles_a_fault_is_none(prepare, overrides):
+    assert prepare(*LLAMA_K8S, ELASTIC, *overrides).elastic
+
+
+@pytest.mark.parametrize("bound", ["min_nodes=2", "max_nodes=8"])
+def test_a_bound_that_the_user_moves_drops_the_sizes_outside(prepare, bound):
+    sizes = [point.nodes for point in prepare(*LLAMA_K8S, ELASTIC, f"{POLICY}.{bound}").scales]
+    assert sizes == ([2, 3, 4, 6, 8, 16] if bound.startswith("min") else [1, 2, 3, 4, 6, 8])
+
+
+def test_sizes_that_no_bound_holds_are_listed(problems):
+    (problem,) = problems(*LLAMA_K8S, ELASTIC, f"{POLICY}.min_nodes=9", f"{POLICY}.max_nodes=10")
+    assert "1, 2, 3, 4, 6, 8, 16" in problem.message
+
+
+def test_a_job_without_sizes_is_not_asked_to_start_at_one(problems):
+    (problem,) = problems(*LLAMA_K8S, ELASTIC, f"~{SCALES}", f"{NODES}=3")
+    assert (problem.code, problem.path) == ("E202", SCALES)
+
+
+@pytest.mark.parametrize("key", ["spot", "additional_estimator_kwargs.use_spot_instances"])
+def test_a_spot_training_job_is_not_elastic_for_two_reasons(problems, key):
+    spot, cluster, *_ = problems(*TRAINING_JOB, ELASTIC, f"{J}.{key}=true")
+    assert (spot.code, spot.path, spot.value) == ("E209", f"{J}.{key}", True)
+    assert (cluster.code, cluster.path, cluster.value) == ("E211", "cluster", "sm_jobs")
