@@ -52,6 +52,8 @@ $(VENV)/ready: pyproject.toml constraints.txt Makefile
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[local,k8s,sagemaker,test]'
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps $(AGENT) $(TIERS)
 	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || :  # on all cores; some are for newer Pythons
+	$(BIN)/python -m compileall -qq launcher
+	$(BIN)/python -c 'from launcher.common.templating import compile_templates; compile_templates()'
 	touch $@
 
 clean:

@@ -67,7 +67,7 @@ def swept(folder: str, most: int, cwd: Path) -> dict:
 
 def test_the_shipped_catalogue(tmp_path, report):
     """Target: at most 15 s on 2 cores in one process. The floor composes each recipe once by bare Hydra."""
-    from launcher.config.catalogue import names
+    from launcher.config.collection import recipe_names as names
 
     swept("", 3, tmp_path)  # fills the bytecode caches
     found = swept("", 10_000, tmp_path)

@@ -56,6 +56,7 @@ _CLUSTERS = (
     "k8s",
     "local",
     "sm_jobs",
+    "sm_local",
     "slurm",
     "k8s",
     "local",

@@ -15,6 +15,7 @@ from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import ProblemsFound
 from launcher.config import catalogue
+from launcher.config.collection import recipe_names
 from launcher.config.compose import compose
 from launcher.model.config_tree import get, leaves
 from launcher.planning.check import check
@@ -142,7 +143,7 @@ def entry_of(tree, name, folder):
     )
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", recipe_names())
 def test_entries_tell_what_the_composition_does(name):
     assert listed()[name] == entry_of(composed(name).tree["recipes"], name, COLLECTION)
 

@@ -56,13 +56,13 @@ FAULTS = [
     (("recipes.run=null",), "E102", "recipes.run", "set by recipes.run=null"),
     (("git.commit=1234567",), "E102", "git.commit", "\"git.commit='1234567'\""),
     (("base_results_dir=''",), "E102", "base_results_dir", "at least 1"),
-    (("recipes.scale_config.3=null", ELASTIC), "E203", "recipes.scale_config.3", "no mapping"),
+    (("recipes.scale_config.3=null", ELASTIC), "E203", "recipes.scale_config.3", "a mapping"),
     ((f"{ARGS}.ring_attn_size=3", ELASTIC), "E220", f"{ARGS}.ring_attn_size", "a divisor of 8"),
     (("recipes.trainer.devices=16",), "E232", "recipes.trainer.devices", "1 to 8"),
     (("++recipes.trainer=null",), "E102", "recipes.trainer", "mapping"),
     ((f"++{POLICY}=abc",), "E102", POLICY, "mapping"),
     (("recipes.training_config=null",), "E102", "recipes.training_config", "mapping"),
-    (("recipes.scale_config.3=5",), "E203", "recipes.scale_config.3", "no mapping"),
+    (("recipes.scale_config.3=5",), "E203", "recipes.scale_config.3", "a mapping"),
     ((ELASTIC, f"{SCALE}.4.training_config.training_args.adam_betas=[0.9,x]"), "E102", None, "scale_config.4"),
     ((f"{ARGS}.learning_rate=abc", ELASTIC), "E102", f"{ARGS}.learning_rate", "set by recipes.training_config"),
     (("recipes.training_config.model_config.generation_cfg.max_new_tokens=abc",), "E102", None, "whole number"),
@@ -96,7 +96,7 @@ FAULTS = [
     ((ELASTIC, "~recipes.scale_config"), "E202", "recipes.scale_config", "replica_increment_step"),
     ((f"{SCALE}.abc.trainer.num_nodes=1",), "E203", "recipes.scale_config.abc", "number of nodes"),
     ((f"{SCALE}.0.trainer.num_nodes=1",), "E203", "recipes.scale_config.0", "number of nodes"),
-    ((f"{SCALE}.5.trainer.num_nodes=6",), "E204", "recipes.scale_config.5.trainer.num_nodes", "5 nodes says 6"),
+    ((f"{SCALE}.5.trainer.num_nodes=6",), "E204", "recipes.scale_config.5.trainer.num_nodes", "num_nodes=6"),
     ((ELASTIC, f"{SCALE}.32.trainer.num_nodes=32"), "E205", "recipes.scale_config.32", "outside"),
     ((ELASTIC, f"{POLICY}.min_nodes=9", f"{POLICY}.max_nodes=10"), "E205", "recipes.scale_config", "no size is left"),
     ((ELASTIC, "recipes.trainer.num_nodes=5"), "E206", "recipes.trainer.num_nodes", "1, 2, 3, 4, 6, 8, 16"),
@@ -177,7 +177,7 @@ FAULTS = [
     (("git.repo_url_or_path=https://u:abc123@host/r",), "E603", "git.repo_url_or_path", "credentials"),
     (("+env_vars.A-B=1",), "E604", "env_vars.A-B", "environment variable"),
     (("git.token={env: TOKEN}",), "E605", "git.token", "pod"),
-    (("training_cfg={entry_script: a.py}",), "E105", "recipes.training_cfg", "no script of yours"),
+    (("training_cfg={entry_script: a.py}",), "E105", "recipes.training_cfg", "not run your script"),
     (("++recipes.checkpointless=true",), "E902", "recipes.checkpointless", "not yet"),
 ]
 
@@ -411,7 +411,7 @@ def test_a_reference_to_a_removed_key_names_the_override_that_removed_it(problem
 
 def test_a_faulty_reference_is_reported_where_it_is_written(problems):
     (problem,) = problems(*LLAMA_K8S, "recipes.run.name='${recipes.nothere}'")
-    assert (problem.path, problem.message) == ("recipes.run.name", "refers to recipes.nothere, which is not there")
+    assert (problem.path, problem.message) == ("recipes.run.name", "refers to recipes.nothere, which does not exist")
 
 
 @pytest.mark.parametrize(

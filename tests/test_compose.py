@@ -6,7 +6,9 @@ import pytest
 from conftest import LLAMA, LLAMA_K8S, ROOT
 
 from launcher.common.problems import ProblemsFound
+from launcher.config.choices import Choices
 from launcher.config.compose import compose
+from launcher.config.hydra_compose import CompositionCache
 
 SCALE_3 = "recipes.scale_config.3.training_config.training_args"
 PUBLISHED = ROOT / "tests" / "golden" / "llama_published_values.json"
@@ -216,3 +218,16 @@ def test_a_recipe_without_a_policy_gets_the_default_one():
     assert [policy[key] for key in ("is_elastic", "min_nodes", "max_nodes")] == [True, 1, 4]
     assert composition.origin("recipes.elastic_policy.min_nodes").startswith("base/elastic/policy.yaml:")
     assert not compose(LLAMA_K8S, Path.cwd()).has_default_policy
+
+
+def test_a_cache_composes_a_changed_file_again_and_an_unchanged_one_once(tmp_path):
+    recipe, cache = tmp_path / "mine.yaml", CompositionCache()
+    choices = Choices(("recipes=training/tiny/tiny_lm_cpu", "cluster=local"), ())
+    assert cache.composed(choices) is cache.composed(choices)
+    for seed in (1, 22):
+        args = f"training_config: {{training_args: {{seed: {seed}}}}}"
+        recipe.write_text(f"defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\n{args}\n")
+        os.utime(recipe, ns=(seed, seed))
+        composition = compose([f"recipes={recipe}"], tmp_path, cache=cache)
+        assert composition.tree["recipes"]["training_config"]["training_args"]["seed"] == seed
+        assert composition.origin("recipes.training_config.training_args.seed") == f"{recipe}:2"

@@ -115,7 +115,7 @@ def test_ctrl_c_that_an_import_would_swallow_ends_a_program(tmp_path):
         ((*LLAMA_K8S, f"{ARGS}.max_len={'9' * 60}"), f"{ARGS}.max_len", "less than or equal to"),
         ((*LLAMA_K8S, f"{ARGS}.max_len={'9' * 4500}"), None, "more than 64 digits"),
         ((*LLAMA_K8S, f"{ARGS}.max_len=[{'9' * 70}]"), f"{ARGS}.max_len", "more than 64 digits"),
-        ((*LLAMA_K8S, ELASTIC, f"++recipes.scale_config.{'9' * 5000}={{}}"), None, "is no number of nodes"),
+        ((*LLAMA_K8S, ELASTIC, f"++recipes.scale_config.{'9' * 5000}={{}}"), None, "is not a number of nodes"),
     ],
     ids=["sizes", "nodes", "planned", "batch", "devices", "int64", "digits", "in_a_list", "size"],
 )
@@ -175,7 +175,7 @@ def test_a_sweep_that_does_not_end_is_a_problem(sweep):
 
 
 def test_too_many_combinations_are_a_problem():
-    with pytest.raises(ProblemsFound, match="stands for 1000000 jobs"):
+    with pytest.raises(ProblemsFound, match="is 1000000 jobs"):
         multirun.jobs(["a=range(0,1000)", "b=range(0,1000)"])
 
 

@@ -23,7 +23,7 @@ from launcher.common.job_lock import LOCK_FILE
 from launcher.common.names import JOB_FILE, NAME_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.jobs import registry, removal
-from launcher.jobs.listing import STATES, ListedJob
+from launcher.jobs.listing import STATES, Filter, ListedJob
 from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
 
@@ -302,7 +302,7 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
         (("--name=-x",), "has no value"),
         (("--name",), "has no value"),
         (("--name", "x", "--name=y"), "is given twice"),
-        (("--name", "taken"), "is the name of"),
+        (("--name", "taken"), "is already the name of"),
         (("--name", "x" * 64), "is not a valid job name"),
         (("--name", "x", "--multirun", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
         (("--name", "x", "--multi", "recipes.trainer.num_nodes=1,2"), "--multirun makes several"),
@@ -384,3 +384,11 @@ def test_version_is_this_program_s(tmp_path, words):
 
 def test_a_listed_bundle_without_a_plan_has_no_recipe(tmp_path):
     assert (ListedJob(tmp_path).recipe, ListedJob(tmp_path).time, ListedJob(tmp_path).backend) == (None, None, None)
+
+
+@pytest.mark.parametrize("name", ["sm_local", "contract"])
+def test_a_backend_is_filtered_by_its_choice_of_cluster_and_by_its_recorded_name(tmp_path, name):
+    (tmp_path / "plan.json").write_text('{"backend": "contract"}', encoding="utf-8")
+    wanted = Filter(backend=name)
+    assert wanted.problems() == () and wanted.selects(ListedJob(tmp_path), datetime.now(UTC))
+    assert not Filter(backend="k8s").selects(ListedJob(tmp_path), datetime.now(UTC))

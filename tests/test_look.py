@@ -10,6 +10,7 @@ from conftest import ELASTIC, LLAMA, RATE, ROOT, SHORT
 
 from launcher.common import yaml_io
 from launcher.config import catalogue
+from launcher.config.collection import recipe_names
 from launcher.config.compose import compose
 from launcher.model.config_tree import ABSENT, leaves
 from launcher.planning.explain import Sizes, explain
@@ -22,14 +23,14 @@ def test_a_listing_has_every_recipe_once_for_programs(recipes):
     code, out, err = recipes("list")
     rows = [line.split("\t") for line in out.splitlines()]
     assert (code, err) == (0, "")
-    assert [row[0] for row in rows] == catalogue.names()
+    assert [row[0] for row in rows] == recipe_names()
     assert {row[2] for row in rows} == {"elastic", "static"}
 
 
 def test_a_listing_as_json_has_every_fact(recipes):
     _, out, _ = recipes("list", "--json")
     listed = {entry["name"]: entry for entry in json.loads(out)}
-    assert listed.keys() == set(catalogue.names())
+    assert listed.keys() == set(recipe_names())
     assert listed[LLAMA]["technique"] == "sft_lora" and listed[LLAMA]["is_elastic"] is True
     assert "ml.p5.48xlarge" in listed[LLAMA]["instance_types"]
 
@@ -337,4 +338,4 @@ def test_a_wrong_name_is_answered_by_a_right_one(recipes, words, says):
 
 def test_a_folder_is_no_recipe_s_file(recipes, tmp_path):
     (tmp_path / "folder.yaml").mkdir()
-    assert "is no regular file" in recipes("show", str(tmp_path / "folder.yaml"))[2]
+    assert "is not a regular file" in recipes("show", str(tmp_path / "folder.yaml"))[2]

@@ -249,7 +249,7 @@ def test_a_null_character_is_refused(recipes, tmp_path):
 
 
 def _full_name():
-    from launcher.config.catalogue import names
+    from launcher.config.collection import recipe_names as names
 
     return next(name for name in names() if name.endswith(SHORT))
 

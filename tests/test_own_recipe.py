@@ -197,7 +197,7 @@ FAULTS = [
     (("training_cfg.entry_script=absent.py",), "E404", "entry_script", "no such file"),
     (("training_cfg.entry_module=absent_module",), "E404", "cluster", "absent_module"),
     ((SCRIPT, "cluster=k8s", "container=null", "training_cfg.run.ntasks_per_node=8"), "E305", "container", ""),
-    ((f"recipes={LLAMA}", "cluster=k8s", SCRIPT), "E105", "recipes.training_cfg", "no script of yours"),
+    ((f"recipes={LLAMA}", "cluster=k8s", SCRIPT), "E105", "recipes.training_cfg", "not run your script"),
     ((SCRIPT, *K8S, "training_cfg.entry_scrpt=a"), "E101", "training_cfg.entry_scrpt", "did you mean entry_script"),
 ]
 

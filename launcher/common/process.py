@@ -4,6 +4,7 @@ Imports nothing of ours, so that it is in force while the rest is imported.
 """
 
 import errno
+import io
 import os
 import select
 import signal
@@ -29,7 +30,7 @@ def begin() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as behind nohup
         signal.signal(signal.SIGINT, _end_at_once)
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed by whoever started the process
+        if isinstance(stream, io.TextIOWrapper):  # None if the process was started with it closed
             stream.reconfigure(errors="backslashreplace")
 
 

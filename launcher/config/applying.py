@@ -23,10 +23,10 @@ def apply(config: DictConfig, values: Sequence[Override]) -> tuple[Effects, bool
     """Set every value on `config`.
 
     Returns:
-        What each override comes to, and whether some are of single sizes while the sizes are planned.
+        The effect of each override, and whether some change single sizes while the sizes are planned.
 
     Raises:
-        ProblemsFound: What an override asks for cannot be done; every such override is reported.
+        ProblemsFound: An override cannot be applied; every such override is reported.
     """
     is_planned = _is_planned(config, values)
     corrections = [o for o in values if is_planned and o.key_or_group.startswith(f"{SCALES}.")]
@@ -47,7 +47,7 @@ def _apply(
     setter: Callable[[DictConfig, Override], Problem | None],
     effects: Effects,
 ) -> list[Problem]:
-    """Apply overrides in order and note what they come to; return what is wrong with them."""
+    """Apply overrides in order and record their effects; return their faults."""
     problems = []
     for override in values:
         landing = _landing(config, override)
@@ -77,7 +77,7 @@ def _keys_at(config: DictConfig, path: str) -> bool:
 
 
 def _set(config: DictConfig, override: Override) -> Problem | None:
-    """Apply one value override to `config`; return what is wrong with it, if anything."""
+    """Apply one value override to `config`; return its fault, if any."""
     key, where = override.key_or_group, text_of(override)
     if override.package is not None:
         return Problem("E003", key, "a value cannot be given a package with @", where=where)
@@ -131,7 +131,7 @@ def _remove(config: DictConfig, override: Override) -> Problem | None:
     node = OmegaConf.select(config, parent) if parent else config
     if OmegaConf.is_list(node):
         remedy = f"give the items that stay: {parent}=[…]"
-        return Problem("E008", key, "an item is not removed by itself", remedy=remedy, where=where)
+        return Problem("E008", key, "a single item cannot be removed", remedy=remedy, where=where)
     if not OmegaConf.is_dict(node) or name not in node:
         place = _misplaced(config, key)
         near = f"did you mean ~{place}?" if place else None
@@ -160,8 +160,8 @@ def _misplaced(config: DictConfig, key: str) -> str | None:
 
 def _is_planned(config: DictConfig, values: Sequence[Override]) -> bool:
     """Return whether the sizes are planned: then overrides of single sizes have no mapping to be set in."""
-    said = [None if o.is_delete() else o.value() for o in values if o.key_or_group == SCALES]
-    return (said[-1] if said else OmegaConf.select(config, SCALES)) == AUTO
+    stated = [None if o.is_delete() else o.value() for o in values if o.key_or_group == SCALES]
+    return (stated[-1] if stated else OmegaConf.select(config, SCALES)) == AUTO
 
 
 def _correct(config: DictConfig, override: Override) -> Problem | None:

@@ -1,4 +1,4 @@
-"""The recipes there are, told from their files alone.
+"""The recipes of a collection, read from their files alone.
 
 A listing needs nine facts of each recipe, not its composition, and must not wait for Hydra: the few forms of a
 defaults list that recipes use are followed here. A recipe in any other form is composed, and so is one with a fault,
@@ -17,6 +17,7 @@ import yaml
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
+from launcher.config.collection import recipe_names
 from launcher.model.config_tree import ABSENT, child, get
 
 _FOLDER = "recipes"
@@ -48,7 +49,7 @@ class Entry:
         family: The folder it lies in.
         model: Its `run.name`; empty when the user must give one.
         model_name_or_path: The weights to start from; empty when the user must give them.
-        technique: Objective and weights trained, e.g. `sft_lora` or `dpo_fft`; None where the recipe tells none.
+        technique: Objective and weights trained, e.g. `sft_lora` or `dpo_fft`; None if the recipe names none.
         is_elastic: Whether it has an `elastic_policy`, on or off.
         instance_types: What it was made for, in the recipe's order.
         model_type: Its recipe family in `launcher.families`; empty for a script of the user's own.
@@ -67,12 +68,6 @@ class Entry:
     path: Path
 
 
-def names(folder: Path = COLLECTION) -> list[str]:
-    """Return the name of every recipe under `folder`, sorted. Reads no file."""
-    root = folder / _FOLDER
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
-
-
 def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
     """Return every recipe under `folder`, sorted by name.
 
@@ -80,13 +75,13 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
         folder: Holds `recipes/`, and may hold parts of its own beside it, as a folder of `hydra.searchpath` does.
 
     Raises:
-        ProblemsFound: A file is no YAML, or inherits what is not there or itself; every such file is told.
+        ProblemsFound: A file is not YAML, or inherits a missing file or itself; every such file is reported.
     """
     folder = folder.resolve()
     files = Files(tuple(dict.fromkeys((COLLECTION, folder))), {})
     found: list[Entry] = []
     problems: list[Problem] = []
-    for name in names(folder):
+    for name in recipe_names(folder):
         try:
             found.append(_entry(name, folder / _FOLDER / f"{name}.yaml", files))
         except ProblemsFound as error:
@@ -97,7 +92,7 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
 
 
 class Unfamiliar(Exception):
-    """A recipe has a form, or a fault, that only its composition can tell the meaning of."""
+    """A recipe has a form, or a fault, whose meaning only its composition shows."""
 
 
 def _entry(name: str, path: Path, files: "Files") -> Entry:
@@ -162,13 +157,13 @@ def _last(layers: Sequence[dict[str, Any]], key: str) -> Any:
         if isinstance(node, str):
             raise Unfamiliar  # it may refer to a mapping elsewhere
         if not isinstance(node, dict):
-            return None  # this layer replaces a whole mapping on the way
+            return None  # this layer replaces a complete mapping on the way
     return None
 
 
 def _composed(name: str, path: Path, roots: Sequence[Path]) -> dict[str, Any]:
-    """Return the facts of a recipe from its composition, which takes Hydra."""
-    from launcher.config.compose import compose
+    """Return the facts of a recipe from its composition."""
+    from launcher.config.compose import compose  # Hydra takes longer to import than a listing takes without it
 
     folders = [str(folder).replace("\\", "\\\\").replace("'", "\\'") for folder in roots if folder != COLLECTION]
     search = [f"hydra.searchpath=['{folder}']" for folder in folders]
@@ -182,7 +177,7 @@ class Layer:
 
     Args:
         path: The file.
-        tree: What it says, without its `defaults`.
+        tree: Its content, without its `defaults`.
         is_global: Whether it sets keys of the top level, and not of the recipe.
     """
 

@@ -84,7 +84,7 @@ def unused_choices(parsed: Sequence[Override], sources: ValueSources) -> Iterato
 
 
 def _group_problem(override: Override, search: Sequence[str]) -> Problem | None:
-    """Return what is wrong with an override whose key has slashes, as only those of groups of files have."""
+    """Return the fault of an override whose key has slashes, as only those of groups of files have."""
     group, value, where = override.key_or_group, override.value(), text_of(override)
     if group in GROUPS:
         return None
@@ -104,7 +104,7 @@ def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path |
         return recipe_files.in_folders(name, search)
     path = recipe_files.existing(name, cwd)
     if path and not os.path.isfile(path):
-        raise fail("E005", "recipes", "is no regular file", value=name, allowed="a YAML file")
+        raise fail("E005", "recipes", "is not a regular file", value=name, allowed="a YAML file")
     if path is None:
         path = Path(cwd, os.path.expanduser(name))
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])

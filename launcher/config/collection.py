@@ -1,5 +1,7 @@
 """What the collection of recipes offers to choose from. Read without Hydra."""
 
+from pathlib import Path
+
 from launcher.common.paths import COLLECTION
 
 CONFIG = "config"
@@ -13,3 +15,9 @@ ALL_RECIPES = "recipes list shows all recipes"
 def clusters() -> list[str]:
     """Return the clusters that a job can be compiled for, sorted."""
     return sorted(path.stem for path in (COLLECTION / "cluster").glob("*.yaml"))
+
+
+def recipe_names(folder: Path = COLLECTION) -> list[str]:
+    """Return the name of every recipe under `folder`, sorted. Reads no file."""
+    root = folder / "recipes"
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))

@@ -9,22 +9,22 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from launcher.common.paths import COLLECTION
-from launcher.config import interpolation, recipe_files
+from launcher.config import interpolation
 from launcher.config.applying import apply
 from launcher.config.choices import Choices, choose, chosen_files, unused_choices
 from launcher.config.effects import Effects
 from launcher.config.file_cache import FileCache
 from launcher.config.hydra_compose import CompositionCache, Files
 from launcher.config.override_text import text_of
-from launcher.config.parsed_overrides import is_choice, parse
+from launcher.config.parsed_overrides import is_choice, parse, spelled
 from launcher.config.resolving import refuse_faulty_references, resolve
-from launcher.config.value_sources import FileLayers
+from launcher.config.value_sources import FileLayers, Layer
 from launcher.model.backend_registry import name_of
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, replaced
 
-_POLICY = ("base/elastic/policy", "recipes")
-"""Layer of files that holds the default `elastic_policy`, and its package."""
+_POLICY = Layer("base/elastic/policy", "recipes", COLLECTION / "base/elastic/policy.yaml")
+"""The file that holds the default `elastic_policy`."""
 
 
 def compose(
@@ -38,16 +38,16 @@ def compose(
     Args:
         overrides: Hydra overrides, as on the command line; `recipes=` may stand anywhere.
         cwd: Folder that relative recipe files are looked up in.
-        suffix: End of the job's name. If given, what refers to run.name gets the name of the job, so that paths made
+        suffix: End of the job's name. If given, references to run.name get the name of the job, so that paths made
             of it are different for each job. run.name itself stays as it is stated.
         cache: What earlier compositions have read; None where there are none.
 
     Raises:
         ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value
-            that refers to nothing. Every fault that can be told apart is reported.
+            that refers to nothing. Every independent fault is reported.
     """
     cache = cache or CompositionCache()
-    overrides = recipe_files.spelled(overrides, cwd)
+    overrides = spelled(overrides, cwd)
     parsed = parse(overrides)
     choices = choose(parsed, cwd)
     files = cache.composed(choices)
@@ -61,10 +61,10 @@ def compose(
     if files.references + sum(text.count("${") for text in overrides) > interpolation.FEW:
         refuse_faulty_references(config, composition)
     stated = interpolation.give_job_name(config, suffix) if suffix else {}
-    tree = resolve(config, composition)
+    tree: Mapping[str, Any] = resolve(config, composition)
     for path, name in stated.items():
         tree = replaced(tree, path, name)
-    tree["training_config"] = tree.get("training_config") or composition.recipe
+    tree = {**tree, "training_config": tree.get("training_config") or composition.recipe}
     return dataclasses.replace(
         composition,
         tree={**tree, "recipes": {**tree["recipes"], "scale_config": AUTO}} if has_corrections else tree,
@@ -106,6 +106,6 @@ def _inherit_policy(config: DictConfig, of_files: Mapping[str, Any]) -> bool:
     policy = OmegaConf.select(config, key)
     if not OmegaConf.is_dict(policy) or get(of_files, key) is not None:
         return False
-    default = OmegaConf.select(OmegaConf.load(COLLECTION / f"{_POLICY[0]}.yaml"), "elastic_policy")
+    default = OmegaConf.select(OmegaConf.load(_POLICY.file), "elastic_policy")
     OmegaConf.update(config, key, OmegaConf.merge(default, policy), merge=False)
     return True

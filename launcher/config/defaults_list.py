@@ -1,4 +1,4 @@
-"""What is wrong with the `defaults` of the files a launch is composed of, once Hydra has refused them."""
+"""Faults in the `defaults` of the files that a launch is composed of, found after Hydra has refused them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,24 +45,24 @@ def faults(group: str, option: str, search: Sequence[str]) -> tuple[Problem, ...
         search: Where Hydra looks beside the collection.
 
     Returns:
-        A Problem for each entry that is no entry, that names no file, or that leads back to a file it came from.
+        A Problem for each invalid entry, and for each that names no file or leads back to a file it came from.
     """
     start = find(f"{group}/{option}", search)
     return tuple(_walk(start, group, search, (), set())) if start else ()
 
 
-def unplaced(config: str, search: Sequence[str]) -> Iterator[Problem]:
-    """Yield a Problem for each default of a user's recipe that says not where in the recipe its keys belong.
+def unplaced(config: str, file: Path) -> Iterator[Problem]:
+    """Yield a Problem for each default of a user's recipe that does not name where in the recipe its keys belong.
 
     Hydra would put them under the name of their own folder, where nothing reads them.
     """
-    file = find(config, search) if config.startswith("recipes/") else None
-    for entry in _entries(file, "recipes") if file and not file.is_relative_to(COLLECTION) else ():
+    is_own = config.startswith("recipes/") and not file.is_relative_to(COLLECTION)
+    for entry in _entries(file, "recipes") if is_own else ():
         if "@" not in entry.written and entry.config:
             yield Problem(
                 "E005",
                 "defaults",
-                "a default of a recipe says where its keys belong",
+                "a default of a recipe must name where its keys belong",
                 value=entry.written,
                 remedy=f"{entry.written}@{_HERE}",
                 where=entry.place,
@@ -92,14 +92,14 @@ def after_self(config: str, search: Sequence[str]) -> frozenset[Path]:
 def _walk(
     file: Path, base: str, search: Sequence[str], way: tuple[tuple[Path, _Entry], ...], done: set[Path]
 ) -> Iterator[Problem]:
-    """Look at a file and at what it names, each once.
+    """Yield the faults of a file and of the files that it names, each visited once.
 
     Args:
         file: The file.
         base: Folder from which its entries are looked up.
         search: Where Hydra looks beside the collection.
-        way: The files that led here, each with the entry that went on.
-        done: Files looked at; grows.
+        way: The files that led here, each with the entry that named the next.
+        done: Files already visited; grows.
     """
     done.add(file)
     for entry in _entries(file, base):
@@ -116,19 +116,19 @@ def _walk(
 
 
 def _entries(file: Path, base: str, *, is_after_self: bool = False) -> Iterator[_Entry]:
-    """Yield what the defaults of a file name, or name after `_self_`, and whatever they hold that names nothing."""
+    """Yield what the defaults of a file name, or name after `_self_`, and every item that names nothing."""
     root = yaml_io.load_nodes(file.read_text(encoding="utf-8-sig"))
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     for node in (value for key, value in pairs if key.value == "defaults"):
         if not isinstance(node, yaml.SequenceNode):
-            yield _Entry(None, "", "defaults are a list", _place(file, node))
+            yield _Entry(None, "", "defaults must be a list", _place(file, node))
             continue
         places = [i for i, item in enumerate(node.value) if item.value == _SELF]
         start = (places[0] if places else len(node.value)) if is_after_self else 0
         for item in node.value[start:]:
             yield from _named(file, base, item)
         for item in [item for item in node.value if item.value == _SELF][1:]:
-            yield _Entry(None, "", "_self_ stands in a list of defaults once", _place(file, item))
+            yield _Entry(None, "", "_self_ may appear only once in a list of defaults", _place(file, item))
 
 
 def _named(file: Path, base: str, item: yaml.Node) -> Iterator[_Entry]:
@@ -146,7 +146,7 @@ def _named(file: Path, base: str, item: yaml.Node) -> Iterator[_Entry]:
                 written = f"{key.value}: {option.value}"
                 yield _Entry(f"{group}/{option.value}", group, written, _place(file, option), is_optional)
     else:
-        yield _Entry(None, "", "is no entry of a defaults list", place)
+        yield _Entry(None, "", "is not a valid entry of a defaults list", place)
 
 
 def _path(written: str, base: str) -> tuple[str, bool]:
@@ -181,7 +181,7 @@ def _absent(entry: _Entry, search: Sequence[str]) -> Problem:
 
 
 def _instead(entry: _Entry, names: Sequence[str]) -> str | None:
-    """Return what to write in place of an entry that names no file."""
+    """Return the correction of an entry that names no file."""
     name, _, package = entry.written.partition("@")
     if name in names:
         return f"/{entry.written}, with a slash before it"

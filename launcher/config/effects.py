@@ -1,4 +1,4 @@
-"""What the overrides of a launch come to: which of them set or remove which key in the end, and which do nothing."""
+"""The effects of the overrides of a launch: which one sets or removes a key in the end, and which have no effect."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Effects:
     removed_by: dict[str, Override] = field(default_factory=dict)
 
     def note(self, override: Override, landing: Sequence[str]) -> None:
-        """Note an override that was applied, and what earlier ones it leaves nothing of.
+        """Record an override that was applied, and drop earlier ones that it replaces completely.
 
         Args:
             override: The override.
@@ -55,7 +55,7 @@ class Effects:
 
 
 def _shown(known: Mapping[str, Override]) -> dict[str, str]:
-    """Return what is known of each path as it may be shown; one override may set thousands."""
+    """Return the override of each path as it may be shown; one override may set thousands of paths."""
     texts = {id(override): text_of(override) for override in {id(o): o for o in known.values()}.values()}
     return {path: texts[id(override)] for path, override in known.items()}
 

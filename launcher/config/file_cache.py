@@ -36,11 +36,13 @@ class FileText:
     """A file as it was read.
 
     Args:
+        path: Where it is.
         mtime_ns: Its modification time in nanoseconds.
-        text: What it holds.
+        text: Its content.
         tree: The same, parsed.
     """
 
+    path: Path
     mtime_ns: int
     text: str
     tree: dict[str, Any]
@@ -62,7 +64,7 @@ class FileCache:
         mtime_ns = path.stat().st_mtime_ns
         known = self._texts.get(path)
         if known is None or known.mtime_ns != mtime_ns:
-            known = FileText(mtime_ns, *_read(path))
+            known = FileText(path, mtime_ns, *_read(path))
             keep(self._texts, path, known, _MOST_FILES)
         return known
 
@@ -74,6 +76,30 @@ class FileCache:
             known = mtime_ns, yaml_io.load(path.read_text(encoding="utf-8")), value_nodes(path)
             keep(self._nodes, path, known, _MOST_PARSED)
         return known[1:]
+
+
+class Reader:
+    """Reads the files of one composition through a cache. A copy of it is itself, since Hydra copies its sources.
+
+    Attributes:
+        files: The files read so far, by their config paths.
+    """
+
+    def __init__(self, cache: FileCache):
+        self._cache = cache
+        self.files: dict[str, FileText] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Reader":
+        return self
+
+    def read(self, config_path: str, path: Path) -> FileText:
+        """Return the file of a config.
+
+        Raises:
+            ProblemsFound: It is unreadable, not YAML, or too large.
+        """
+        file = self.files[config_path] = self._cache.read(path)
+        return file
 
 
 def value_nodes(file: Path) -> yaml.Node | None:
@@ -98,7 +124,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         raise fail("E004", str(path), f"holds {count} references", allowed=f"at most {MAX_REFERENCES} times ${{…}}")
     if deep := _TOO_DEEP.search(text):
         place = f"{path}:{text.count(chr(10), 0, deep.start()) + 1}"
-        raise fail("E004", place, "references stand within references more than 8 deep")
+        raise fail("E004", place, "references are nested more than 8 deep")
     try:
         tree = yaml_io.load(text, yaml_io.MAX_VALUES) or {}
     except yaml.MarkedYAMLError as error:
@@ -108,7 +134,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
     if not path.is_relative_to(COLLECTION):
         redaction.learn(tree)
     if not isinstance(tree, dict):
-        raise fail("E004", str(path), "a recipe is a mapping of keys", allowed="key: value")
+        raise fail("E004", str(path), "must be a mapping of keys", allowed="key: value")
     return text, tree
 
 

@@ -2,12 +2,12 @@
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
@@ -22,10 +22,11 @@ from launcher.common.problems import ProblemsFound, fail, first_line
 from launcher.config import defaults_list
 from launcher.config.choices import Choices
 from launcher.config.collection import CONFIG, clusters
-from launcher.config.file_cache import FileCache, FileText, keep
+from launcher.config.file_cache import FileCache, FileText, Reader, keep
 from launcher.config.hydra_errors import refused, unknown_choice
 from launcher.config.hydra_sources import LoadedFile, RecipeFiles, register
 from launcher.config.layer_merge import NotPlain, merge_layers
+from launcher.config.value_sources import Layer
 
 _MOST_FILES = 2000
 """Files of one composition, counted as often as they are named. The longest published recipe names 20."""
@@ -35,7 +36,7 @@ _MOST_COMPOSED = 16
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What Hydra made of the chosen files, before any value is overridden.
+    """The chosen files as Hydra composes them, before any value is overridden.
 
     Args:
         tree: Their values, merged; references stay references.
@@ -48,8 +49,8 @@ class Files:
     tree: Mapping[str, Any]
     recipe: str
     cluster: str
-    layers: tuple[tuple[str, str], ...]
-    read: Mapping[Path, FileText]
+    layers: tuple[Layer, ...]
+    read: Collection[FileText]
 
     def wrapped(self) -> DictConfig:
         """Return the values as overrides are applied to them, each time anew.
@@ -65,13 +66,11 @@ class Files:
     @property
     def references(self) -> int:
         """How many `${…}` they hold."""
-        return sum(file.text.count("${") for file in self.read.values())
+        return sum(file.text.count("${") for file in self.read)
 
     def is_current(self) -> bool:
         """Return whether every file is as it was when it was read."""
-        return all(
-            os.path.isfile(path) and path.stat().st_mtime_ns == file.mtime_ns for path, file in self.read.items()
-        )
+        return all(os.path.isfile(file.path) and file.path.stat().st_mtime_ns == file.mtime_ns for file in self.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +106,11 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
     search_path = create_config_search_path(str(COLLECTION))
     for place in reversed(choices.search):  # each goes right behind ours
         search_path.append("user", place, anchor=SearchPathQuery("main", None))
-    loader, used = ConfigLoaderImpl(config_search_path=search_path), dict[Path, FileText]()
-    for source in loader.repository.get_sources():
-        if isinstance(source, RecipeFiles):
-            source.serve(cache, used)
+    loader, reader = ConfigLoaderImpl(config_search_path=search_path), Reader(cache)
+    _serve(loader.repository, reader)
     try:
         overrides, repository = loader._parse_overrides_and_create_caching_repo(CONFIG, list(choices.words))
+        _serve(repository, reader)  # Hydra has read the search path, and made its sources anew
         _bound(repository)
         made_of = create_defaults_list(
             repo=repository,
@@ -128,10 +126,25 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
     chosen = {group: name or "" for group, name in made_of.overrides.known_choices.items()}
     if chosen["cluster"] not in clusters():  # a folder of the user's may have others
         raise unknown_choice("cluster", chosen["cluster"], choices)
-    layers = tuple((d.config_path, d.package or "") for d in made_of.defaults if d.config_path)
-    if problems := tuple(p for config, _ in layers for p in defaults_list.unplaced(config, choices.search)):
+    layers = tuple(_layers(made_of.defaults, reader.files))
+    if problems := tuple(problem for layer in layers for problem in defaults_list.unplaced(layer.config, layer.file)):
         raise ProblemsFound(problems)
-    return Files(tree, chosen["recipes"], chosen["cluster"], layers, used)
+    return Files(tree, chosen["recipes"], chosen["cluster"], layers, tuple(reader.files.values()))
+
+
+def _serve(repository: IConfigRepository, reader: Reader) -> None:
+    """Let a repository's sources read by a reader."""
+    for source in repository.get_sources():
+        if isinstance(source, RecipeFiles):
+            source.reader = reader
+
+
+def _layers(defaults: Sequence[ResultDefault], files: Mapping[str, FileText]) -> Iterator[Layer]:
+    """Yield the files that Hydra's defaults list names, lowest precedence first; those of Hydra itself are none."""
+    for default in defaults:
+        if (config := default.config_path) and config in files:
+            package = "" if default.package == "_global_" else default.package or ""
+            yield Layer(config, package, files[config].path)
 
 
 def _merged(layers: Sequence[ResultDefault], repository: Any, loader: ConfigLoaderImpl) -> dict[str, Any]:
@@ -161,7 +174,7 @@ def _bound(repository: Any) -> None:
 
     def load_bounded(config_path: str) -> Any:
         if next(loads) > _MOST_FILES:
-            raise fail("E005", "defaults", f"they name more than {_MOST_FILES} files", value=config_path)
+            raise fail("E005", "defaults", f"name more than {_MOST_FILES} files", value=config_path)
         return load(config_path)
 
     repository.load_config = load_bounded

@@ -19,7 +19,7 @@ _NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaul
 
 
 def refused(error: Exception, choices: Choices) -> ProblemsFound:
-    """Say what Hydra would not compose: a choice that does not exist, or faulty `defaults` behind one that does."""
+    """Return why Hydra refused: a choice that does not exist, or faulty `defaults` behind one that does."""
     missing = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else ""
     chosen = [(group, option.strip("'\"")) for group, _, option in (word.partition("=") for word in choices.words)]
     for group, option in chosen:

@@ -21,7 +21,7 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
 from launcher.common.process import USER_ERROR, refuse_unread
 from launcher.common.secret_forms import holds_token
-from launcher.config import multirun, override_text, recipe_files, slips
+from launcher.config import multirun, override_text, parsed_overrides, recipe_files, slips
 from launcher.config.collection import CONFIG
 from launcher.config.hydra_compose import CompositionCache
 from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, register
@@ -29,24 +29,24 @@ from launcher.config.hydra_sources import USER_RECIPE, UserRecipe, register
 _UNSUPPORTED = ("experimental_rerun", "config_name", "config_path")
 """Flags of Hydra's that choose another program or configuration than this one."""
 _ALONE = ("help", "hydra_help", "cfg", "info", "shell_completion", "run", "multirun")
-"""Flags that each say what is to be done."""
+"""Flags that each choose an action."""
 _BY_HYDRA = _ALONE[:-2]
 _REFUSALS = (
     *(HydraException, OmegaConfBaseException),
     *(AttributeError, FileNotFoundError, LookupError, NotADirectoryError, RecursionError, TypeError, ValueError),
 )
-"""What Hydra raises for input that it cannot compose: its own exceptions, and Python's that it lets through."""
+"""Exceptions that Hydra raises for input that it cannot compose: its own, and Python's that it lets through."""
 
 
 def serve(run: Callable[..., int], words: Sequence[str]) -> int:
     """Serve a command line that has flags.
 
     Args:
-        run: Called with the overrides of each job that the flags ask for, and with the cache that the jobs share.
+        run: Called with the overrides of each job that the flags request, and with the cache that the jobs share.
         words: The command line, without the program.
 
     Returns:
-        The exit code: the highest of the jobs', 2 if the flags, or what Hydra composes by them, are at fault.
+        The exit code: the highest of the jobs', 2 if the flags, or what Hydra composes by them, are faulty.
     """
     try:
         flags = _read(words)
@@ -76,7 +76,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
         raise ProblemsFound(problems)
     if problems := (*slips.joined(flags.overrides)[1], *_refused(flags.overrides)):
         raise ProblemsFound(problems)
-    flags.overrides = list(recipe_files.spelled(flags.overrides, Path.cwd()))
+    flags.overrides = list(parsed_overrides.spelled(flags.overrides, Path.cwd()))
     return flags
 
 
@@ -96,9 +96,9 @@ def _faults(flags: argparse.Namespace, unknown: Sequence[str]) -> Iterator[Probl
     if len(asked) > 1:
         yield Problem("E801", " ".join(asked), "cannot be given together", allowed="one of them")
     if flags.resolve and not (flags.cfg or flags.help):
-        yield Problem("E801", "--resolve", "changes only what --cfg and --help print", remedy="--cfg job --resolve")
+        yield Problem("E801", "--resolve", "has an effect only with --cfg or --help", remedy="--cfg job --resolve")
     if flags.package and not flags.cfg:
-        yield Problem("E801", "--package", "changes only what --cfg prints", remedy="--cfg job --package NAME")
+        yield Problem("E801", "--package", "has an effect only with --cfg", remedy="--cfg job --package NAME")
     if flags.config_dir is not None and not os.path.isdir(flags.config_dir):
         yield Problem("E801", "--config-dir", "no such folder", value=flags.config_dir)
     if flags.shell_completion and not _is_completion(flags.overrides):
@@ -134,13 +134,13 @@ def _spelled(name: str) -> str:
 
 
 def _is_completion(overrides: Sequence[str]) -> bool:
-    """Tell whether `--shell-completion` has what Hydra's code takes for granted."""
+    """Return whether `--shell-completion` has what Hydra's code assumes."""
     found = [match for word in overrides if (match := re.match(r"(install|uninstall|query)=(bash|zsh|fish)$", word))]
     return len(found) == 1 and (found[0][1] != "query" or {"COMP_LINE", "COMP_POINT"} <= os.environ.keys())
 
 
 def _by_hydra(flags: argparse.Namespace) -> int:
-    """Let Hydra print what the flags ask for.
+    """Let Hydra print the output that the flags request.
 
     Raises:
         ProblemsFound: It does not compose what is chosen.

@@ -25,7 +25,7 @@ from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.secret_names import names_secret
-from launcher.config.file_cache import FileCache, FileText
+from launcher.config.file_cache import FileCache, Reader
 
 USER_RECIPE = "file/_recipe_"
 """Choice under `recipes` that stands for a recipe given as a file outside the collection."""
@@ -64,16 +64,12 @@ class RecipeFiles(FileConfigSource):
 
     def __init__(self, provider: str, path: str):
         super().__init__(provider, path)
-        self._cache = FileCache()
-        self._used: dict[Path, FileText] = {}
-
-    def serve(self, cache: FileCache, used: dict[Path, FileText]) -> None:
-        """Read through a cache from now on, and add every file that is read to `used`. Hydra makes sources itself."""
-        self._cache, self._used = cache, used
+        self.reader = Reader(FileCache())
+        """Replaced by that of a composition; not an argument of the constructor, since Hydra calls it."""
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = self.file(config_path)
-        file = self._used[path] = self._cache.read(path)
+        file = self.reader.read(config_path, path)
         if "${" in file.text:
             try:
                 OmegaConf.create(file.tree)
@@ -161,24 +157,14 @@ def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:
             except (OmegaConfBaseException, RecursionError):
                 mark, value = node.start_mark, node.value if len(node.value) < _SHOWN else f"{node.value[:_SHOWN]}…"
                 place = f"{path}:{mark.line + 1}:{mark.column + 1}"
-                yield Problem("E004", place, "is no reference", value=value, allowed="${key.of.the.configuration}")
+                yield Problem(
+                    "E004", place, "is not a valid reference", value=value, allowed="${key.of.the.configuration}"
+                )
 
 
 def find(config_path: str, search: Sequence[str]) -> Path | None:
     """Return the file of a config, as `/base/…` in `defaults` names it without the slash; None when there is none."""
     return next((source.file(config_path) for source in _sources(search) if source.is_config(config_path)), None)
-
-
-def locate(layers: Sequence[tuple[str, str]], search: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """Yield file and package of each layer, lowest precedence first.
-
-    Args:
-        layers: Config path and package of each, as Hydra's defaults list has them.
-        search: Where Hydra looked beside the collection.
-    """
-    for config_path, package in layers:
-        if file := find(config_path, search):
-            yield file, "" if package == "_global_" else package
 
 
 def known_configs(search: Sequence[str]) -> list[str]:

@@ -1,5 +1,5 @@
-"""What `${…}` refers to, looked at before it is resolved: OmegaConf follows each reference anew wherever it stands,
-so that a dozen lines that each repeat the one before would take more memory than there is."""
+"""References `${…}`, checked before they are resolved: OmegaConf follows each reference again wherever it appears,
+so that a dozen lines that each repeat the previous one would exhaust the memory."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from launcher.model.config_tree import ABSENT, child
 from launcher.model.context import job_name
 
 FEW = 16
-"""References that need no look: however they refer to each other, they repeat a value some 250 times at most."""
+"""Number of references that need no check: in any combination they repeat a value some 250 times at most."""
 
 _MOST = 100_000
 """Values of a configuration with references written out, a hundred characters of text counted as one."""
@@ -38,7 +38,7 @@ def faults(tree: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a Problem for the first reference that leads back to itself or repeats too much, if there is one.
 
     Args:
-        tree: The whole configuration, unresolved.
+        tree: The full configuration, unresolved.
     """
     try:
         _size(tree, (), tree, {})
@@ -96,7 +96,7 @@ def absent(text: str, path: tuple[str, ...], tree: Mapping[str, Any]) -> str | N
 
 
 def leads_back(path: tuple[str, ...], tree: Mapping[str, Any]) -> bool:
-    """Say whether what the value at `path` refers to refers, through any others, to that value."""
+    """Return whether what the value at `path` refers to refers, through any others, to that value."""
     seen: set[tuple[str, ...]] = set()
     ahead = [path]
     while ahead:
@@ -111,7 +111,7 @@ def leads_back(path: tuple[str, ...], tree: Mapping[str, Any]) -> bool:
 
 
 def _target(path: tuple[str, ...], tree: Any) -> tuple[Any, tuple[str, ...]]:
-    """Return the value at a path, or what stands on the way to it; and where that is."""
+    """Return the value at a path, or the text that blocks the way to it; and where that is."""
     value = tree
     for i, key in enumerate(path):
         if (inside := child(value, key)) is ABSENT:
@@ -145,7 +145,7 @@ def unresolved(node: Any, path: str) -> Iterator[Problem]:
 
 
 def give_job_name(config: Any, suffix: str) -> dict[str, str]:
-    """Set run.name to the job's name, so that references follow; return what was stated, by path.
+    """Set run.name to the job's name, so that references follow; return the stated names, by path.
 
     An MLflow experiment keeps the stated name: it holds the runs of many jobs. A name that is faulty stays as it is.
     """

@@ -11,8 +11,7 @@ from hydra.errors import HydraException
 
 from launcher.common import console
 from launcher.common.problems import Problem, ProblemsFound, shown
-from launcher.config import catalogue
-from launcher.config.collection import GROUPS, clusters
+from launcher.config.collection import GROUPS, clusters, recipe_names
 from launcher.config.override_text import respelled, text_of, unreadable
 
 _MOST_JOBS = 1000
@@ -36,7 +35,7 @@ def jobs(overrides: Sequence[str]) -> list[list[str]]:
         except ProblemsFound as error:
             problems += error.problems
     if not problems and (count := math.prod(map(len, choices))) > _MOST_JOBS:
-        problems.append(Problem("E002", "--multirun", f"stands for {count} jobs", allowed=f"at most {_MOST_JOBS}"))
+        problems.append(Problem("E002", "--multirun", f"is {count} jobs", allowed=f"at most {_MOST_JOBS}"))
     if problems:
         raise ProblemsFound(tuple(problems))
     return [list(words) for words in itertools.product(*choices)]
@@ -90,7 +89,7 @@ def _fault(override: Override, text: str) -> Problem | None:
     if isinstance(value, RangeSweep):
         count = _length(value)
         if not 0 < count <= _MOST_JOBS:
-            what = f"stands for {count:g} values" if math.isfinite(count) else "does not end"
+            what = f"is {count:g} values" if math.isfinite(count) else "does not end"
             return Problem("E002", shown(text), what, allowed=f"1 to {_MOST_JOBS}")
     return None
 
@@ -105,7 +104,7 @@ def _length(sweep: RangeSweep) -> float:
 
 def _globbed(override: Override, glob: Glob) -> Iterator[str]:
     """Return the recipes or clusters that a glob matches, at least one."""
-    known = catalogue.names() if override.key_or_group == "recipes" else clusters()
+    known = recipe_names() if override.key_or_group == "recipes" else clusters()
     if not (found := glob.filter(known)):
         raise ProblemsFound((Problem("E002", text_of(override), "matches nothing"),))
     return iter(found)

@@ -1,4 +1,4 @@
-"""What the text of an override may be, and what Hydra's parser makes of it: bounded before, in one spelling after.
+"""The text of an override: bounds before Hydra parses it, one spelling of keys after.
 
 Its grammar is not here; see `compose`.
 """
@@ -14,7 +14,7 @@ from launcher.common.yaml_io import LONGEST_NUMBER, MAX_DEPTH
 
 REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
 """The remedy where an override is not written as one."""
-TOO_LONG_A_NUMBER = f"holds a number of more than {LONGEST_NUMBER} digits"
+TOO_LONG_A_NUMBER = f"contains a number of more than {LONGEST_NUMBER} digits"
 _LONGEST = 1 << 16
 """Characters of an override. Longer values belong in a recipe's file, which takes 1 MiB."""
 
@@ -46,7 +46,7 @@ def folders(override: Override) -> list[str]:
 
 
 def unreadable(text: str) -> Problem | None:
-    """Return why Hydra's parser should not get an override; None if it may."""
+    """Return why an override must not reach Hydra's parser; None if it may."""
     if not _is_unicode(text):
         readable = text.encode("utf-8", "backslashreplace").decode()
         return Problem("E001", _start(readable), "is not valid UTF-8", allowed="text in UTF-8")
@@ -75,15 +75,13 @@ def respelled(override: Override) -> Problem | None:
 
 
 def hydra_fault(override: Override) -> Problem | None:
-    """Return what is wrong with an override of Hydra's own settings, of which only the search path is ours."""
+    """Return the fault of an override of Hydra's own settings, of which only the search path is ours."""
     key, value, text = override.key_or_group, value_of(override), text_of(override)
     if key != "hydra.searchpath" or override.package is not None:
-        return Problem(
-            "E009", key, "is a setting of Hydra that no launch reads", allowed="hydra.searchpath", where=text
-        )
+        return Problem("E009", key, "is a Hydra setting that no launch reads", allowed="hydra.searchpath", where=text)
     if not isinstance(value, list) or not all(isinstance(place, str) for place in value):
         return Problem(
-            "E009", key, "is a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
+            "E009", key, "must be a list of folders", value=value, remedy=f"{key}=[/path/to/folder]", where=text
         )
     absent = [place for place in value if not os.path.isdir(folder(place))]
     return Problem("E009", key, "no such folder", value=", ".join(absent), where=text) if absent else None
@@ -104,7 +102,7 @@ def quoted(text: str) -> str:
 
 def _with_text_keys(value: Any) -> Any:
     if isinstance(value, Sweep):
-        raise ValueError("holds a sweep inside another value")
+        raise ValueError("contains a sweep inside another value")
     if isinstance(value, list):
         return [_with_text_keys(item) for item in value]
     if isinstance(value, Mapping):

@@ -1,5 +1,6 @@
 """Words of a command line to Hydra's overrides, and every fault in how they are written."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,12 +9,14 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from launcher.common import redaction
+from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
-from launcher.config import override_text, slips
+from launcher.config import override_text, recipe_files, slips
 from launcher.config.collection import ALL_RECIPES, GROUPS, clusters
 from launcher.config.override_text import REMEDY_SYNTAX, text_of
 
 SEARCH_PATH = "hydra.searchpath"
+_CHOICE = re.compile(r"(\+{0,2}recipes=)(.*)", re.S)
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -40,7 +43,7 @@ def search_path(overrides: Sequence[str]) -> list[Path]:
     """Return the folders that `hydra.searchpath` adds among overrides.
 
     Raises:
-        ProblemsFound: It is no list of folders, or one is not there.
+        ProblemsFound: It is not a list of folders, or one does not exist.
     """
     parsed = parse([text for text in overrides if text.lstrip("+").startswith("hydra.searchpath=")])
     return [Path(folder) for override in parsed for folder in override_text.folders(override)]
@@ -68,7 +71,7 @@ def _read(parser: OverridesParser, text: str) -> Override:
 
 
 def _faults(override: Override) -> Iterator[Problem]:
-    """Yield what is wrong with an override by itself, and make the keys in its value texts."""
+    """Yield the faults of a single override, and convert the keys in its value to text."""
     text = text_of(override)
     if problem := override_text.respelled(override):
         yield problem
@@ -84,7 +87,7 @@ def _placed(key: str) -> str:
 
 
 def _key_problem(override: Override) -> Problem | None:
-    """Return what is wrong with the key of an override, or with the choice it makes, before any file is read."""
+    """Return the fault of the key of an override, or with the choice it makes, before any file is read."""
     key, where = override.key_or_group, text_of(override)
     if not key:
         return Problem("E001", where, "names no key", remedy=REMEDY_SYNTAX)
@@ -94,5 +97,40 @@ def _key_problem(override: Override) -> Problem | None:
         remedy = ALL_RECIPES if key == "recipes" else f"{key}=NAME, NAME one of {', '.join(clusters())}"
         return Problem("E005", key, "must name one", remedy=remedy, where=where)
     if key in GROUPS and override.package is not None:
-        return Problem("E005", key, "is chosen without a package: leave out the @", where=where)
+        return Problem("E005", key, "must be chosen without a package: leave out the @", where=where)
     return None
+
+
+def spelled(overrides: Sequence[str], cwd: Path) -> tuple[str, ...]:
+    """Return overrides with quotes around the name of each recipe that Hydra's grammar would read in another way.
+
+    Args:
+        overrides: As typed.
+        cwd: Folder that relative recipe files are looked up in.
+    """
+    return tuple(_spelled(text, overrides, cwd) for text in overrides)
+
+
+def _spelled(text: str, overrides: Sequence[str], cwd: Path) -> str:
+    found = _CHOICE.fullmatch(text)
+    if found is None or not found[2] or recipe_files.PLAIN.fullmatch(found[2]) or override_text.unreadable(text):
+        return text
+    name = found[2]
+    file = recipe_files.existing(name, cwd) or recipe_files.in_folders(name, _search_path(overrides))
+    is_literal = file is not None or not _is_readable(text)
+    return f"{found[1]}{override_text.quoted(found[2])}" if is_literal else text
+
+
+def _search_path(overrides: Sequence[str]) -> list[str]:
+    try:
+        return list(map(str, (COLLECTION, *search_path(overrides))))
+    except ProblemsFound:  # the composition reports it, among others
+        return [str(COLLECTION)]
+
+
+def _is_readable(text: str) -> bool:
+    try:
+        OverridesParser.create().parse_override(text)
+    except (HydraException, RecursionError, ValueError):
+        return False
+    return True

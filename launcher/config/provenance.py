@@ -26,7 +26,7 @@ def leaf_origins(layers: Iterable[tuple[Path, str]]) -> dict[str, str]:
 
 
 def settings(layers: Iterable[tuple[Path, str]], path: str, cache: FileCache) -> Iterator[Setting]:
-    """Yield what each layer that sets a leaf or replaces it says, in the order of the layers.
+    """Yield the setting of each layer that sets a leaf or replaces it, in the order of the layers.
 
     Args:
         layers: As for `leaf_origins`.
@@ -46,7 +46,7 @@ def settings(layers: Iterable[tuple[Path, str]], path: str, cache: FileCache) ->
 
 
 def _find(tree: Any, node: yaml.Node | None, path: str) -> tuple[str, Any, int] | None:
-    """Return what of `path` lies below a value that replaces it, that value and its line. A key may hold dots."""
+    """Return the rest of `path` below a value that replaces it, that value and its line. A key may hold dots."""
     if isinstance(node, yaml.SequenceNode) and child(tree, index := path.partition(".")[0]) is not ABSENT:
         rest, item = path[len(index) + 1 :], node.value[int(index)]
         return _find(tree[int(index)], item, rest) if rest else ("", tree[int(index)], item.start_mark.line + 1)
@@ -69,7 +69,7 @@ _STAND_INS = "base/custom/"
 
 
 def is_stand_in(origin: str | None) -> bool:
-    """Return whether a value of this origin only stands in for one that nobody has stated."""
+    """Return whether a value of this origin is only a default for one that nobody stated."""
     return (origin or "").startswith(_STAND_INS)
 
 

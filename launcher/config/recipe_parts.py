@@ -1,4 +1,4 @@
-"""What the collection's parts set before a recipe says anything: the defaults that a reference shows.
+"""Values that the collection's parts set below every recipe: the defaults that the reference shows.
 
 Reads the files themselves, without Hydra: a hundred recipes in a fraction of a second.
 """
@@ -24,7 +24,7 @@ class Given:
     """The values that parts give one key.
 
     Args:
-        default: What every recipe has that no other part or the recipe itself says otherwise; empty or one value.
+        default: The value in every recipe that no other part and not the recipe itself overrides; empty or one value.
         others: Values of parts that some recipes choose, in the order of the parts' names.
     """
 
@@ -35,7 +35,7 @@ class Given:
 def defaults(model_type: str) -> dict[str, Given]:
     """Return dotted path to the values that the parts of a family give it.
 
-    What a part of every recipe says is the default, and so is what all parts agree on that recipes choose from.
+    A value in a part of every recipe is the default, and so is a value on which all alternative parts agree.
     """
     made_of = [_made_of(entry.path) for entry in catalogue.entries() if entry.model_type == model_type]
     everywhere = set.intersection(*map(set, made_of)) if made_of else set()
@@ -86,12 +86,12 @@ def sizes(recipe: Path) -> str:
     return f"{first} to {last}" + (f" by {step}" if step and step > 1 else "")
 
 
-@functools.cache
+@functools.cache  # files of the installed collection, which do not change while a command runs
 def _load(file: Path) -> Mapping[str, Any]:
     return yaml_io.load(file.read_text(encoding="utf-8")) or {}
 
 
-@functools.cache
+@functools.cache  # as above
 def _collection() -> catalogue.Files:
     return catalogue.Files((COLLECTION,), {})
 

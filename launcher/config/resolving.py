@@ -51,7 +51,7 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
         elif target := interpolation.absent(text, path, tree):
             typed = nearest_origin(composition.removed, target)
             remedy = did_you_mean(target, known) or f"add {target}=…"
-            message = f"refers to {target}, which {f'{typed} removes' if typed else 'is not there'}"
+            message = f"refers to {target}, which {f'{typed} removes' if typed else 'does not exist'}"
             remedy = f"leave out {typed}, or give {target} a value" if typed else remedy
             yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)
         elif faulty.isdisjoint(interpolation.targets(text, path)) or interpolation.leads_back(path, tree):

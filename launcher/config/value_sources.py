@@ -4,17 +4,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra.core.override_parser.types import Override
 
 from launcher.common.paths import COLLECTION
 from launcher.config import defaults_list, provenance
 from launcher.config.file_cache import FileCache
-from launcher.config.hydra_sources import locate
 from launcher.config.override_text import text_of
 from launcher.model.composition import Setting
 from launcher.model.config_tree import SCALES, is_index, leaves
+
+
+class Layer(NamedTuple):
+    """One file of a composition.
+
+    Args:
+        config: Its path as `defaults` name it.
+        package: Dotted prefix of its keys, may be empty.
+        file: Where it is.
+    """
+
+    config: str
+    package: str
+    file: Path
 
 
 @dataclass(frozen=True)
@@ -22,13 +35,13 @@ class FileLayers:
     """Implements `ValueSources` over Hydra's layers. Files are read on first use: most launches need none of this.
 
     Args:
-        files: Name and package of each layer, lowest precedence first.
+        files: The layers, lowest precedence first.
         search: Folders and files that are searched beside the collection.
         values: The overrides that set or remove values, as typed.
         cache: The files read so far.
     """
 
-    files: tuple[tuple[str, str], ...]
+    files: tuple[Layer, ...]
     search: tuple[str, ...]
     values: Sequence[Override]
     cache: FileCache
@@ -38,10 +51,10 @@ class FileLayers:
         """`file:line` of every leaf that a file sets, by dotted path."""
         return provenance.leaf_origins(self._located)
 
-    @cached_property
+    @property
     def _located(self) -> tuple[tuple[Path, str], ...]:
-        """Path and package of each layer; finding them takes longer than reading from them."""
-        return tuple(locate(self.files, self.search))
+        """Path and package of each layer."""
+        return tuple((layer.file, layer.package) for layer in self.files)
 
     @cached_property
     def own_layers(self) -> frozenset[int]:
@@ -62,7 +75,7 @@ class FileLayers:
 
     def above(self, layer: int) -> frozenset[int]:
         """Return the layers that win over one because its `defaults` name them after `_self_`."""
-        files = defaults_list.after_self(self.files[layer][0], self.search)
+        files = defaults_list.after_self(self.files[layer].config, self.search)
         return frozenset(n for n, (file, _) in enumerate(self._located) if n > layer and file in files)
 
     def place(self, layer: int) -> tuple[Path, str]:

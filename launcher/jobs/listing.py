@@ -91,7 +91,7 @@ class Filter:
 
     Args:
         states: Any of STATES.
-        backend: A choice of `cluster`.
+        backend: A choice of `cluster`, or the name that job records have.
         recipe: Part of the recipe's path.
         older_than, newer_than: Age, as a number of minutes, hours, days or weeks: 30m, 12h, 7d, 2w.
         has_dry_runs: Whether bundles that were never launched are selected too.
@@ -116,7 +116,7 @@ class Filter:
             if state not in STATES:
                 remedy = did_you_mean(state, STATES)
                 found.append(Problem("E818", "--state", "is not a state of a job", state, ", ".join(STATES), remedy))
-        known = sorted(backend_registry.names())
+        known = sorted({*backend_registry.names(), *(each.choice for each in backend_registry.descriptions())})
         if self.backend is not None and self.backend not in known:
             remedy = did_you_mean(self.backend, known)
             found.append(Problem("E818", "--backend", "is not a backend", self.backend, ", ".join(known), remedy))
@@ -132,7 +132,7 @@ class Filter:
 
     def selects(self, each: ListedJob, now: datetime) -> bool:
         """Return whether a job meets every condition that its folder answers: all but its state."""
-        if self.backend is not None and each.backend != self.backend:
+        if self.backend is not None and each.backend != backend_registry.name_of(self.backend):
             return False
         if self.recipe is not None and self.recipe.lower() not in (each.recipe or "").lower():
             return False

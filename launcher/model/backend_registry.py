@@ -1,4 +1,4 @@
-"""The backends: one line each. Loaded by name, so that a launch imports the one it uses."""
+"""The backends, one line each. A description is loaded by name, and loads the rest of its package on demand."""
 
 import importlib
 from collections.abc import Callable

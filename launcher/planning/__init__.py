@@ -1,1 +1,1 @@
-"""A checked recipe becomes a job: which sizes it may have, and what each of them means."""
+"""From a checked recipe to a job: its sizes, and the configuration of each."""

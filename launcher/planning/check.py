@@ -33,9 +33,9 @@ from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, related, rules_for
 
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
-"""Remedies of keys that were to choose a file."""
+"""Remedies of misspelt keys that choose a file."""
 _NO_TEXT = re.compile(r"true|false|null|[-+.\de]{1,8}", re.I)
-"""A value that is no secret, whatever its name."""
+"""A value that cannot be a secret, whatever its name."""
 _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
@@ -52,7 +52,7 @@ def check(composition: Composition) -> CheckedRecipe:
 
 
 def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
-    """Type a composition and put it through every rule; return what it is, as far as it can be told, and its faults.
+    """Type a composition and put it through every rule; return it, as far as it can be typed, with its faults.
 
     The faults are without their origins, which cost more than all rules together.
     """
@@ -97,7 +97,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
 def _plan_sizes(
     family: type[RecipeBase], checked: CheckedRecipe, found: list[Problem]
 ) -> tuple[CheckedRecipe, list[Problem]]:
-    """Plan the sizes and type the recipe at each; none while what they are derived from is faulty."""
+    """Plan the sizes and type the recipe at each; none while a value that they are derived from is faulty."""
     recipe, composition, keys = checked.recipe, checked.composition, checked.recipe.keys.batch
     if keys is None or recipe.batch is None:
         return checked, [*found, _unplannable(recipe)]
@@ -133,7 +133,9 @@ def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Pr
     known = families.names()
     if "run" not in recipe:
         remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
-        return None, [Problem("E103", "recipes.run", "is missing: a recipe says what trains it", remedy=remedy)]
+        return None, [
+            Problem("E103", "recipes.run", "is missing: a recipe names the program that trains it", remedy=remedy)
+        ]
     if not isinstance(get(recipe, "run"), Mapping):
         return None, [Problem("E102", "recipes.run", "should be a mapping", value=get(recipe, "run"))]
     name = get(recipe, "run.model_type")
@@ -165,8 +167,8 @@ def _scales(
         family: The recipe's model.
         recipe: The typed base recipe.
         tree: The same, as composed.
-        explicit: What set each leaf that the user's overrides set.
-        faulty: Whether a key that says which sizes there are has a fault.
+        explicit: Each leaf that the user's overrides set, to that override.
+        faulty: Whether a key that decides the sizes is faulty.
     """
     trees, overridden = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
@@ -226,7 +228,7 @@ def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Rec
 def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
     """Return faults with where each faulty value came from, and where a key that is not here belongs.
 
-    A value that only refers to a faulty one is left out: the fault is there.
+    A value that only refers to a faulty one is left out: the fault is reported there.
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
     own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
@@ -237,7 +239,7 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
 
 
 def _origin(composition: Composition, problem: Problem) -> str | None:
-    """Return what set a faulty value; without an unknown key's text, since its name may be a secret's, misspelt."""
+    """Return what set a faulty value; without the text of an unknown key, which may be a misspelt secret."""
     origin = composition.origin(problem.path)
     if origin is None or problem.code != "E101" or origin not in composition.explicit.values():
         return origin
@@ -254,7 +256,7 @@ def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) 
 
 
 def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
-    """Say of each unknown key where its name is known, else how all those of the recipe are declared."""
+    """Add to each unknown key where its name is known, else how to declare all unknown keys of the recipe."""
     known: dict[str, dict[str, None]] = {}
     for path, _ in leaves(composition.tree):
         if "scale_config" not in path:
@@ -278,7 +280,7 @@ def _clusters_with(path: str) -> list[str]:
 
 
 def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
-    """Say where an unknown key is known, if its name is: `learning_rate=…` without its long path."""
+    """Add where the name of an unknown key is known: `learning_rate=…` without its long path."""
     name, unknown = problem.path.rpartition(".")[2], problem.path
     if others := _clusters_with(unknown):
         return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")

@@ -51,14 +51,14 @@ class Sizes:
     """A composition and the recipe at each of its sizes.
 
     Args:
-        composition: What is asked about; it may hold faults.
+        composition: The composition to explain; it may be faulty.
     """
 
     composition: Composition
 
     @cached_property
     def base(self) -> dict[str, Any]:
-        """Every leaf of the whole configuration."""
+        """Every leaf of the full configuration."""
         return dict(leaves(self.composition.tree))
 
     @property
@@ -82,7 +82,7 @@ class Sizes:
 
     @cached_property
     def planned(self) -> dict[int, dict[str, Any]]:
-        """Number of nodes to what the planner sets at that size, paths from `recipes`; empty without it."""
+        """The values that the planner sets, by number of nodes; paths start at `recipes`. Empty without it."""
         plan = self._checked and self._checked.size_plan
         return {int(key): dict(leaves(own, "recipes")) for key, own in plan.entries.items()} if plan else {}
 
@@ -94,7 +94,7 @@ class Sizes:
 
     @cached_property
     def _checked(self) -> CheckedRecipe | None:
-        """The typed recipe, where its sizes are planned; as far as it goes, if it has faults."""
+        """The typed recipe if its sizes are planned; incomplete if it is faulty."""
         is_auto = self.composition.tree["recipes"].get("scale_config") == AUTO
         return examine(self.composition)[0] if is_auto else None
 
@@ -138,7 +138,7 @@ def find(sizes: Sizes, key: str) -> list[str]:
 
 
 def _suggestion(key: str, known: Sequence[str]) -> str | None:
-    """Name the keys nearest to a wrong one, first by its last word, then by its whole path."""
+    """Return the keys nearest to a wrong one, first by its last word, then by its full path."""
     word = key.rpartition(".")[2]
     words = {path.rpartition(".")[2]: path for path in reversed(known) if ".scale_config." not in path}
     near = [words[name] for name in nearest(word, list(words), cutoff=0.7)]

@@ -30,12 +30,12 @@ from launcher.rules.batches import SizedBatch, sized_batch, split_of
 from launcher.rules.custom import is_script, is_unstated
 
 LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
-"""Keys of a recipe that only the launcher reads, as they are written. The published configurations of a size have no
-elastic_policy either: the operator decides about sizes."""
+"""Keys of a recipe that only the launcher reads, as written. The published configurations of a size
+have no elastic_policy either: the operator decides about sizes."""
 
 
 def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
-    """Plan every size of a checked recipe. Pure: the same draft and context give the same job.
+    """Plan every size of a checked recipe. Pure: the same recipe and context give the same job.
 
     Returns:
         The job, its sizes ascending. It has no notices yet, and its configurations hold no secret and no MLflow run.
@@ -59,7 +59,7 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         image=checked.launch.container,
         base_results_dir=Path(context.cwd, checked.launch.base_results_dir),
         settings=checked.settings,
-        config=_whole_config(checked),
+        config=_full_config(checked),
         overrides=checked.composition.overrides,
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
@@ -140,7 +140,7 @@ def _container_config(
 ) -> Mapping[str, Any]:
     """Return the recipe as the container reads it: the job's name, real devices, no secret, no launcher keys.
 
-    It shares what is the same at every size; nobody changes it.
+    Values that are the same at every size are shared; they must not be modified.
     """
     config: Mapping[str, Any] = {key: value for key, value in tree.items() if key not in LAUNCHER_KEYS}
     config = {**config, "checkpointing": tiers} if tiers else config
@@ -167,7 +167,7 @@ def named(recipe: Mapping[str, Any], composition: Composition, name: str) -> Map
     return recipe
 
 
-def _whole_config(checked: CheckedRecipe) -> Mapping[str, Any]:
+def _full_config(checked: CheckedRecipe) -> Mapping[str, Any]:
     return replaced(checked.composition.tree, "instance_type", canonical(checked.launch.instance_type))
 
 

@@ -1,7 +1,7 @@
 """A plan as a picture: samples per rank, idle time and learning rate over nodes.
 
 matplotlib is imported when one is drawn.
-Colours are from the palette of Okabe and Ito, which colour-blind people tell apart; shapes differ too.
+Colours are from the palette of Okabe and Ito, which remain distinct for colour-blind readers; shapes differ too.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ def draw(job: JobSpec, path: Path) -> None:
     """Draw a job's plan to a file whose suffix names the format. The same plan gives the same bytes.
 
     Raises:
-        ProblemsFound: It cannot be drawn there, as `pictures.save` says.
+        ProblemsFound: It cannot be saved there, see `pictures.save`.
     """
     pictures.save(path, "plan", lambda: _figure(job))
 
@@ -56,7 +56,7 @@ def _figure(job: JobSpec) -> Any:
 
 
 def _draw_shares(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
-    """Draw the largest share of each size against what equal shares would be."""
+    """Draw the largest share of each size beside the share if all were equal."""
     equal = [(point.samples_per_step or 0) / point.data_parallel_size for point in job.scales]
     label = "equal shares: samples ÷ ranks"
     axes.plot(nodes, equal, color=_QUIET, linewidth=1.0, linestyle="--", label=label, zorder=1)

@@ -152,7 +152,7 @@ def samples_per_rank(point: ScalePoint) -> str:
 
 
 def kind(job: JobSpec) -> str:
-    """Return what the job is and how far it scales, in a few words."""
+    """Return the kind of job and how far it scales, in a few words."""
     what = described(job.backend).job_kind(job)
     where = f" on {job.resources.instance_type}" if job.resources.instance_type else ""
     first, last = job.scales[0].nodes, job.scales[-1].nodes

@@ -5,24 +5,22 @@ The result has the form of a `scale_config` written by hand, so that the rules c
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.config.provenance import is_stand_in
 from launcher.model import batch
+from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, get, merged, replaced, steps
 from launcher.model.recipe import USEFUL, RecipeBase
 from launcher.model.recipe_keys import Batch, BatchKeys
 from launcher.model.size_plan import BATCH, MICRO, RATE, BatchInputs, BatchName, SizePlan, SizingBasis
-
-if TYPE_CHECKING:
-    from launcher.model.composition import Composition
 
 _DIGITS = 4
 """Significant digits of a scaled learning rate. Source: the published elastic recipes, 1e-4 · √8 = 0.0002828."""
 _OWN_SIZES, _BASE = "the recipe's own sizes", "the base recipe"
 
 
-def given(composition: "Composition", keys: BatchKeys, base_batch: Batch) -> BatchInputs:
+def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> BatchInputs:
     """Return what a recipe's files set of its batch, below what the user chose.
 
     Args:
@@ -30,12 +28,12 @@ def given(composition: "Composition", keys: BatchKeys, base_batch: Batch) -> Bat
         keys: Where the family keeps its batch.
         base_batch: That of the base recipe, typed.
     """
-    says = composition.sources.layers("recipes.scale_config")
-    first_own = max((layer for layer, value in says if value == AUTO), default=math.inf)
-    below = max((layer for layer, value in says if value != AUTO), default=-1)
+    written = composition.sources.layers("recipes.scale_config")
+    first_own = max((layer for layer, value in written if value == AUTO), default=math.inf)
+    below = max((layer for layer, value in written if value != AUTO), default=-1)
     chosen = {layer for layer in composition.sources.own_layers if layer > below}
     table: Mapping[str, Any] = {}
-    for _, value in says:
+    for _, value in written:
         table = merged(table, value) if isinstance(value, Mapping) else table if value == AUTO else {}
     base: dict[BatchName, Any] = {}
     own: set[BatchName] = set()

@@ -163,7 +163,7 @@ def notice_rule(code: str, *, source: str) -> Callable[[Advice], Advice]:
     return register
 
 
-@cache
+@cache  # these four: a backend's rules do not change once its modules are imported
 def all_rules() -> tuple[Rule, ...]:
     """Return every rule with an E code, by code."""
     for backend in backend_registry.names():

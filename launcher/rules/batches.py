@@ -61,7 +61,7 @@ def split_of(uneven: UnevenBatch) -> BatchSplit | None:
 def planned(checked: CheckedRecipe) -> tuple[SizedRecipe, ...]:
     """Return the sizes that the job may take, but for those with a fault in themselves."""
     if checked.instance and checked.instance.processes and checked.devices > checked.instance.processes:
-        return ()  # a Problem of its own; the arithmetic would follow from it
+        return ()  # a Problem of its own; the arithmetic would only repeat it
     return tuple(scale for scale in checked.sizes if not scale.is_faulty)
 
 
@@ -87,7 +87,7 @@ def _undivided(checked: CheckedRecipe) -> list[SizedRecipe]:
 
 @rule("E220", *_NEEDS, source=_SOURCE)
 def ranks_divide(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Ranks that share a sample's sequence come in whole groups."""
+    """Ranks that share a sample's sequence form complete groups."""
     for size in _undivided(checked)[:1]:
         ranks, group = size.nodes * checked.devices, size.recipe.ranks_per_sample
         found = sized_batch(checked, size)

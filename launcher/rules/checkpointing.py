@@ -52,7 +52,7 @@ def frequencies_fit(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
         near = max(1, round(seldom / often)) * often
         yield problem(
             f"{KEY}.persistent.frequency",
-            f"{seldom} steps are no multiple of the memory tier's {often}",
+            f"{seldom} steps are not a multiple of the memory tier's {often}",
             value=seldom,
             allowed=f"{often}, {2 * often}, {3 * often}, …",
             remedy=f"{KEY}.persistent.frequency={near}",
@@ -74,11 +74,9 @@ def path_is_reached(checked: CheckedRecipe, problem: Callable[..., Problem]) -> 
             message = "has a prefix with signs that mean something else in a policy or an address"
             yield problem(f"{KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")
     elif _SCHEME.match(path):
-        yield problem(
-            f"{KEY}.persistent.path", "is no kind of storage this program knows", value=path, allowed=allowed
-        )
+        yield problem(f"{KEY}.persistent.path", "is not a supported kind of storage", value=path, allowed=allowed)
     elif described(checked.backend).has_containers and not path.startswith("/"):
-        yield problem(f"{KEY}.persistent.path", "is no absolute path", value=path, allowed=allowed)
+        yield problem(f"{KEY}.persistent.path", "must be an absolute path", value=path, allowed=allowed)
 
 
 @rule("E263", KEY, "cluster", source=f"{_PAGE}, Conclusion")
@@ -88,7 +86,7 @@ def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Probl
     if section and section.memory and described(checked.backend).memory_tier is None:
         yield problem(
             f"{KEY}.memory",
-            f"there is no memory tier on cluster={described(checked.backend).choice}",
+            f"cluster={described(checked.backend).choice} has no memory tier",
             allowed=choices(lambda each: each.memory_tier is not None),
             remedy=f"{KEY}.memory=null",
         )
@@ -96,7 +94,7 @@ def cluster_has_memory_tier(checked: CheckedRecipe, problem: Callable[..., Probl
 
 @rule("E264", KEY, source="docs/checkpointing.md, The section")
 def settings_have_a_tier(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A setting of a tier that is not there would silently do nothing."""
+    """A setting of a missing tier would silently have no effect."""
     section = checked.recipe.checkpointing
     if not section:
         return
@@ -113,7 +111,7 @@ def settings_have_a_tier(checked: CheckedRecipe, problem: Callable[..., Problem]
     for key, (has, what) in needs.items():
         value = getattr(section, key)
         if value is not None and not has:
-            yield problem(f"{KEY}.{key}", f"does nothing without {KEY}.{what}", value=value)
+            yield problem(f"{KEY}.{key}", f"has no effect without {KEY}.{what}", value=value)
 
 
 def persistent_path(checked: CheckedRecipe) -> str | None:
@@ -124,7 +122,7 @@ def persistent_path(checked: CheckedRecipe) -> str | None:
 
 @notice_rule("N133", source=_CHECKPOINTING)
 def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """What an image's own program does with the section is up to it."""
+    """The program of an image interprets the section itself."""
     recipe = planned.checked.recipe
     is_read = (
         interface(recipe.run.model_type).has_own_checkpoints and described(planned.checked.backend).has_containers
@@ -135,7 +133,7 @@ def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Itera
 
 @notice_rule("N130", source=_CHECKPOINTING)
 def saving_takes_longer_than_stopping(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A scale event waits for a checkpoint as long as graceful_shutdown_timeout, then its work is lost."""
+    """A scale event waits graceful_shutdown_timeout for a checkpoint; work that is not saved by then is lost."""
     checked, expected = planned.checked, planned.forecast
     policy = checked.elastic
     if expected is None or policy is None or not policy.use_graceful_shutdown:
@@ -148,7 +146,7 @@ def saving_takes_longer_than_stopping(planned: PlannedRecipe, notice: MakeNotice
         yield notice(
             f"a checkpoint of {_gib(expected.content.total_bytes)} takes up to {worst:.0f} s at {_nodes(late)},"
             f" longer than graceful_shutdown_timeout={limit}{own}: a scale event would lose it"
-            f" (at {expected.persistent_rate:g} GB/s a node; recipes checkpoint says more)",
+            f" (at {expected.persistent_rate:g} GB/s a node; see: recipes checkpoint)",
         )
 
 
@@ -179,7 +177,7 @@ def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
 
 @notice_rule("N138", source=_CHECKPOINTING)
 def failures_outrun_saving(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A job that fails before it can save and restart never ends."""
+    """A job that fails before it can save and restart never completes."""
     if (expected := planned.forecast) is None:
         return
     lost = [
@@ -191,21 +189,21 @@ def failures_outrun_saving(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
     for nodes in dict.fromkeys(nodes for nodes, _ in lost):
         ways = "; ".join(way for each, way in lost if each == nodes)
         yield notice(
-            f"at {nodes} nodes failures come faster than saving and restarting: 0 % of all time makes progress that"
-            f" lasts ({ways})",
+            f"at {nodes} nodes failures come faster than saving and restarting: 0 % of the time is"
+            f" lasting progress ({ways})",
         )
 
 
 @notice_rule("N132", source=_CHECKPOINTING)
 def too_much_work_is_at_risk(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Losing all nodes loses what persistent storage does not have yet."""
+    """Losing all nodes loses the work since the last save to persistent storage."""
     expected = planned.forecast
     if expected is None or expected.section.max_lost_work_minutes is None:
         return
     section, most = expected.section, expected.section.max_lost_work_minutes
     if section.persistent is None or expected.step_s is None:
         missing = "persistent" if section.persistent is None else "estimate.step_s"
-        yield notice(f"max_lost_work_minutes={most:g} says nothing without recipes.checkpointing.{missing}")
+        yield notice(f"max_lost_work_minutes={most:g} has no effect without recipes.checkpointing.{missing}")
         return
     steps = section.persistent.frequency or PERSISTENT_STEPS
     save_s = max(expected.persistent_s(nodes) for nodes in expected.sizes)
@@ -214,7 +212,7 @@ def too_much_work_is_at_risk(planned: PlannedRecipe, notice: MakeNotice) -> Iter
         return
     unit = (section.memory.frequency or MEMORY_STEPS) if section.memory else 1
     fits = int((most * _MINUTE_S - save_s) // expected.step_s) // unit * unit
-    how = f"persistent.frequency={fits} keeps to it" if fits > 0 else f"saving every {unit} steps does not keep to it"
+    how = f"persistent.frequency={fits} suffices" if fits > 0 else f"saving every {unit} steps does not suffice"
     yield notice(
         f"saving to persistent storage every {steps} steps risks {lost:.1f} minutes of work with all nodes,"
         f" more than max_lost_work_minutes={most:g}; {how}",
@@ -223,7 +221,7 @@ def too_much_work_is_at_risk(planned: PlannedRecipe, notice: MakeNotice) -> Iter
 
 @notice_rule("N135", source=_CHECKPOINTING)
 def saves_overlap(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A save that is under way when the next one is due holds training up."""
+    """A save that is still running when the next one is due delays training."""
     expected = planned.forecast
     if expected is None or expected.step_s is None:
         return
@@ -238,7 +236,7 @@ def saves_overlap(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice
             enough = math.ceil(longest / expected.step_s)
             yield notice(
                 f"a save to the {name} tier takes about {longest:.0f} s, and the next is due after"
-                f" {steps * expected.step_s:.0f} s: {name}.frequency={enough} gives it time",
+                f" {steps * expected.step_s:.0f} s: {name}.frequency={enough} leaves enough time",
             )
 
 

@@ -23,7 +23,7 @@ _UNREAD = {
     "git": ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token"),
     "recipes": ("pre_script", "post_script"),
 }
-"""Keys that the image of other recipes reads, and no script of one's own."""
+"""Keys that the image of other recipes reads and a script of your own does not."""
 
 
 def script_of(checked: CheckedRecipe) -> "Recipe | None":
@@ -43,7 +43,7 @@ def is_serverless(checked: CheckedRecipe) -> bool:
 
 
 def is_unstated(checked: CheckedRecipe, path: str) -> bool:
-    """Return whether no file or override states a value, so that the part's own stands in."""
+    """Return whether no one stated a value, so that the default of a part applies."""
     return is_stand_in(checked.composition.origin(path))
 
 
@@ -53,7 +53,7 @@ def only_scripts_have_training_cfg(checked: CheckedRecipe, problem: Callable[...
     if checked.recipe.training_cfg is not None and not is_script(checked):
         yield problem(
             _SCRIPT,
-            f"this recipe trains with {checked.recipe.run.model_type}, which runs no script of yours",
+            f"this recipe trains with {checked.recipe.run.model_type}, which does not run your script",
             remedy="recipes=training/custom/script, or leave out training_cfg",
         )
 
@@ -91,7 +91,7 @@ def arguments_are_words(checked: CheckedRecipe, problem: Callable[..., Problem])
             yield problem(path, "is not one argument", value=argument, allowed="one name and its value: {--lr: 0.1}")
         for name, value in argument.items():
             if not _is_value(value):
-                yield problem(f"{path}.{name}", "is no value of an argument", value=value, allowed=_VALUES)
+                yield problem(f"{path}.{name}", "is not a valid argument value", value=value, allowed=_VALUES)
             elif not has_bundle and str(value).startswith("bundle:") and value != BUNDLE_CONFIGS:
                 message = "a pod has the bundle's configurations only"
                 yield problem(f"{path}.{name}", message, value=value, allowed=BUNDLE_CONFIGS)
@@ -107,7 +107,7 @@ def _is_value(value: Any) -> bool:
 
 @rule("E108", "git", "recipes.pre_script", "recipes.post_script", source=_KEYS)
 def nothing_is_unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """What the launcher's own images read would do nothing for a script of yours."""
+    """Keys of the launcher's own images would have no effect on your script."""
     for section, names in _UNREAD.items() if is_script(checked) else ():
         if section == "recipes" and getattr(checked.settings, "runtime", None) == "launcher":
             continue  # the entrypoint of an image of one's own runs them
@@ -123,7 +123,7 @@ def nothing_is_unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 
 
 def states_no_processes(checked: CheckedRecipe) -> bool:
-    """Return whether devices would idle because the number of processes a node runs is not given."""
+    """Return whether devices would idle because the number of processes a node runs is not stated."""
     instance = checked.instance
     if not is_script(checked) or instance is None or checked.recipe.trainer.devices >= instance.processes:
         return False
@@ -137,7 +137,7 @@ def processes_are_stated(checked: CheckedRecipe, problem: Callable[..., Problem]
         most = checked.instance.processes
         yield problem(
             _PROCESSES[0],
-            f"say how many processes a node runs: {checked.instance.name} has devices for {most}",
+            f"the number of processes a node runs is missing: {checked.instance.name} has devices for {most}",
             value=checked.recipe.trainer.devices,
             remedy=f"training_cfg.run.ntasks_per_node={most}",
         )
@@ -165,11 +165,11 @@ def sizes_agree(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iter
         ("recipes.trainer.devices", checked.recipe.trainer.devices, "ntasks_per_node", run.ntasks_per_node),
     ):
         if value != other and checked.is_explicit(path) and checked.is_explicit(f"{_SCRIPT}.run.{name}"):
-            yield problem(path, f"training_cfg.run.{name} says {other}", value=value, remedy=f"leave out {path}")
+            yield problem(path, f"training_cfg.run.{name} is {other}", value=value, remedy=f"leave out {path}")
 
 
 @notice_rule("N116", source=_KEYS)
 def batch_is_unstated(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """What a script takes in a step is its own affair until its recipe states it."""
+    """The launcher does not know how many samples a script takes in a step until its recipe states it."""
     if is_script(planned.checked) and is_unstated(planned.checked, _BATCH):
         yield notice("the recipe states no batch for your script, so the plan counts one sample per rank")

@@ -75,7 +75,7 @@ def processes_have_a_launcher(checked: CheckedRecipe, problem: Callable[..., Pro
 
 @notice_rule("N118", source="docs/decisions.md, Model parallelism and MPI")
 def sections_are_idle(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A section of distribution that is not enabled does nothing, whatever else it says."""
+    """A section of distribution that is not enabled has no effect, whatever its other keys."""
     distribution = _distribution(planned.checked)
     for name in distribution.idle_sections if distribution else ():
         yield notice(f"distribution.{name}.enabled=false: the rest of that section has no effect")

@@ -74,9 +74,9 @@ def scale_keys_are_sizes(checked: CheckedRecipe, problem: Callable[..., Problem]
     """A key of scale_config is a number of nodes, its value what changes there."""
     for key, own in checked.entries.items():
         if not isinstance(own, Mapping) and not (own is None and checked.size_plan):
-            yield problem(f"recipes.scale_config.{key}", "is no mapping of keys", value=own)
+            yield problem(f"recipes.scale_config.{key}", "must be a mapping of keys", value=own)
         if not size_of(key):
-            yield problem(f"recipes.scale_config.{key}", "is no number of nodes", value=key, allowed="1, 2, 3, …")
+            yield problem(f"recipes.scale_config.{key}", "is not a number of nodes", value=key, allowed="1, 2, 3, …")
 
 
 @rule("E214", source=f"{PAGE}, Scale Config")
@@ -101,7 +101,7 @@ def scale_key_is_num_nodes(checked: CheckedRecipe, problem: Callable[..., Proble
         if nodes is not None and size_of(key) and str(nodes) != key:
             yield problem(
                 f"recipes.scale_config.{key}.trainer.num_nodes",
-                f"the entry for {key} nodes says {nodes}",
+                f"the entry for {key} nodes has num_nodes={nodes}",
                 value=nodes,
                 allowed=key,
             )
@@ -130,7 +130,7 @@ def scales_within_bounds(checked: CheckedRecipe, problem: Callable[..., Problem]
 
 
 def bounds_moved(checked: CheckedRecipe) -> bool:
-    """Tell whether the user set a bound, so that sizes outside are dropped with a notice."""
+    """Return whether the user set a bound, so that sizes outside are dropped with a notice."""
     return any(checked.is_explicit(f"{POLICY}.{bound}") for bound in ("min_nodes", "max_nodes"))
 
 
@@ -247,7 +247,7 @@ def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> It
     kept = {scale.nodes for scale in checked.sizes}
     dropped = [str(scale.nodes) for scale in checked.scales if scale.nodes not in kept]
     if dropped and bounds_moved(checked):
-        yield notice(f"sizes {', '.join(dropped)} lie outside the bounds you set and are left out")
+        yield notice(f"sizes {', '.join(dropped)} are outside the bounds you set and are left out")
 
 
 @notice_rule("N108", source=_PRECEDENCE)
@@ -277,8 +277,8 @@ def starts_at_another_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterat
 
 @notice_rule("N125", source=_PRECEDENCE)
 def policy_is_the_default(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A recipe without an elastic_policy has no bounds of its own; the default ones hold."""
+    """A recipe without an elastic_policy has no bounds of its own; the default ones apply."""
     checked = planned.checked
     if checked.composition.has_default_policy and (policy := checked.elastic):
         bounds = f"{policy.min_nodes} to {policy.max_nodes} nodes"
-        yield notice(f"the recipe has no elastic_policy: base/elastic/policy stands for it, {bounds}")
+        yield notice(f"the recipe has no elastic_policy: base/elastic/policy applies, {bounds}")

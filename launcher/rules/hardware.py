@@ -81,7 +81,7 @@ def program_finds_its_accelerators(checked: CheckedRecipe, problem: Callable[...
 
 @rule("E233", "recipes.instance_types", _SPECS, source=_TABLE)
 def listed_instances_are_known(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A misspelt type in a recipe's list would refuse the one that was meant."""
+    """A misspelt type in a recipe's list would refuse the intended one."""
     known = list(instances.table())
     for i, name in enumerate(checked.recipe.instance_types):
         if instances.canonical(name) not in known and not _is_described(checked, name):
@@ -237,12 +237,12 @@ def devices_are_lowered(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
     """The instance has fewer accelerators than the recipe's devices; the batch follows the real number."""
     checked, stated = planned.checked, planned.checked.recipe.trainer.devices
     if checked.instance and checked.devices != stated:
-        yield notice(f"{checked.devices} processes a node, as {checked.instance.name} has; the recipe says {stated}")
+        yield notice(f"{checked.devices} processes a node, as {checked.instance.name} has; the recipe has {stated}")
 
 
 @notice_rule("N128", source=_TABLE)
 def accelerators_are_idle(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Accelerators that no process uses are paid for all the same."""
+    """Accelerators that no process uses are still paid for."""
     checked = planned.checked
     idle = checked.instance.accelerators - planned.job.resources.accelerators if checked.instance else 0
     if checked.instance and idle and not is_serverless(checked):

@@ -37,14 +37,14 @@ def every_role_is_started(checked: CheckedRecipe, problem: Callable[..., Problem
 
 @notice_rule("N126", source=_TYPES)
 def model_is_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A recipe that leaves the model to you cannot say which weights it starts from."""
+    """A recipe that leaves the model to you has no weights to start from."""
     if get(planned.checked.composition.tree, MODEL) == "":
         yield notice("model_name_or_path is empty: give a folder, or a name on the Hugging Face Hub")
 
 
 @notice_rule("N107", source="docs/decisions.md, Checks")
 def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """A path is empty, so what the job reads or writes is up to its container."""
+    """A path is empty, so the container decides what the job reads or writes."""
     checked = planned.checked
     paths = [key for key in checked.recipe.keys.left_to_image if get(checked.composition.tree["recipes"], key) == ""]
     empty = [path.removeprefix("training_config.") for path in paths]
@@ -55,7 +55,7 @@ def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Noti
 
 @notice_rule("N127", source=_TYPES)
 def extra_keys_are_unset(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """An entry of extra_keys that is no key of the recipe may be a typo, or a leftover."""
+    """An entry of extra_keys that the recipe does not set may be a typo or a leftover."""
     checked = planned.checked
     trees = (checked.composition.tree["recipes"], *(scale.tree for scale in checked.scales))
     extra = checked.recipe.extra_keys or ()

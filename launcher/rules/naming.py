@@ -19,7 +19,7 @@ def run_name_is_dns_label(checked: CheckedRecipe, problem: Callable[..., Problem
         mended = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63] or "my-run"
         yield problem(
             "recipes.run.name",
-            "is no DNS label",
+            "is not a valid DNS label",
             value=name,
             remedy=f"recipes.run.name={mended}",
             allowed="1 to 63 lower-case letters, digits and -, starting and ending with a letter or digit",

@@ -1,4 +1,4 @@
-"""Keys that are accepted because users' scripts set them, and whose backend is still to come."""
+"""Keys that are accepted because users' scripts set them, but are not yet supported."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,7 +12,7 @@ _ROADMAP = "docs/decisions.md, What is not there yet"
 
 @rule("E901", source=_ROADMAP)
 def backend_exists(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A cluster whose keys are known but which cannot be compiled for yet."""
+    """A cluster whose keys are known but for which jobs cannot be compiled yet."""
     if described(checked.backend).load() is None:
         yield problem(
             "cluster",
@@ -24,7 +24,7 @@ def backend_exists(checked: CheckedRecipe, problem: Callable[..., Problem]) -> I
 
 @rule("E902", "recipes.checkpointless", source=_ROADMAP)
 def feature_exists(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A key that asks for something still to come."""
+    """A key of a feature that is not yet supported."""
     if checked.recipe.checkpointless and not checked.is_elastic:
         remedy = "recipes.checkpointless=false"
         yield problem("recipes.checkpointless", "is not yet supported", value=True, remedy=remedy)

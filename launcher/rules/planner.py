@@ -18,7 +18,7 @@ def sizes_are_derived(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[No
 
 @notice_rule("N110", source=_PLANNER)
 def starved_sizes_are_left_out(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """At these sizes some rank would get no sample of a step, so they are no sizes."""
+    """At these sizes some rank would get no sample of a step."""
     if (plan := planned.checked.size_plan) and plan.starved:
         why = f"some rank would get none of {plan.basis.samples} samples"
         yield notice(f"{spans(plan.starved)} nodes are left out: {why}")
@@ -26,9 +26,9 @@ def starved_sizes_are_left_out(planned: PlannedRecipe, notice: MakeNotice) -> It
 
 @notice_rule("N111", source=_PLANNER)
 def undivided_sizes_are_left_out(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Ranks that share a sample come in whole groups, which these sizes do not have."""
+    """Ranks that share a sample form complete groups, which these sizes do not allow."""
     if (plan := planned.checked.size_plan) and plan.undivided:
-        why = "their ranks do not come in whole sequence-parallel groups"
+        why = "their ranks do not form complete sequence-parallel groups"
         yield notice(f"{spans(plan.undivided)} nodes are left out: {why}")
 
 
@@ -52,7 +52,7 @@ def a_static_job_has_one_size(planned: PlannedRecipe, notice: MakeNotice) -> Ite
     """auto plans the sizes that a job may take; a static job has one."""
     if planned.checked.size_plan and not planned.checked.is_elastic:
         how = "++recipes.elastic_policy.is_elastic=true makes it elastic"
-        yield notice(f"the job is static, so auto plans its one size: {how}")
+        yield notice(f"the job is static, so auto plans a single size: {how}")
 
 
 @notice_rule("N115", source=_PLANNER)

@@ -43,7 +43,7 @@ def env_holds_no_secret(checked: CheckedRecipe, problem: Callable[..., Problem])
         if not isinstance(value, SecretRef) and is_clear(name, value):
             yield problem(
                 f"env_vars.{name}",
-                "looks like a secret written in clear; it would end up in files and logs",
+                "looks like a secret in clear text; it would end up in files and logs",
                 allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
                 where=f"env_vars.{name}",
             )
@@ -178,7 +178,7 @@ def env_names_are_names(checked: CheckedRecipe, problem: Callable[..., Problem])
         if not _ENV_NAME.fullmatch(name):
             yield problem(
                 f"env_vars.{name}",
-                "is no name of an environment variable",
+                "is not a valid environment variable name",
                 value=name,
                 allowed="letters, digits and _, not starting with a digit",
             )

@@ -1,4 +1,4 @@
-"""Model parallelism and MPI: what `distribution` may say. Most of it nobody else checks before a job has started."""
+"""Model parallelism and MPI: the values of `distribution`. Nothing else checks most of them before a job starts."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -52,13 +52,13 @@ def _given(parameters: Model) -> dict[str, object]:
 
 
 def _is_split(given: "SmpParameters") -> bool:
-    """Tell whether it is known how many parts the model has; else that is a Problem of its own."""
+    """Return whether it is known how many parts the model has; else that is a Problem of its own."""
     return bool(given.partitions or given.pipeline_parallel_degree)
 
 
 @rule("E240", _D, "cluster", source=_DECISIONS)
 def a_cluster_reads_it(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """On other clusters an agent starts the script, so mpirun and the library would silently not be there."""
+    """On other clusters an agent starts the script, so mpirun and the library would silently be missing."""
     distribution = _distribution(checked)
     if distribution is None or not (distribution.is_mpi or distribution.library):
         return
@@ -73,7 +73,7 @@ def a_cluster_reads_it(checked: CheckedRecipe, problem: Callable[..., Problem]) 
 
 @rule("E241", _D, source=_PAGE)
 def mpi_is_enabled(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """The library uses MPI internally. Without it each host would start one process, and train another model."""
+    """The library uses MPI internally. Without it each host would start one process and train a model of its own."""
     distribution = _distribution(checked)
     if distribution and distribution.library and not distribution.is_mpi:
         yield problem(
@@ -241,7 +241,7 @@ def version_has_the_parameter(checked: CheckedRecipe, problem: Callable[..., Pro
             needed = ".".join(map(str, since))
             yield problem(
                 f"{_P}.{name}",
-                f"needs version {needed} of the library; the image is said to have {version}",
+                f"needs version {needed} of the library; the image is stated to have {version}",
                 value=getattr(given, name),
                 remedy=f"~{_P}.{name}",
             )
@@ -329,7 +329,7 @@ def options_are_words(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 
 
 def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Yield what mpirun would not take as it is meant of the options at `path`."""
+    """Yield the options at `path` that mpirun would misread."""
     from launcher.model.parallelism import mpi  # few recipes need it, and its import costs every launch milliseconds
 
     words = options.split()
@@ -346,7 +346,7 @@ def _option_faults(path: str, options: str, problem: Callable[..., Problem]) -> 
 
 @rule("E254", _D, source=f"{_SDK}, validate_mp_config")
 def ddp_options_have_ddp(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """What configures DistributedDataParallel needs it; whether it is used is said, not guessed."""
+    """Settings of DistributedDataParallel need it; its use is stated, not guessed."""
     if (found := _split(checked)) is None or found[1].ddp is not None or found[0].framework != TORCH:
         return
     given = found[1]

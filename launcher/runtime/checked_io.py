@@ -128,7 +128,7 @@ class CheckedReader(FileSystemReader):
             raise Damaged(f"{METADATA} is changed")
         self.metadata = _unpickled(data)
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
         return self.metadata
 
     def load_into(self, state: dict[str, Any]) -> None:

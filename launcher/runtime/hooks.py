@@ -42,7 +42,7 @@ class Hooks:
         export: Called once training is finished, after its last checkpoint, until it has succeeded once.
     """
 
-    evaluate: Callable[[], Mapping[str, Any] | None] | None = None
+    evaluate: Callable[[], Mapping[str, object] | None] | None = None
     evaluate_every: int = 0
     evaluate_epochs: bool = True
     epoch_end: Callable[[int], None] | None = None
@@ -57,7 +57,7 @@ class Hooks:
         """Whether there is any."""
         return any((self.evaluate, self.epoch_end, self.export))
 
-    def calls_after(self, step: int, epochs: range) -> list[Callable[[], Mapping[str, Any] | None]]:
+    def calls_after(self, step: int, epochs: range) -> list[Callable[[], Mapping[str, object] | None]]:
         """Return the hooks due after `step`, in which `epochs` ended: `epoch_end` for each, then the evaluation."""
         calls: list[Callable[[], Any]] = []
         if self.epoch_end:

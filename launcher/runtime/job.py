@@ -139,7 +139,7 @@ class Job(LossWeighting):
             self._restored_at = time.time()
         return self._resumed
 
-    def report(self, metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    def report(self, metrics: Mapping[str, object] | None = None, /, **more: object) -> None:
         """Report further metrics of the current step or, in a hook, of the step before: gradient norm, rewards.
 
         They go to the metrics file and to MLflow, under the step's number. Every rank calls this with the same names;

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from launcher.common import names
 from launcher.runtime import startup_timing
@@ -72,7 +72,7 @@ class MetricsFile:
         """Size of the lines in bytes."""
         return self._file.seek(0, os.SEEK_END)
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: Mapping[str, object]) -> None:
         """Write one line and flush it."""
         self._file.write(json.dumps(record).encode() + b"\n")
         self._file.flush()
@@ -140,7 +140,7 @@ class Reporter:
         """
         self._append({"time": time.time(), "attempt": attempt, "step": step, "further": dict(metrics)})
 
-    def _append(self, record: Mapping[str, Any]) -> None:
+    def _append(self, record: Mapping[str, object]) -> None:
         if self._file is None:
             self._file = MetricsFile(self._run_dir)
         self._file.append(record)

@@ -8,7 +8,7 @@ number of steps, loader workers or prefetched batches.
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -202,7 +202,7 @@ class StepSampler:
         """Return the cursor and the stream that it counts; the same on all ranks."""
         return {"cursor": self.cursor, "num_samples": self.stream.num_samples, "seed": self.stream.seed}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Set the cursor to a saved one, saved by any rank at any world size.
 
         Raises:
@@ -258,7 +258,7 @@ class DatasetIndices:
         """Return the state after the last step that was drawn completely."""
         return self._sampler.state_dict() | {"cursor": self._cursor}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continue, with sampler and iterator, from a saved state."""
         self._sampler.load_state_dict(state)
         self._restart()

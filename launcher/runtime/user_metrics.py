@@ -30,7 +30,7 @@ class UserMetrics:
     def __init__(self) -> None:
         self._metrics: dict[str, Any] = {}
 
-    def add(self, metrics: Mapping[str, Any]) -> None:
+    def add(self, metrics: Mapping[str, object]) -> None:
         """Keep `metrics`; a name that exists already gets the new value.
 
         Raises:

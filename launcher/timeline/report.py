@@ -35,7 +35,7 @@ def text(timeline: Timeline, width: int | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_json(timeline: Timeline) -> dict[str, Any]:
+def to_json(timeline: Timeline) -> dict[str, object]:
     """Return the timeline as plain data: the fields of the values, with times to 0.1 ms, and the totals."""
     totals = ("useful_s", "data_s", "goodput", "samples", "samples_lost", "samples_redone", "num_steps", "last_step")
     data = asdict(timeline)

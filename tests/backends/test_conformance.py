@@ -113,7 +113,7 @@ def test_nothing_outside_of_the_backends_compares_their_names():
         if isinstance(node, ast.Compare)
         and any(isinstance(each, ast.Constant) and each.value in names for each in ast.walk(node))
     ]
-    assert [place.partition(":")[0] for place in found] == ["launcher/config/compose.py"]  # an older spelling
+    assert [place.partition(":")[0] for place in found] == ["launcher/config/choices.py"]  # an older spelling
 
 
 @pytest.mark.parametrize("each", backend_registry.descriptions(), ids=lambda each: each.name)

@@ -17,7 +17,7 @@ from launcher import timeline
 from launcher.backends.local import control_loop, handover, rehearsal
 from launcher.backends.local import event_writer as events_file
 from launcher.backends.local.cluster_sim import ClusterSim
-from launcher.backends.local.control_loop import Interrupts, Operator, RestartRequested
+from launcher.backends.local.control_loop import Operator, RestartRequested
 from launcher.backends.local.job_request import JobRequest
 from launcher.backends.local.operator_types import (
     AgentState,
@@ -30,6 +30,7 @@ from launcher.backends.local.operator_types import (
 )
 from launcher.backends.local.scenario import PRIORITY_CLASSES, Scenario
 from launcher.backends.local.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, READY_TIMEOUT_S, advance
+from launcher.backends.local.stop_signals import Interrupts
 from launcher.model.job_spec import JobState
 
 

@@ -20,6 +20,10 @@ PIPE, STDOUT, DEVNULL = subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL
 READ_AT_IMPORT = ("LANG", "LC_", "TERM", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "COLUMNS", "LINES", "PYTHON")
 """Beginnings of the variables that Python and the libraries read before a command has begun."""
 READ_LATER = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+"""The server's environment: that of the tests before any of them changed it."""
+AS_THIS_PROCESS = [True, None, None, None, -1]
+"""Popen's restore_signals, group, extra groups, user and umask, where nothing is asked for."""
 
 
 class Popen(subprocess.Popen):
@@ -27,11 +31,12 @@ class Popen(subprocess.Popen):
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *others: Any) -> None:
         words = forkable(args)
-        close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, *streams = others[:13]
-        *others_left, start_new_session, process_group = others[13:]
+        close_fds, pass_fds, cwd, env, _startupinfo, _creationflags, shell, *streams = others[:13]
+        *as_whom, start_new_session, process_group = others[13:]
         environment = dict(os.environ if env is None else env)
-        plain = preexec_fn is None and close_fds and not pass_fds and not shell and process_group == -1
-        if not words or executable or not plain or start_variables(environment) != start_variables(os.environ):
+        is_plain = close_fds and not (executable or preexec_fn or pass_fds or shell)
+        is_plain = is_plain and (as_whom, process_group) == (AS_THIS_PROCESS, -1)
+        if not words or not is_plain or start_variables(environment) != start_variables(ENVIRONMENT):
             return super()._execute_child(args, executable, preexec_fn, *others)
         folder = os.path.abspath(cwd or os.curdir)
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = streams
@@ -95,9 +100,8 @@ def _server() -> socket.socket:
     if os.getpid() not in _servers:
         ours, theirs = socket.socketpair()
         with theirs:
-            environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
             command = [sys.executable, str(SERVER), str(theirs.fileno())]
-            process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
+            process = subprocess.Popen(command, cwd="/", env=ENVIRONMENT, pass_fds=[theirs.fileno()])
         _servers[os.getpid()] = ours, process
         atexit.register(_close)
     return _servers[os.getpid()][0]

@@ -30,3 +30,9 @@ def test_the_runtime_imports_without_hydra_pydantic_and_mlflow():
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["launcher.common", "launcher.common.names", "launcher.common.prctl"]
+
+
+def test_the_documented_names_of_earlier_versions_still_import():
+    from launcher.runtime.tiers import settings, tier_settings
+
+    assert settings.TierSettings is tier_settings.TierSettings and settings.Cadence is tier_settings.Cadence

@@ -60,7 +60,7 @@ def path_outlives_the_pod(checked: CheckedRecipe, problem: Callable[..., Problem
     if not any(real.is_relative_to(place) for place in places):
         yield problem(
             f"{KEY}.persistent.path",
-            "lies on no volume that the pods may write to: it would be lost with them",
+            "is not on a volume that the pods can write to: it would be lost with them",
             value=path,
             allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
             remedy='"+cluster.persistent_volume_claims=[{claimName: fsx-claim, mountPath: /fsx}]"',
@@ -69,7 +69,7 @@ def path_outlives_the_pod(checked: CheckedRecipe, problem: Callable[..., Problem
 
 @notice_rule("N134", source="docs/checkpointing.md")
 def pods_have_their_nodes_role(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """Pods without a service account of their own have their node's rights."""
+    """Pods without a service account of their own have the permissions of their node."""
     path = persistent_path(planned.checked)
     if path and path.startswith(S3) and k8s_options(planned.checked).service_account_name is None:
         yield notice("the pods reach the bucket with their node's role: no cluster.service_account_name is given")

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.backends.local import rehearsal as rehearsals
 from launcher.backends.local.job_request import JobRequest, take_request
@@ -42,7 +41,7 @@ class ClusterSim:
         """Events of the scenario that have not happened."""
         return rehearsals.unfired(self._rehearsal) if self._rehearsal else ()
 
-    def dump(self) -> Mapping[str, Any] | None:
+    def dump(self) -> Mapping[str, object] | None:
         """Return the scenario's state as plain data."""
         return rehearsals.as_json(self._rehearsal) if self._rehearsal else None
 

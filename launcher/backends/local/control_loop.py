@@ -4,9 +4,8 @@ import logging
 import os
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from launcher import timeline
 from launcher.backends.local import fault_injection
@@ -44,6 +43,7 @@ from launcher.backends.local.rehearsal import Happening
 from launcher.backends.local.snapshot import Attempt, Snapshot, publish
 from launcher.backends.local.state_machine import advance, begin
 from launcher.backends.local.step_reader import DoneStep, StepReader
+from launcher.backends.local.stop_signals import Interrupts
 from launcher.common.names import CHECKPOINT_DIR
 from launcher.model.job_spec import JobState
 
@@ -55,32 +55,8 @@ POLL_INTERVAL_S = 0.25
 TRANSITION_INTERVAL_S = 0.05
 """Between two polls while the job waits for its agents."""
 
-END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that ask for the end of the job."""
 
 _log = logging.getLogger("operator")
-
-
-@dataclass(slots=True)
-class Interrupts:
-    """Counts the signals that ask for the end of the job."""
-
-    count: int = 0
-    signum: int = 0
-
-    def listen(self) -> None:
-        """Handle SIGTERM, SIGINT and SIGHUP from now on."""
-        for signum in END_SIGNALS:
-            signal.signal(signum, self._take)
-
-    def take_over(self, count: int, signum: int) -> None:
-        """Add the signals that the previous operator received."""
-        self.count += count
-        self.signum = self.signum or signum
-
-    def _take(self, signum: int, _frame: FrameType | None) -> None:
-        self.count += 1
-        self.signum = signum
 
 
 class RestartRequested(Exception):

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.common import redaction
 from launcher.common.names import EVENTS_FILE
@@ -24,7 +23,7 @@ class EventWriter:
         if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
             self._write("\n")
 
-    def add(self, kind: str, message: str = "", fields: Mapping[str, Any] | None = None) -> None:
+    def add(self, kind: str, message: str = "", fields: Mapping[str, object] | None = None) -> None:
         """Append one event with the current time."""
         event = redaction.masked_tree({"time": time.time(), "kind": kind, "message": message, **(fields or {})})
         self._write(json.dumps(event) + "\n")

@@ -97,7 +97,7 @@ def _invert(path: Path, num_bytes: int) -> None:
 
 
 class Freezer:
-    """Suspends one worker for some time, like a checkpoint on a slow disk.
+    """Suspends one worker for some time, like a checkpoint on a slow disk, so that the agent's own timeout decides.
 
     Args:
         pid: Of the worker.

@@ -1,6 +1,8 @@
 """Detects a job that hangs: its workers run, but no step is done within a limit derived from earlier steps.
 
-HyperPod's operator watches log lines, this one watches steps.
+HyperPod's operator watches log lines, this one watches steps: scripts report them, while their log lines differ. The
+limit follows the longest recent step, so that no model needs a setting. Rank 0 announces saves and other work; the
+latter has no limit by default, since a falsely detected hang would repeat it forever.
 """
 
 import json
@@ -8,7 +10,6 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from launcher.backends.local.hang_limits import FACTOR, LEAST_LIMIT_S, HangLimits
 from launcher.backends.local.line_reader import LineReader
@@ -33,10 +34,10 @@ class StepTimer:
         self._attempt = -1
         self._since_s = 0.0
         self._step: int | None = None
-        self._activity: Mapping[str, Any] = {}
+        self._activity: Mapping[str, object] = {}
         self._knows_steps = limits.watches_start
 
-    def overdue(self, now_s: float, attempt: int, done: DoneStep, activity: Mapping[str, Any]) -> str:
+    def overdue(self, now_s: float, attempt: int, done: DoneStep, activity: Mapping[str, object]) -> str:
         """Return a message about the time without a new step; "" while it is within the limit.
 
         Args:
@@ -93,7 +94,7 @@ class HangDetector:
         overdue = self._steps.overdue(now_s, attempt.number, done, self._activity())
         return "" if self._is_stopped(attempt) else overdue
 
-    def _activity(self) -> Mapping[str, Any]:
+    def _activity(self) -> Mapping[str, object]:
         try:
             activity = json.loads((self._run_dir / ACTIVITY_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):  # nothing announced yet

@@ -19,11 +19,9 @@ from typing import IO, NoReturn
 from launcher.backends.local import handover, rehearsal
 from launcher.backends.local.cluster_sim import ClusterSim
 from launcher.backends.local.control_loop import (
-    END_SIGNALS,
     EXIT_FAILED,
     POLL_INTERVAL_S,
     FolderRemoved,
-    Interrupts,
     Operator,
     RestartRequested,
 )
@@ -33,6 +31,7 @@ from launcher.backends.local.handover import Handover
 from launcher.backends.local.job_request import JobRequest, read_job_request
 from launcher.backends.local.processes import end_with_parent
 from launcher.backends.local.scenario import read_scenario
+from launcher.backends.local.stop_signals import END_SIGNALS, Interrupts
 from launcher.common import os_errors, redaction
 from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import RUN_DIR
@@ -147,7 +146,7 @@ def _delay(seconds: float, interrupts: Interrupts) -> None:
 def _replace_operator(bundle_dir: Path, lock_file: IO[bytes], restart: RestartRequested) -> NoReturn:
     """Become a new operator that knows only the saved state. Does not return.
 
-    The process must remain: it is the parent of the nodes, which end with it.
+    The process must remain: it is the parent of the nodes, and the kernel kills them with their parent.
     """
     os.set_inheritable(lock_file.fileno(), True)
     args = [sys.executable, "-m", "launcher.backends.local.operator", "--parent", str(os.getppid())]

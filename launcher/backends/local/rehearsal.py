@@ -158,7 +158,7 @@ def unfired(rehearsal: Rehearsal) -> tuple[str, ...]:
     return events + tuple(f"{due_s:g} seconds: a replacement node" for due_s in rehearsal.replacements)
 
 
-def as_json(rehearsal: Rehearsal) -> dict[str, Any]:
+def as_json(rehearsal: Rehearsal) -> dict[str, object]:
     """Return the cluster as plain data."""
     fields = {name: getattr(rehearsal, name) for name in ("healthy", "lost", "reclaimed")}
     return fields | {

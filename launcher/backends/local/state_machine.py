@@ -56,7 +56,7 @@ STOP_MARGIN_S = 15.0
 """How long an agent may take to stop its workers, beyond the workers' own time; 1.4 s measured."""
 
 MAX_FAULTS_WITHOUT_PROGRESS = 3
-"""Consecutive faults without a new step after which a job is still restarted."""
+"""Consecutive faults without a new step after which a job is still restarted; with progress there is no limit."""
 
 
 Step = tuple[MachineState, tuple[Command, ...]]

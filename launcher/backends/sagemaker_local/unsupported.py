@@ -16,10 +16,10 @@ from launcher.rules import MakeNotice, PlannedRecipe, notice_rule
 
 @notice_rule("N136", source="docs/sagemaker.md")
 def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """What AWS does around a job is played here as far as programs see it, and no further."""
+    """Only what a program can see of a training job is simulated on this machine."""
     job, jobs = planned.job, effective(given_jobs(planned.job))
     if words := "; ".join((*_accelerators(job, jobs), *_image(job, jobs), *_settings(jobs))):
-        yield notice(f"not played on this machine: {words}")
+        yield notice(f"not simulated on this machine: {words}")
 
 
 def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:

@@ -12,7 +12,7 @@ import typer
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import fail
 from launcher.common.suggestions import nearest
-from launcher.config import catalogue
+from launcher.config.collection import recipe_names
 
 if TYPE_CHECKING:
     from launcher.model.composition import Composition
@@ -107,7 +107,7 @@ def full_name(word: str, overrides: Sequence[str] = ()) -> str:
         raise fail("E803", word, "takes no size here: every size is looked at", remedy=match[1])
     if word.endswith(_FILES) or "/" in word:
         return word
-    known = list(dict.fromkeys(name for folder in folders(overrides) for name in catalogue.names(folder)))
+    known = list(dict.fromkeys(name for folder in folders(overrides) for name in recipe_names(folder)))
     if word in known:
         return word
     found = [name for name in known if name.rpartition("/")[2] == word]
@@ -152,7 +152,7 @@ def say_unknown_instance(composition: "Composition") -> None:
 
 def complete_recipe(incomplete: str) -> list[str]:
     """Return the recipes that a word may become: paths, or last words where no path begins so."""
-    names = catalogue.names()
+    names = recipe_names()
     paths = [name for name in names if name.startswith(incomplete)]
     return paths or [name for word in names if (name := word.rpartition("/")[2]).startswith(incomplete)]
 

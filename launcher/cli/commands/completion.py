@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.common.problems import ProblemsFound
 from launcher.common.secret_names import is_secret
-from launcher.config import catalogue
+from launcher.config.collection import recipe_names
 
 if TYPE_CHECKING:
     from launcher.model.composition import Composition
@@ -76,7 +76,7 @@ _NAMES = {
     "cluster": _clusters,
     "instance_type": _instance_types,
     "cluster.scenario": _scenarios,
-    "recipes": lambda _begin: catalogue.names(),
+    "recipes": lambda _begin: recipe_names(),
 }
 """Keys whose values are names of things that exist."""
 

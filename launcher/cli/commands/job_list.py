@@ -35,7 +35,8 @@ def _complete_state(incomplete: str) -> list[str]:
 def _complete_backend(incomplete: str) -> list[str]:
     from launcher.model import backend_registry
 
-    return [name for name in sorted(backend_registry.names()) if name.startswith(incomplete)]
+    choices = sorted(each.choice for each in backend_registry.descriptions())
+    return [name for name in choices if name.startswith(incomplete)]
 
 
 States = Annotated[
@@ -149,12 +150,13 @@ def _without_empty_names(
 def _cells(each: "ListedJob") -> tuple[str, ...]:
     """Return a row of `recipes jobs`."""
     from launcher.bundle.store import given_name
+    from launcher.model.backend_registry import described
 
     seen = each.status
     words = f"{each.problem.code} {each.problem.message}" if each.problem else seen.message if seen else ""
     nodes = str(seen.nodes) if seen and seen.nodes else "-"
     submitted = each.record.submitted if each.record else "-"
-    cluster = each.record.handle.backend if each.record else "-"
+    cluster = described(each.record.handle.backend).choice if each.record else "-"
     name = given_name(each.folder) or ""
     return each.name, name, cluster, each.state, nodes, submitted, words.partition("\n")[0]
 

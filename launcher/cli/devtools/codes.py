@@ -6,7 +6,7 @@ or a server is found in the middle of other work.
 
 from dataclasses import dataclass
 
-from launcher.rules import all_notice_rules, all_rules
+from launcher.rules import NoticeRule, Rule, all_notice_rules, all_rules
 
 _HYDRA = "Hydra, Override grammar"
 _DEFAULTS = "Hydra, The Defaults List"
@@ -74,7 +74,8 @@ SUBJECTS = {
 def all_codes() -> tuple[Code, ...]:
     """Return every code, in order; a code that is raised by a rule and elsewhere too is the rule's."""
     found = {code.code: code for code in ELSEWHERE}
-    for rule in (*all_rules(), *all_notice_rules()):
+    rules: tuple[Rule | NoticeRule, ...] = (*all_rules(), *all_notice_rules())
+    for rule in rules:
         found[rule.code] = Code(rule.code, rule.reason, rule.source, " or cluster=".join(rule.clusters))
     return tuple(found[code] for code in sorted(found))
 
