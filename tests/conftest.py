@@ -219,7 +219,7 @@ def reviewed(request: pytest.FixtureRequest):
             ]
             file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         else:
-            assert found == golden[name]
+            assert found == golden.get(name), "review it, then accept it with --rewrite-goldens"
 
     return compare
 

@@ -132,3 +132,11 @@ def test_one_process_needs_no_launcher(prepare):
     one = ("training_cfg.run.ntasks_per_node=1", f"++{D}.torch_distributed.enabled=false")
     assert prepare(*SCRIPT, *CLUSTERS["sm_jobs"], ENTRY, *one).name
     assert prepare(*SCRIPT, *CLUSTERS["k8s"], ENTRY, f"++{D}.torch_distributed.enabled=false").name
+
+
+def test_a_section_that_is_not_enabled_has_no_effect_and_is_noticed(prepare):
+    library = f"++{D}.smdistributed.modelparallel={{enabled: false, parameters: {{partitions: 2}}}}"
+    for given, idle in ((library, ["smdistributed.modelparallel"]), (f"++{D}.mpi.enabled=true", [])):
+        notices = prepare(*SCRIPT, *CLUSTERS["sm_jobs"], ENTRY, given).notices
+        found = [notice.message.partition(".enabled")[0] for notice in notices if notice.code == "N118"]
+        assert found == [f"distribution.{name}" for name in idle]

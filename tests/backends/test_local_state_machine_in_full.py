@@ -150,6 +150,14 @@ def test_a_late_agent_of_a_restart_is_replaced():
     assert commands == (fault_event(1, Cause.UNREADY), KillNodes((1,)), SpawnNodes((2,)))
 
 
+def test_late_and_lost_agents_are_replaced_in_the_order_of_their_ranks():
+    before = machine(Phase.PREPARING, 0, 1, 2, attempt=1)
+    after, commands = advance(before, observation(None, GONE, None, capacity=4, now_s=221.0), POLICY)
+    causes = ((0, Cause.UNREADY), (1, Cause.LOST), (2, Cause.UNREADY))
+    assert after.nodes == (3, 4, 5)
+    assert commands == (*(fault_event(*each) for each in causes), KillNodes((0, 1, 2)), SpawnNodes((3, 4, 5)))
+
+
 def test_the_fourth_fault_without_a_new_step_is_the_last():
     before = machine(Phase.PREPARING, attempt=1, faults_without_progress=2)
     assert advance(before, observation(READY, GONE), POLICY)[0].phase is Phase.PREPARING
