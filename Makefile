@@ -28,10 +28,10 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 types: $(VENV)/ready
-	-$(BIN)/mypy  # a failure is shown only, until all of it passes
+	$(BIN)/mypy
 
 imports: $(VENV)/ready
-	-$(BIN)/lint-imports
+	$(BIN)/lint-imports
 
 generated: $(VENV)/ready
 	$(BIN)/recipes docs --check && $(BIN)/recipes scripts --check

@@ -596,7 +596,7 @@ _WHERE = {"--context": ("x",), "--namespace": ("x", "A_B"), "--json": _FLAG}
 _PICTURES = ("p.svg", "p.png", "p.txt", "absent/p.svg", "sub")
 _OPTIONS: dict[str, dict[str, tuple[str, ...] | None]] = {
     "list": {"--family": ("llama",), "--model": ("x",), "--technique": ("dpo",), "--elastic": _FLAG, "--json": _FLAG},
-    "show": {"--whole": _FLAG, "--json": _FLAG},
+    "show": {"--full": _FLAG, "--json": _FLAG},
     "explain": {"--json": _FLAG},
     "check": {"--json": _FLAG, "--github": _FLAG},
     "plan": {"--picture": _PICTURES, "--prices": ("prices.yaml", "own.yaml"), "--hours": ("1",), "--json": _FLAG},

@@ -43,8 +43,6 @@ def test_the_picture_shows_the_packages_of_now(suffix, tmp_path):
 def test_the_tree_of_the_page_has_every_package():
     (tree,) = re.findall(r"```text\n(launcher/.*?)```", PAGE, re.S)
     assert {name.rstrip("/") for name in re.findall(r"^  (\w+/)", tree, re.M)} == PACKAGES
-    for line in re.findall(r"^    (\w+)/", tree, re.M):
-        assert [*(ROOT / "launcher").glob(f"*/{line}/__init__.py")], line
 
 
 @pytest.mark.parametrize("page", [PAGE, GUIDE], ids=["architecture", "contributing"])

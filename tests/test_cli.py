@@ -37,7 +37,7 @@ def process(*words, **variables):
         pytest.param("llmft_llama3_1_8b_instruct_seq4k_gpu_sft", SHORT, id="last word"),
         pytest.param(LLAMA + "x", LLAMA, id="path"),
         pytest.param("mine.yaml", "no such file", id="file"),
-        pytest.param("zzz", "recipes list shows all", id="nothing near"),
+        pytest.param("zzz", "list all: recipes list", id="nothing near"),
     ],
 )
 def test_a_recipe_that_is_not_there_gets_the_nearest_names(recipes, name, says):
@@ -79,6 +79,8 @@ def test_every_command_explains_its_arguments(recipes, command):
     [
         pytest.param(["plam"], "plan", id="command"),
         pytest.param(["list", "--elast"], "did you mean --elastic", id="option"),
+        pytest.param(["jobs", "--dry-run"], "recipes jobs --help", id="key-where-none-is-taken"),
+        pytest.param(["plan", "x", "--dry-run"], "did you mean dry_run=true", id="key"),
         pytest.param(["checkpoint", "x", "--failures=1"], "did you mean --failures-per-node-hour", id="abbreviation"),
         pytest.param(["plan"], "missing argument 'RECIPE'", id="argument"),
         pytest.param(["logs", "x", "--rank", "one"], "--rank", id="type"),

@@ -128,7 +128,7 @@ def test_the_next_step_of_an_incomplete_recipe_is_its_check(recipes):
 def test_check_goes_on_after_a_recipe_that_is_not_there(recipes):
     code, out, err = recipes("check", SHORT, "nothere", f"{SHORT}@3", "cluster=k8s")
     assert code == 2 and out.startswith(f"ok  {SHORT}  1 size")
-    assert err.count("E005 recipes") == 1 and "takes no size here" in err
+    assert err.count("E005 recipes") == 1 and "no size can be given here" in err
 
 
 def test_what_is_not_there_is_told_as_it_was_asked_for(recipes):

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
-from launcher.backends.local.agent_client import Agent, AgentUnreachable, StartCall
+from launcher.backends.local.agent_client import AgentClient, AgentUnreachable, StartCall
 from launcher.backends.local.operator_types import AgentState
 from launcher.bundle import container
 from launcher.cli import main as cli
@@ -89,7 +89,7 @@ class Pod:
                 stdout=log,
                 stderr=log,
             )
-        self.agent = Agent(self.port)
+        self.agent = AgentClient(self.port)
 
     def __enter__(self):
         return self

@@ -47,7 +47,7 @@ def test_a_signal_ends_a_job_here_as_ctrl_c_does(tmp_path, steps, number):
     code, out, err = finish(process)
     assert code == 128 + number and "Traceback" not in err
     said = err.splitlines()
-    again = f"({number.name} again: at once, without it)"
+    again = f"({number.name} again: stop immediately, without one)"
     assert f"stopping; an elastic job saves a checkpoint first {again}" in said
     assert f"cancelled  stopped by {number.name}" in said
     assert "\nlogs results/" in f"\n{out}" and "\nmlflow run " in out

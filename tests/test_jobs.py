@@ -449,7 +449,7 @@ def test_a_job_that_was_never_launched_and_one_whose_cluster_refuses_are_problem
     assert cli.run([*words, NAME]) == 2
     assert capsys.readouterr().err.startswith("E705")
     registry.record(bundle, handle_of(bundle.directory), "ada")
-    on(Cluster(refuses=Problem("E343", "cluster.kube_context", "the cluster does not know you")))
+    on(Cluster(refuses=Problem("E343", "cluster.kube_context", "the cluster rejects your credentials")))
     assert cli.run([*words, NAME]) == 2
     assert capsys.readouterr().err.startswith("E343")
 
@@ -471,7 +471,7 @@ def test_launching_the_same_bundle_again_says_that_nothing_was_submitted(bundle,
     capsys.readouterr()
     assert cli.run(["launch", NAME]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert "is there already, from this very bundle; nothing was submitted" in out[0]
+    assert "was already submitted from this bundle; nothing was submitted" in out[0]
     if status is FAILED:
         assert out[1].startswith("failed") and out[2].startswith(f"recipes launch --again results/{NAME}")
         first = replace(first, ended=FAILED, is_closed=True)
@@ -561,7 +561,7 @@ def test_launches_of_one_bundle_take_turns(bundle, on, capsys):
         thread.join(10)
     assert (cluster.calls.count("submit"), cluster.most) == (4, 1)
     out = capsys.readouterr().out
-    assert out.count("submitted HyperPod") == 1 and out.count("is there already") == 3
+    assert out.count("submitted HyperPod") == 1 and out.count("was already submitted") == 3
 
 
 @pytest.mark.parametrize(

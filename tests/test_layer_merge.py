@@ -19,6 +19,7 @@ PACKAGES = st.sampled_from(["", "a", "a.b", "c"])
 @example([("", {"a": {"b": 1}}), ("a", {"b": "???", "c": "???"})])
 @example([("", {"a": [1, 2]}), ("", {"a": [3]})])
 @example([("", {"a": None}), ("a.b", {"c": 1})])
+@example([("a.b", {}), ("", {"a": {"a": "${a.b}"}}), ("a", {"a": "???"})])
 def test_plain_layers_are_merged_as_omegaconf_merges_them(layers):
     try:
         found = merge_layers(layers)

@@ -115,7 +115,7 @@ def test_show_as_json_has_every_size(recipes):
 
 
 def test_show_whole_of_one_size_has_the_cluster_and_that_size(recipes):
-    _, out, _ = recipes("show", f"{SHORT}@3", "--whole", "--json", "cluster=k8s", ELASTIC)
+    _, out, _ = recipes("show", f"{SHORT}@3", "--full", "--json", "cluster=k8s", ELASTIC)
     whole = json.loads(out)
     assert whole["cluster"]["namespace"] and "scale_config" not in whole["recipes"]
     _, out, _ = recipes("show", f"{SHORT}@3", "--json", ELASTIC)
@@ -123,7 +123,7 @@ def test_show_whole_of_one_size_has_the_cluster_and_that_size(recipes):
 
 
 def test_show_whole_has_the_cluster(recipes):
-    _, out, _ = recipes("show", SHORT, "--whole", "cluster=k8s")
+    _, out, _ = recipes("show", SHORT, "--full", "cluster=k8s")
     assert {"recipes", "cluster", "instance_type"} <= yaml_io.load(out).keys()
 
 
@@ -324,9 +324,9 @@ def test_recipes_of_another_folder_are_listed(recipes, own_folder):
         pytest.param(
             ["explain", SHORT, "lr"], "did you mean training_config.training_args.learning_rate", id="initials"
         ),
-        pytest.param(["list", "nonsense"], "recipes list shows all", id="nothing near"),
+        pytest.param(["list", "nonsense"], "list all: recipes list", id="nothing near"),
         pytest.param(["list", "--elastic", "--static"], "E801", id="both kinds"),
-        pytest.param(["show", f"{SHORT}@x"], "a size is a number", id="no size"),
+        pytest.param(["show", f"{SHORT}@x"], "a size must be a number", id="no size"),
         pytest.param(["diff", "nothere", "nowhere"], "'nowhere'", id="second of two"),
         pytest.param(["show", "."], "E005", id="no name"),
     ],

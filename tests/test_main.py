@@ -502,7 +502,7 @@ def test_ctrl_c_ends_the_run_and_says_so_however_often_it_is_pressed(prepare, co
     said = capsys.readouterr().err
     assert finished == [JobState.CANCELLED] and "cancelled  stopped by Ctrl-C" in said
     assert backend.cancelled == (2 if presses else 1)
-    assert ("stopping at once" in said) == (presses > 0)
+    assert ("stopping immediately" in said) == (presses > 0)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -518,7 +518,7 @@ def test_a_job_whose_operator_died_is_told_how_to_go_on(prepare, context, monkey
     assert launch.launch(bundle, "local") == 3
     said = capsys.readouterr().err
     assert "failed  the job's operator died" in said
-    assert f"recipes launch {terminal.shown_path(bundle.directory)} goes on from the last checkpoint" in said
+    assert f"resume from the last checkpoint with: recipes launch {terminal.shown_path(bundle.directory)}" in said
 
 
 def test_what_is_abandoned_is_told():

@@ -52,7 +52,7 @@ REASONS = {
     "file": "file exists and is not a folder",
     "below-a-file": "a part of this path is not a folder",
     "dangling-link": "link is a link to /nowhere/at/all, which does not exist",
-    "link-to-itself": "a link in this path leads back to itself",
+    "link-to-itself": "a link in this path points back to itself",
     "proc": "/proc/x: does not exist and cannot be created",
     "below-proc": "/proc/x/y/z: does not exist and cannot be created",
     "sys": "/sys/x: ",
@@ -89,7 +89,7 @@ def test_what_could_be_made_is_removed_where_the_bundle_is_not_written(context, 
         raise OSError(errno.EDQUOT, "quota", str(path))
 
     monkeypatch.setattr(Path, "write_text", fails)
-    with pytest.raises(ProblemsFound, match="a/b/c: your disk quota is used up"):
+    with pytest.raises(ProblemsFound, match="a/b/c: your disk quota is exhausted"):
         pipeline.write(bundle)
     assert list(context.cwd.iterdir()) == []
 

@@ -134,14 +134,14 @@ def alone(tmp_path_factory):
     return trained_alone(tmp_path_factory, "random-schedules", *JOB)
 
 
-@pytest.mark.timeout(JOB_TIMEOUT_S + 120)  # with the time that the reference takes
+@pytest.mark.timeout(3 * JOB_TIMEOUT_S)  # with the time that the reference takes, on a busy machine
 @pytest.mark.parametrize("seed", range(NUM_SCHEDULES))
 def test_a_job_ends_with_every_sample_of_every_epoch_once(tmp_path, alone, seed):
     schedule = draw_schedule(seed)
     print(f"schedule {seed}: {schedule}")
     job = start(*JOB, *schedule.overrides(), cwd=tmp_path)
     try:
-        code, out, err = finish(job, JOB_TIMEOUT_S)
+        code, out, err = finish(job)
     finally:
         job.kill()
         run_dir = bundle_of(tmp_path) / "run"

@@ -126,7 +126,7 @@ def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_aw
         "++recipes.elastic_policy.preemption={base_priority_class:high-priority,elastic_priority_class:low-priority}"
     )
     timeout = "recipes.elastic_policy.graceful_shutdown_timeout=3"
-    code, out, err = run(*PACED, tiers, timeout, "recipes.trainer.num_nodes=2", mishaps, cwd=tmp_path, timeout_s=280)
+    code, out, err = run(*PACED, tiers, timeout, "recipes.trainer.num_nodes=2", mishaps, cwd=tmp_path)
     assert code == 0, err
     assert sizes_of(tmp_path) == [(0, 2), (2, 2), (2, 2), (2, 1)]
     assert "event  job more (normal-priority) arrives and waits: it needs 1 node and can have 0" in out
@@ -145,7 +145,7 @@ def test_after_bit_rot_a_crash_goes_back_to_the_checkpoint_before_and_the_lost_s
     """Bytes of the newest checkpoint change in silence: nothing of it may be loaded."""
     # Both at one step: no later checkpoint is saved between them.
     rot = events("{at:{step:36},bit_rot:{num_bytes:2000}}", "{at:{step:36},worker_crash:{rank:1}}")
-    code, out, err = run(*PACED, rot, cwd=tmp_path, timeout_s=280)
+    code, out, err = run(*PACED, rot, cwd=tmp_path)
     assert code == 0, err
     assert losses_in_the_model(bundle_of(tmp_path) / "run") == pytest.approx(alone, abs=1e-5)
     assert_every_sample_once_an_epoch(tmp_path)

@@ -29,7 +29,7 @@ def test_a_hang_and_two_faults_at_one_moment_each_have_their_event_and_cause(tmp
         "{at:{step:80},node_loss:{node:1,replacement_after:1}}",
     )
     limit = "+cluster.hang={expectedRecurringFrequencyInSeconds:20}"
-    code, out, err = run(*PACED, *TWO_NODES, chain, limit, cwd=tmp_path, timeout_s=280)
+    code, out, err = run(*PACED, *TWO_NODES, chain, limit, cwd=tmp_path)
     assert code == 0, err
     assert sizes_of(tmp_path) == [(0, 2), (2, 2), (2, 2)]
     first, second = timeline_of(tmp_path)["transitions"][1:]
@@ -47,7 +47,7 @@ def test_a_hang_and_two_faults_at_one_moment_each_have_their_event_and_cause(tmp
 def test_rows_and_attempts_name_the_same_sizes_when_the_capacity_overtakes_a_stop(tmp_path):
     """4 -> 1 -> 3 within a second: whatever is decided on the way, rows show what was started."""
     chain = events("{at:{step:20},capacity:1}", "{at:{step:22},capacity:3}", "{at:{step:90},capacity:3}")
-    code, _, err = run(*PACED, "recipes.trainer.num_nodes=4", chain, cwd=tmp_path, timeout_s=280)
+    code, _, err = run(*PACED, "recipes.trainer.num_nodes=4", chain, cwd=tmp_path)
     assert code == 0, err
     timeline = timeline_of(tmp_path)
     started = [row for row in timeline["transitions"] if row["attempt"] is not None]
@@ -62,9 +62,7 @@ def test_rows_and_attempts_name_the_same_sizes_when_the_capacity_overtakes_a_sto
 
 def test_a_job_whose_newest_checkpoint_rots_resumes_from_an_older_one(tmp_path):
     rot = "{at:{step:45},bit_rot:{num_bytes:2000}}"
-    code, out, err = run(
-        *PACED, *TWO_NODES, events(rot, "{at:{step:45},worker_crash:{rank:1}}"), cwd=tmp_path, timeout_s=280
-    )
+    code, out, err = run(*PACED, *TWO_NODES, events(rot, "{at:{step:45},worker_crash:{rank:1}}"), cwd=tmp_path)
     assert code == 0, err
     first, second = timeline_of(tmp_path)["attempts"]
     assert first["last_step"] >= 45 and 0 < second["resumed_step"] < 40

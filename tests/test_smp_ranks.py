@@ -207,18 +207,18 @@ def test_a_recipe_says_where_its_ranks_lie(recipes):
     ("words", "code", "text"),
     [
         ((), "E801", "give a recipe"),
-        (("--processes", "8", "--partitions", "3"), "E243", "no multiple of 3"),
-        (("--processes", "8", "--strategy", "DDT"), "E801", "is no placement strategy"),
+        (("--processes", "8", "--partitions", "3"), "E243", "not a multiple of 3"),
+        (("--processes", "8", "--strategy", "DDT"), "E801", "is not a placement strategy"),
         (("--processes", "0"), "E801", "0"),
-        ((*SCRIPT, "--hosts", "3"), "E801", "a recipe says where"),
-        ((*SCRIPT[:-1],), "E801", "no distribution.mpi"),
+        ((*SCRIPT, "--hosts", "3"), "E801", "a recipe determines"),
+        ((*SCRIPT[:-1],), "E801", "distribution.mpi is not enabled"),
         (
             (f"{SCRIPT[0]}@5", *SCRIPT[1:]),
             "E803",
             "no such size\n     allowed: 2\n     remedy: recipes.trainer.num_nodes=5",
         ),
         ((*SCRIPT, "++recipes.distribution.smdistributed.modelparallel.parameters.partitions=3"), "E243", "16 ranks"),
-        ((*EXAMPLE, "--picture", "ranks.gif"), "E709", "no picture"),
+        ((*EXAMPLE, "--picture", "ranks.gif"), "E709", "not a supported picture"),
     ],
     ids=["nothing", "undivided", "strategy", "zero", "both", "no-mpi", "size", "recipe-fault", "picture"],
 )

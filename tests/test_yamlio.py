@@ -91,11 +91,11 @@ def test_our_own_large_bundles_are_read_back():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: !!int abc", "no int"),
-        ("a: !!bool maybe", "no bool"),
-        ("a: !!timestamp x", "no meaning"),
-        ("a: !!set {x}", "no meaning"),
-        ("a: \x07", "cannot stand"),
+        ("a: !!int abc", "not a valid int"),
+        ("a: !!bool maybe", "not a valid bool"),
+        ("a: !!timestamp x", "not supported"),
+        ("a: !!set {x}", "not supported"),
+        ("a: \x07", "not allowed"),
         ("a: 1\n--- \nb: 2", "second document"),
         ("? [a]\n: b", "plain word"),
     ],

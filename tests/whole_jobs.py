@@ -29,12 +29,12 @@ def start(*arguments, cwd, module=False):
     )
 
 
-def finish(process, timeout_s=280):
+def finish(process, timeout_s=540.0):
     out, err = process.communicate(timeout=timeout_s)
     return process.returncode, out, err
 
 
-def run(*arguments, cwd, timeout_s=280, module=False):
+def run(*arguments, cwd, timeout_s=540.0, module=False):
     """Run a command to its end; return its status and what it wrote to stdout and stderr."""
     return finish(start(*arguments, cwd=cwd, module=module), timeout_s)
 

@@ -1,4 +1,4 @@
-"""`python main.py`: overrides to a running job, and an exit code."""
+"""`python main.py`: from overrides to a running job and an exit code."""
 
 import collections
 import contextlib
@@ -17,12 +17,11 @@ from launcher.common.interrupts import (
     Interrupted,
     deferred,
     exit_code,
-    mute_lost_streams,
     signals_as_interrupts,
 )
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
-from launcher.common.process import INTERRUPTED, USER_ERROR
+from launcher.common.process import INTERRUPTED, USER_ERROR, mute_lost_streams
 from launcher.config.hydra_compose import CompositionCache
 from launcher.jobs import job_names, registry, relaunch, tracking
 from launcher.jobs.registry import JobRecord
@@ -42,21 +41,21 @@ EXIT_CODES = {
     JobState.DELETED: JOB_FAILED,
     JobState.CANCELLED: INTERRUPTED,
 }
-"""What a command that follows a job to its end exits with."""
-_LATE = "about to end; Ctrl-C once more leaves the rest undone"
+"""Exit codes of a command that follows a job to its end."""
+_LATE = "about to finish; another Ctrl-C skips the rest"
 
 
 def main(overrides: Sequence[str], name: str | None = None, cache: CompositionCache | None = None) -> int:
-    """Compile `overrides`, write the bundle, launch it and follow it where that is asked for.
+    """Compile `overrides`, write the bundle, launch it and, if requested, follow it.
 
     Args:
         overrides: As typed by the user.
-        name: What the user calls the job, if anything.
-        cache: What earlier launches of this process have read; None where there are none.
+        name: The user's name for the job, if any.
+        cache: Files read by earlier launches of this process; None for the first.
 
     Returns:
-        The exit code: 0, 2 when the input is at fault, 3 when the job failed, 128 and the signal's number when a
-        signal ended it (130 at Ctrl-C, 143 at SIGTERM, 129 at SIGHUP).
+        The exit code: 0, 2 if the input is invalid, 3 if the job failed, 128 plus the signal's number if a signal
+        ended it (130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP).
     """
     redaction.install()
     with signals_as_interrupts():
@@ -71,7 +70,7 @@ def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | 
         terminal.show_plan(job)
         if job.config["server_dry_run"]:
             pipeline.validate(job, context)
-            console.say("the cluster would take this job; nothing was created there")
+            console.say("the cluster would accept this job; nothing was created there")
         process.allow_clean_up()
         if tracking.is_tracked(job):
             console.say("reserving the MLflow run …", "dim", stderr=True)
@@ -80,7 +79,7 @@ def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | 
         pipeline.write(bundle)
         if name is not None:
             job_names.give(bundle.directory, name)
-        outcome = f"the bundle {bundle.directory.name} is written, nothing was submitted"
+        outcome = f"the bundle {bundle.directory.name} was written, nothing was submitted"
         if job.config["dry_run"] or job.config["server_dry_run"]:
             terminal.show_bundle(bundle, next_step=f"recipes launch {terminal.typed_path(bundle.directory)}")
             return 0
@@ -94,7 +93,7 @@ def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | 
         return exit_code(interrupt)
     except ProblemsFound as error:
         if "debug=true" in (text.lstrip("+") for text in overrides):
-            traceback.print_exception(error, chain=False)  # what it was raised from may repeat a secret
+            traceback.print_exception(error, chain=False)  # its causes may contain a secret
         console.show_problems(error.problems, error.outcome or outcome)
         return USER_ERROR
     except OSError as error:
@@ -107,10 +106,10 @@ def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | 
 def _prepared(
     overrides: Sequence[str], context: LaunchContext, name: str | None, cache: CompositionCache | None
 ) -> JobSpec:
-    """Return the planned job, unless it or its name is at fault.
+    """Return the planned job.
 
     Raises:
-        ProblemsFound: Every fault in what the user gave.
+        ProblemsFound: Every error in the user's input.
     """
     found = job_names.problems(name)
     try:
@@ -129,13 +128,13 @@ def launch(bundle: Bundle, backend_name: str, *, wait: bool = False, is_again: b
         bundle: The bundle.
         backend_name: Its choice of `cluster`.
         wait: Whether to follow a job that outlives this process.
-        is_again: Whether to start a job once more that has ended.
+        is_again: Whether to start a finished job again.
 
     Returns:
-        The exit code: of a job that is followed, how it ended.
+        The exit code, which depends on how the job ended if it was followed.
 
     Raises:
-        ProblemsFound: The backend refuses, or the job has succeeded already (E715).
+        ProblemsFound: The backend refuses, or the job has already succeeded (E715).
     """
     backend = backend_registry.load_backend(backend_name)
     with signals_as_interrupts():
@@ -160,7 +159,7 @@ def _attend(bundle: Bundle, backend: Backend, job: JobRecord, *, wait: bool) -> 
     if not job.handle.is_new and (status := registry.status(job, backend)).state.is_final:
         conclude(job, status)  # submitting has marked its run as running
         terminal.show_status(status)
-        console.say(f"recipes launch --again {terminal.typed_path(bundle.directory)}  launches it once more", "dim")
+        console.say(f"recipes launch --again {terminal.typed_path(bundle.directory)}  launches it again", "dim")
         return 0
     terminal.show_next(bundle)
     return 0
@@ -173,10 +172,10 @@ def _submit(bundle: Bundle, backend: Backend, *, is_again: bool) -> JobRecord:
 
 
 def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> None:
-    """Make way for another launch of a job that has ended, where that is wanted.
+    """Clear a finished job for another launch, if that is requested.
 
     Raises:
-        ProblemsFound: It succeeded, and another launch is not asked for; or it cannot be launched again.
+        ProblemsFound: It succeeded, and another launch is not requested; or it cannot be launched again.
     """
     if not (ended := relaunch.finished(bundle.directory, backend)):
         return
@@ -189,21 +188,21 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
 
 
 def conclude(job: JobRecord, status: JobStatus) -> None:
-    """Mark the MLflow run of a job elsewhere by how it ended, once; a store that refuses is asked again next time."""
+    """Close the MLflow run of a job elsewhere, once; if the store refuses, the next command tries again."""
     if job.is_closed or status.state is JobState.DELETED or outline.is_adopted(job.handle.bundle_dir):
         return  # an adopted job's run is known to its own bundle only
     try:
         tracking.finish(bundles.read(job.handle.bundle_dir)[0], status.state)
     except ProblemsFound as error:
-        console.show_problems(error.problems, "the job has ended; only its MLflow run does not say so")
+        console.show_problems(error.problems, "the job has ended, but its MLflow run could not be closed")
     else:
         registry.close(job)
 
 
 def _follow(bundle: Bundle, backend: Backend, job: JobRecord) -> int:
-    """Follow a job that outlives this process: first its states, then its log. A signal ends the following alone.
+    """Follow a job that outlives this process: first its states, then its log. A signal only ends the following.
 
-    One that was not seen to run has a log all the same, which says why.
+    The log is shown even if the job was never seen running: it may have the reason.
     """
     try:
         for status in registry.changes(job, backend):
@@ -224,18 +223,19 @@ def _follow(bundle: Bundle, backend: Backend, job: JobRecord) -> int:
 
 
 def _show_log(backend: Backend, handle: JobHandle, *, follow: bool) -> bool:
-    """Show a job's log and return whether it could be read; how the job ends does not depend on that."""
+    """Show a job's log and return whether it could be read; the job itself does not depend on that."""
     try:
         terminal.follow(backend.logs(handle, follow=follow))
     except ProblemsFound as error:
-        console.show_problems(error.problems, "only the job's log cannot be shown")
+        console.show_problems(error.problems, "the job is not affected, only its log cannot be shown")
         return False
     return True
 
 
 def _run_here(bundle: Bundle, backend: Backend, *, is_again: bool) -> int:
-    """Run a job that ends with this process. A signal stops it, a second one at once; so does the end of a reader."""
-    job = interrupt = None
+    """Run a job that ends with this process. A signal or a lost reader stops it, a second signal immediately."""
+    job: JobRecord | None = None
+    interrupt: KeyboardInterrupt | None = None
     try:
         job = _submit(bundle, backend, is_again=is_again)
         if not _show_log(backend, job.handle, follow=True):
@@ -257,30 +257,30 @@ def _end_here(bundle: Bundle, backend: Backend, handle: JobHandle, interrupt: Ke
     with deferred(_LATE):
         try:
             status = backend.status(handle)
-        except ProblemsFound as error:  # its folder is gone, or its record is damaged
-            console.show_problems(error.problems, "the job was started; how it ended cannot be read")
-            _close_run(bundle, JobState.FAILED, outcome="its metrics that were not sent yet are lost")
+        except ProblemsFound as error:  # its folder was deleted, or its record is damaged
+            console.show_problems(error.problems, "the job was started, but its final status cannot be read")
+            _close_run(bundle, JobState.FAILED, outcome="its unsent metrics are lost")
             return JOB_FAILED
-        is_interrupted = interrupt is not None and status.state is JobState.CANCELLED
-        if is_interrupted:
+        is_cancelled = status.state is JobState.CANCELLED
+        if interrupt and is_cancelled:
             status = replace(status, message=f"stopped by {interrupts.name(interrupt)}")
         _close(bundle, status)
-    return exit_code(interrupt) if is_interrupted else EXIT_CODES[status.state]
+    return exit_code(interrupt) if interrupt and is_cancelled else EXIT_CODES[status.state]
 
 
 def _cancel(backend: Backend, handle: JobHandle, signal_name: str) -> None:
-    again = f"{signal_name} again: at once, without it"
+    again = f"{signal_name} again: stop immediately, without one"
     console.say(f"stopping; an elastic job saves a checkpoint first ({again})", stderr=True)
     try:
         backend.cancel(handle)
     except KeyboardInterrupt:
         with deferred(_LATE):
-            console.say("stopping at once", stderr=True)
-            backend.cancel(handle)  # the job's second signal, which it does not put off
+            console.say("stopping immediately", stderr=True)
+            backend.cancel(handle)  # the job's second signal, which it does not defer
 
 
 def _close(bundle: Bundle, status: JobStatus) -> None:
-    """Send what is left to tell of a job that has ended on this machine, and say how it ended."""
+    """Send the remaining metrics of a job that ended on this machine, and print how it ended."""
     from launcher import timeline  # compiling a recipe does not pay for it
 
     run_dir = bundle.directory / RUN_DIR
@@ -292,12 +292,12 @@ def _close(bundle: Bundle, status: JobStatus) -> None:
     _close_run(bundle, status.state, course)
     if course and (course.has_scaled or course.unfired):
         terminal.show_timeline(course, run_dir)
-    # Without a last word the operator has died.
-    terminal.show_end(bundle, status, can_go_on=course is not None and course.state is None)
+    # Without a final state the operator has crashed.
+    terminal.show_end(bundle, status, can_resume=course is not None and course.state is None)
 
 
 def _close_run(bundle: Bundle, state: JobState, course: "Timeline | None" = None, outcome: str = "") -> None:
-    """Mark the MLflow run of a job by how it ended; a job that has run is not undone by its tracking store."""
+    """Close a job's MLflow run with the job's state; an error of the tracking store does not change that state."""
     try:
         tracking.finish(bundle, state, course)
     except ProblemsFound as error:

@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
+import click
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from launcher import identity
 from launcher.cli.commands import (
@@ -71,16 +72,19 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
 
 
 class _Command(TyperCommand):
-    """A command whose help spells its arguments as its metavars do, without the types of our code."""
+    """A command whose help shows its arguments by their metavars, without Python types."""
 
-    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:
-        arguments = [p.metavar for p in self.get_params(ctx) if p.param_type_name == "argument"]
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        arguments = [p.metavar or "" for p in self.get_params(ctx) if p.param_type_name == "argument"]
         return ["[OPTIONS]", *arguments]
 
-    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         params = self.get_params(ctx)
-        arguments = [(p.metavar, p.help or "") for p in params if p.param_type_name == "argument"]
-        options = [p.get_help_record(ctx) for p in params if p.param_type_name == "option"]
+        # typer's arguments have a help, click's do not
+        arguments = [
+            (p.metavar or "", getattr(p, "help", None) or "") for p in params if isinstance(p, TyperArgument)
+        ]
+        options = [record for p in params if isinstance(p, click.Option) and (record := p.get_help_record(ctx))]
         for heading, rows in (("Arguments", arguments), ("Options", options)):
             if rows:
                 with formatter.section(heading):
@@ -88,18 +92,20 @@ class _Command(TyperCommand):
 
 
 class _Grouped(TyperGroup):
-    """Commands under their headings, in our order."""
+    """Commands under headings, in the order of `_COMMANDS`."""
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for commands in _COMMANDS.values() for name in commands if " " not in name]
 
-    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command of one word, or of two such as `jobs remove`."""
         if (name := " ".join(args[:2])) in self.commands and len(args) > 1:
             return name, self.commands[name], args[2:]
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, names in _COMMANDS.items():
             with formatter.section(heading):
                 limit = formatter.width - 6 - max(map(len, names))
@@ -135,11 +141,11 @@ for _commands in _COMMANDS.values():
         app.command(_name, cls=_Command)(_function)
 
 _UsageError: Any = typer.BadParameter.__base__
-"""What typer raises for a command line it does not understand."""
+"""The exception of typer for an invalid command line."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the words of a command line; return the exit code. A user's mistake is Problems and exit code 2."""
+    """Run a command line; return the exit code. A user's mistake prints Problems and exits with 2."""
     redaction.install()
     with signals_as_interrupts() as signals:
         code = process.ended(lambda: _run(words))
@@ -161,10 +167,10 @@ def _run(words: Sequence[str]) -> int:
             raise
         console.show_problems((problem,), "nothing was done")
         return process.USER_ERROR
-    except SystemExit as stop:  # typer's own end where nobody reads on, and of completion
+    except SystemExit as stop:  # typer exits after a lost reader, and after completion
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None
-        return stop.code
+        return stop.code if isinstance(stop.code, int) else 0
 
 
 def _command(words: Sequence[str]) -> Any:
@@ -178,15 +184,10 @@ def _command(words: Sequence[str]) -> Any:
 
 
 def _usage_problem(error: Any) -> Problem:
-    """Return what typer says of a command line as a Problem."""
-    from launcher.common.suggestions import nearest
-    from launcher.config import slips
-
+    """Return typer's error about a command line as a Problem."""
     where = error.ctx.command_path if error.ctx else "recipes"
-    is_unknown = hasattr(error, "possibilities") and error.ctx
-    known = [name for each in error.ctx.command.params for name in each.opts] if is_unknown else []
-    near = nearest(error.option_name, known) if is_unknown else []
-    near = near or ([p.remedy for p in slips.of_flags([error.option_name])] if is_unknown else [])
+    is_unknown = bool(hasattr(error, "possibilities") and error.ctx)
+    near = _suggestions(error.option_name, error.ctx.command.params) if is_unknown else []
     message = error.message if is_unknown else error.format_message()
     return Problem(
         "E801",
@@ -195,3 +196,15 @@ def _usage_problem(error: Any) -> Problem:
         allowed=error.ctx.get_usage().removeprefix("Usage: ") if error.ctx else None,
         remedy=f"did you mean {' or '.join(near)}?" if near else f"{where} --help",
     )
+
+
+def _suggestions(option: str, params: Sequence[click.Parameter]) -> list[str]:
+    """Return similar options, else the override that an option spells if the command takes overrides."""
+    from launcher.common.suggestions import nearest
+    from launcher.config import slips
+
+    near = nearest(option, [name for param in params for name in param.opts])
+    takes_overrides = any("[KEY=VALUE]" in (param.metavar or "") for param in params)
+    if near or not takes_overrides:
+        return near
+    return [problem.remedy for problem in slips.of_flags([option]) if problem.remedy]

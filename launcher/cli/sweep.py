@@ -157,34 +157,37 @@ def checked(entry: Entry, composition: Composition, context: LaunchContext) -> C
 
 
 def _is_for_more_devices(checked: CheckedRecipe | None, others: Sequence[Problem]) -> Notice | None:
-    """Return what to say of sizes that are right, but for nodes of more devices than this instance type has.
+    """Return a notice if the sizes are valid, but for nodes with more devices than this instance type has.
 
-    They are no fault of the recipe where the planner deals the same samples out on this one. `others` are faults of
-    another kind, which it would meet too.
+    That is not an error of the recipe if the planner can distribute the same samples on this instance type. `others`
+    are its errors of other kinds, which the planned sizes would have too.
     """
-    if checked is None or (instance := checked.instance) is None:
+    if checked is None or checked.instance is None:
         return None
     faulty = faulty_needs(checked, (problem.path for problem in others))
     if not all(rule.applies(checked.backend, faulty) for rule in _dealing_rules(checked)):
-        return None  # a fault that the arithmetic would follow from
-    if not checked.is_elastic or not _dealing_problems(checked):
-        return None
-    written_for = checked.recipe.trainer.devices
-    at_home = dataclasses.replace(checked, instance=None)
-    if checked.devices >= written_for or checked.recipe.scale_config == AUTO or _dealing_problems(at_home):
-        return None
-    auto = dataclasses.replace(
-        checked.composition, tree=replaced(checked.composition.tree, "recipes.scale_config", AUTO)
-    )
-    if any(problem not in others for problem in examine(auto)[1]):
+        return None  # the rules on samples depend on a key with an error
+    if not _is_valid_elsewhere(checked) or not _is_valid_planned(checked, others):
         return None
     alone = ((scale.nodes, dataclasses.replace(checked, scales=(scale,))) for scale in checked.sizes)
     sizes = spans(nodes for nodes, size in alone if _dealing_problems(size))
-    return Notice(
-        "N114",
-        f"sizes {sizes} are written for {written_for} devices a node, {instance.name} has {checked.devices}:"
-        " ++recipes.scale_config=auto plans them",
-    )
+    devices = f"{checked.recipe.trainer.devices} devices per node, {checked.instance.name} has {checked.devices}"
+    return Notice("N114", f"sizes {sizes} are written for {devices}: ++recipes.scale_config=auto plans them")
+
+
+def _is_valid_elsewhere(checked: CheckedRecipe) -> bool:
+    """Return whether an elastic recipe's samples add up with all the devices it is written for, and not here."""
+    if not checked.is_elastic or checked.recipe.scale_config == AUTO:
+        return False
+    if checked.devices >= checked.recipe.trainer.devices or not _dealing_problems(checked):
+        return False
+    return not _dealing_problems(dataclasses.replace(checked, instance=None))
+
+
+def _is_valid_planned(checked: CheckedRecipe, others: Sequence[Problem]) -> bool:
+    """Return whether the sizes of the planner have no further errors on this instance type."""
+    tree = replaced(checked.composition.tree, "recipes.scale_config", AUTO)
+    return all(problem in others for problem in examine(dataclasses.replace(checked.composition, tree=tree))[1])
 
 
 def _dealing_rules(checked: CheckedRecipe) -> list[Rule]:

@@ -1,4 +1,4 @@
-"""What people see: the plan, a job that runs, its end. Beside `console` the only module that imports rich."""
+"""Terminal output: the plan, a running job, its end. Besides `console` the only module that imports rich."""
 
 import re
 import shlex
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _STEP = re.compile(r"step (\d+)/(\d+)\s+(.*)")
 _NEWS = re.compile(rf"({'|'.join(NEWS)})  ")
 _QUIET_S = 2.0
-"""Seconds between two step lines where there is no progress bar."""
+"""Seconds between two step lines without a progress bar."""
 _PATIENCE_S = 5.0
-"""Seconds without a step after which a job is said to do something else, unless its steps take that long."""
+"""Seconds without a step after which a job counts as waiting, unless its steps take that long."""
 _WAITING = "waiting"
-"""What a job does that takes no step, where no news told more."""
+"""Activity of a job without steps, if no news gives a better one."""
 _STATE_STYLES = {
     JobState.PENDING: "yellow",
     JobState.SCALING: "yellow",
@@ -40,13 +40,13 @@ _STATE_STYLES = {
     JobState.DELETED: "bold red",
 }
 _PIPED = 100
-"""Columns of a chart where there is no terminal."""
+"""Columns of a chart without a terminal."""
 _WIDE = 100
-"""Columns from which there is room for a bar and the remaining time."""
+"""Minimum columns for a bar and the remaining time."""
 
 
 def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
-    """Print a job's name, its sizes and its notices; `in_full`, also what each size costs and is worth."""
+    """Print a job's name, its sizes and its notices; with `in_full`, also cost and speedup of each size."""
     say(f"{job.name}   {plan_report.kind(job)}", "bold")
     head, rows = plan_report.aligned(job, in_full=in_full)
     show_table(head, rows)
@@ -60,7 +60,7 @@ def show_plan(job: JobSpec, *, in_full: bool = False) -> None:
 
 
 def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
-    """Print where a bundle is and what to do with it."""
+    """Print a bundle's location and the next command."""
     name = given_name(bundle.directory)
     label = f" ({name})" if name else ""
     size = f"{len(bundle.files)} files, digest {bundle.digest[:6]}"
@@ -68,44 +68,44 @@ def show_bundle(bundle: Bundle, next_step: str | None = None) -> None:
     say(where + (f"   next: {next_step}" if next_step else ""))
 
 
-def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_go_on: bool = False) -> None:
-    """Print how a job ended, and where its logs and its curve are.
+def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_resume: bool = False) -> None:
+    """Print how a job ended, and the location of its logs and its metrics.
 
     Args:
-        bundle: The job's.
-        status: How it ended.
+        bundle: The job's bundle.
+        status: Its final status.
         is_here: Whether its logs are on this machine.
-        can_go_on: Whether to say how it is launched again.
+        can_resume: Whether to print the command that resumes it.
     """
-    from launcher.jobs import tracking  # which takes all that planning takes
+    from launcher.jobs import tracking  # its import takes as long as planning
 
     is_success = status.state is JobState.SUCCEEDED
     said = "" if is_success else f"  {status.message}"
     say(f"{status.state.value}{said}", "bold green" if is_success else "bold red", stderr=not is_success)
     folder = typed_path(bundle.directory)
-    if can_go_on:
-        say(f"recipes launch {folder} goes on from the last checkpoint", stderr=True)
+    if can_resume:
+        say(f"resume from the last checkpoint with: recipes launch {folder}", stderr=True)
     say(f"logs {shown_path(bundle.directory / RUN_DIR / LOG_DIR)}" if is_here else f"logs: recipes logs {folder}")
     if settings := tracking.run_of(bundle):
         say(f"mlflow run {settings.run_id} in {settings.tracking_uri}")
-        if command := tracking.ui_command(settings.tracking_uri):
+        if settings.tracking_uri and (command := tracking.ui_command(settings.tracking_uri)):
             say(command)
 
 
 def typed_path(path: Path) -> str:
-    """Return a path as a shell takes it, as short as it can be typed from the current folder."""
+    """Return the shortest form of a path from the current folder, quoted for a shell."""
     return shlex.quote(shown_path(path))
 
 
 def show_submitted(handle: JobHandle) -> None:
-    """Print what a job is called where it runs, and whether it was there before."""
+    """Print the backend's name of a job, and whether it was already submitted."""
     name = native_name(handle)
-    before = f"{name} is there already, from this very bundle; nothing was submitted"
+    before = f"{name} was already submitted from this bundle; nothing was submitted"
     say(f"submitted {name}" if handle.is_new else before, "bold")
 
 
 def native_name(handle: JobHandle) -> str:
-    """Return what a job is called where it runs, and where that is."""
+    """Return the backend's name of a job, and its location."""
     name = "/".join(part for part in (handle.kind, handle.native_id) if part)
     places = (("namespace", handle.namespace), ("context", handle.context))
     where = ", ".join(f"{word} {place}" for word, place in places if place)
@@ -115,17 +115,17 @@ def native_name(handle: JobHandle) -> str:
 def show_next(bundle: Bundle) -> None:
     """Print the commands that follow a submitted job, and the one that ends it."""
     folder = typed_path(bundle.directory)
-    for command, what in (("logs -f", "its log"), ("wait", "until it has ended"), ("cancel", "ends it")):
+    for command, what in (("logs -f", "its log"), ("wait", "until it has ended"), ("cancel", "cancels it")):
         say(f"recipes {command} {folder}  {what}", "dim")
 
 
 def show_status(status: JobStatus) -> None:
-    """Print a job's state, its size, and what it waits for or why it ended, in a line."""
+    """Print a job's state, its size, and why it is pending or why it ended, in one line."""
     say(status_line(status), _STATE_STYLES.get(status.state, ""))
 
 
 def status_line(status: JobStatus) -> str:
-    """Return a job's state, its size, and what it waits for or why it ended."""
+    """Return a job's state, its size, and why it is pending or why it ended."""
     target = f" -> {status.target_nodes}" if status.target_nodes is not None else ""
     nodes = f"{status.nodes}{target} node{'' if status.nodes == 1 and not target else 's'}"
     parts = [status.state.value, nodes if status.nodes or target else "", status.message]
@@ -133,7 +133,7 @@ def status_line(status: JobStatus) -> str:
 
 
 def show_timeline(course: "Timeline", run_dir: Path) -> None:
-    """Print the timeline of a job's last launch, and where its picture is or what it lacks."""
+    """Print the timeline of a job's last launch, and its picture's path or why there is none."""
     from launcher import timeline
 
     head, *rows = timeline.text(course, width()).splitlines()
@@ -145,9 +145,9 @@ def show_timeline(course: "Timeline", run_dir: Path) -> None:
 
 
 def follow(lines: Iterator[str]) -> None:
-    """Print a job's log as it comes; its steps as a progress bar on a terminal, else one in two seconds.
+    """Print a job's log as it arrives; its steps as a progress bar on a terminal, else one every two seconds.
 
-    A step that is done again moves the bar back. The last progress line is the last step, and reports that the job
+    A repeated step moves the bar back. The last progress line is the last step, and reports that the job
     ended or that following it was interrupted.
     """
     if not sys.stdout.isatty():
@@ -173,7 +173,7 @@ def follow(lines: Iterator[str]) -> None:
 
 
 def _progress(console: "Console", pulse: "_Pulse") -> "Progress":
-    """Return a progress bar; on a narrow terminal its step and what goes on, without the bar."""
+    """Return a progress bar; on a narrow terminal only its step and the activity."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Column
     from rich.text import Text
@@ -194,7 +194,7 @@ def _progress(console: "Console", pulse: "_Pulse") -> "Progress":
 
 
 class _Pulse:
-    """What a job does now, in words: its last step's, or what keeps it from the next."""
+    """A job's activity as text: that of its last step, or why there is no next one."""
 
     def __init__(self) -> None:
         self._said = ""
@@ -210,7 +210,7 @@ class _Pulse:
 
     @contextmanager
     def until_over(self) -> Iterator[None]:
-        """Report from the end of the block on that the job ended, or that following it was interrupted."""
+        """From the end of the block on, report that the job ended, or that following it was interrupted."""
         self._outcome = ""
         try:
             yield
@@ -220,16 +220,16 @@ class _Pulse:
         self._outcome = "ended"
 
     def step(self, said: str, now_s: float) -> None:
-        """Take what a step says, at a time of the monotonic clock."""
+        """Record a step's text, at a time of the monotonic clock."""
         gap_s = now_s - self._since if self._since is not None else float("inf")
         if self._pause == _WAITING:
             self._patience_s = max(_PATIENCE_S, 3 * gap_s)
         elif gap_s > self._patience_s:
-            self._pause = _WAITING  # what the news told of is over
+            self._pause = _WAITING  # what the news reported is over
         self._said, self._since = said, now_s
 
     def news(self, line: str) -> None:
-        """Take a line of news. A fault and a suspension end the training; other nodes come while it goes on."""
+        """Record a line of news. A fault and a suspension stop the training; scaling up does not."""
         kind, _, words = line.partition("  ")
         is_suspension = kind == "scale" and " -> 0 " in words
         if kind == "fault" or is_suspension:
@@ -238,7 +238,7 @@ class _Pulse:
             self._pause = "waiting for nodes" if is_suspension else "restarting"
 
     def words(self, now_s: float) -> str:
-        """Return what goes on at a time of the monotonic clock."""
+        """Return the activity at a time of the monotonic clock."""
         if self._outcome:
             return f"{self._outcome}; last step: {self._said}" if self._said else self._outcome
         if self._since is None:
@@ -250,7 +250,7 @@ class _Pulse:
 
 
 def _follow_plain(lines: Iterator[str]) -> None:
-    """Print lines, one step in two seconds; the step before a line of news and the last step always."""
+    """Print lines, one step every two seconds; always the step before a line of news and the last step."""
     last_s, held_back = 0.0, []
     try:
         for line in lines:

@@ -1,4 +1,4 @@
-"""Lines on standard output and standard error, with colours where somebody sees them. Imports rich only then."""
+"""Lines on standard output and standard error, coloured on a terminal. Imports rich only then."""
 
 import functools
 import os
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 _PIPED = 100
-"""Columns where there is no terminal."""
+"""Columns if there is no terminal."""
 _INDENT_OF_PROBLEM, _INDENT_OF_NOTICE = " " * 7, " " * 11
-"""What the further lines of a line that is wrapped start with: a little more than it does; under its message."""
+"""Indents of the further lines of a wrapped line: slightly deeper than a Problem's line; under a notice's message."""
 
 
 def say(text: str, style: str = "", *, stderr: bool = False) -> None:
-    """Print a line, in `style` (rich's words) where it goes to a terminal that shows colours."""
+    """Print a line, in `style` (as rich names it) on a terminal with colours."""
     stream = sys.stderr if stderr else sys.stdout
     if style and _shows_colours(stream):
         _console(stderr=stderr).print(text, style=style, markup=False)
@@ -32,7 +32,7 @@ def say(text: str, style: str = "", *, stderr: bool = False) -> None:
 
 
 def say_all(lines: Iterable[tuple[str, str]]) -> None:
-    """Print lines, each with its style; one by one they would cost a console each."""
+    """Print lines, each with its style; they share one console, which is slow to create."""
     console = _console() if _shows_colours(sys.stdout) else None
     for text, style in lines:
         if console and style:
@@ -43,12 +43,12 @@ def say_all(lines: Iterable[tuple[str, str]]) -> None:
 
 
 def width() -> int | None:
-    """Return the columns of the terminal; None where nobody looks, so that nothing is cut."""
+    """Return the columns of the terminal; None if output goes elsewhere, where nothing is cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _shows_colours(stream: TextIO) -> bool:
-    """Tell whether a stream is a terminal that may get escape codes.
+    """Return whether a stream is a terminal that accepts escape codes.
 
     Source: https://no-color.org
     """
@@ -62,14 +62,14 @@ def _console(*, stderr: bool = False) -> "Console":
 
 
 def show_problems(problems: tuple[Problem, ...], outcome: str = "nothing was written or submitted") -> None:
-    """Print every Problem on standard error, then what came of it."""
+    """Print every Problem on standard error, then the outcome."""
     for problem in problems:
         show_problem(str(problem))
     say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}; {outcome}", stderr=True)
 
 
 def show_problem(text: str) -> None:
-    """Print a Problem on standard error, its first line so that it stands out."""
+    """Print a Problem on standard error, its first line highlighted."""
     head, *rest = text.splitlines()
     say(head, "bold red", stderr=True)
     for line in rest:
@@ -84,13 +84,13 @@ def show_notice(notice: Notice, *, stderr: bool = False) -> None:
 
 
 def say_fitted(text: str, style: str = "") -> None:
-    """Print a line, on a terminal that is too narrow in several, cut between words."""
+    """Print a line, wrapped between words on a narrow terminal."""
     for part in _wrapped(text, "  ", sys.stdout):
         say(part, style)
 
 
 def say_wrapped(head: str, text: str, style: str = "") -> None:
-    """Print a head and a text: in one line where it fits or nobody looks, else the text below it, indented."""
+    """Print a head and a text: in one line if it fits or there is no terminal, else the text below it, indented."""
     line, columns = f"{head}  {text}", width()
     if columns is None or len(line) <= columns:
         say(line, style)
@@ -99,38 +99,48 @@ def say_wrapped(head: str, text: str, style: str = "") -> None:
 
 
 def _say_below(head: str, text: str, style: str) -> None:
-    """Print a head, and a text below it that is indented and cut between words."""
-    indent = {"initial_indent": _INDENT_OF_NOTICE, "subsequent_indent": _INDENT_OF_NOTICE}
+    """Print a head, and below it a text that is indented and wrapped between words."""
+    indent = _INDENT_OF_NOTICE
     say(head, style)
-    for part in textwrap.wrap(text, width() or _PIPED, break_on_hyphens=False, **indent):
+    for part in textwrap.wrap(
+        text, width() or _PIPED, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    ):
         say(part, style)
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
     """Print rows as aligned columns.
 
-    On a terminal too narrow for a row its last cell goes below it, and on one too narrow for the other columns all
+    On a terminal too narrow for a row, its last cell moves below it; on one too narrow for the other columns, all
     cells but the first two do, each with its column's name.
     """
     from launcher.common import text_table  # which imports YAML
 
     first, *lines = text_table.table([head, *rows])
     columns, begin = width(), first.rindex(head[-1])
-    is_narrow = columns is not None and max(len(line[:begin].rstrip()) for line in lines) > columns
+    if columns is None:
+        say(first, "dim")
+        for line, style in zip(lines, styles or [""] * len(lines), strict=True):
+            say(line, style)
+        return
+    is_narrow = max(len(line[:begin].rstrip()) for line in lines) > columns
     if not is_narrow:
-        say(first if columns is None or len(first) <= columns else first[:begin].rstrip(), "dim")
+        say(first if len(first) <= columns else first[:begin].rstrip(), "dim")
     for line, cells, style in zip(lines, rows, styles or [""] * len(lines), strict=True):
         if is_narrow:
-            named = [f"{name} {cell}" for name, cell in zip(head[2:], cells[2:], strict=True) if cell]
-            _say_below("  ".join(cells[:2]), ", ".join(named), style)
-        elif columns is None or len(line) <= columns or not cells[-1]:
+            _say_below("  ".join(cells[:2]), _named(head[2:], cells[2:]), style)
+        elif len(line) <= columns or not cells[-1]:
             say(line, style)
         else:
             _say_below(line[:begin].rstrip(), cells[-1], style)
 
 
+def _named(head: Sequence[str], cells: Sequence[str]) -> str:
+    return ", ".join(f"{name} {cell}" for name, cell in zip(head, cells, strict=True) if cell)
+
+
 def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
-    """Return a line in pieces that fit a terminal, cut between words; whole where it goes elsewhere."""
+    """Return a line in pieces that fit a terminal, cut between words; uncut for other streams."""
     if not stream.isatty() or len(line) <= (columns := shutil.get_terminal_size().columns):
         return [line]
     return textwrap.wrap(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
@@ -138,7 +148,7 @@ def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
 
 @contextmanager
 def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that tells how many of `total` are done; seen only while on a terminal."""
+    """Yield a function that shows how many of `total` are done, on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda _done: None
         return
@@ -151,7 +161,7 @@ def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def while_waiting(what: str) -> Iterator[None]:
-    """Show what is waited for until the block ends; seen only on a terminal."""
+    """Show a line until the block ends, on a terminal only."""
     if not sys.stderr.isatty():
         yield
         return
@@ -163,6 +173,6 @@ def while_waiting(what: str) -> Iterator[None]:
 
 
 def shown_path(path: Path) -> str:
-    """Return a path as short as it can be typed from the current folder."""
+    """Return the shortest form of a path from the current folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

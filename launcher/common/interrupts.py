@@ -1,22 +1,15 @@
-"""Signals that end a command: Ctrl-C, SIGTERM and SIGHUP end it in the same way, and so does output nobody reads."""
+"""Signals that end a command: Ctrl-C, SIGTERM and SIGHUP end it in the same way, and so does a lost reader."""
 
-import os
-import select
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from launcher.common import console
+from launcher.common.process import mute_lost_streams
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LOST = select.POLLERR | select.POLLHUP
-"""Events of a pipe without a reader, and of a terminal that was closed.
-
-Source: poll(2); Linux, tty_io.c, hung_up_tty_poll.
-"""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -24,7 +17,7 @@ class Interrupted(KeyboardInterrupt):
 
     Args:
         signum: The signal.
-        is_rolled_back: Whether it is known that nothing of a submission is left.
+        is_rolled_back: Whether a submission is known to have left nothing behind.
     """
 
     def __init__(self, signum: int = signal.SIGINT, *, is_rolled_back: bool = False):
@@ -46,16 +39,16 @@ def signum(interrupt: KeyboardInterrupt) -> int:
 
 
 def name(interrupt: KeyboardInterrupt) -> str:
-    """Return what users call the signal behind an interrupt."""
+    """Return the user's name of the signal behind an interrupt."""
     number = signum(interrupt)
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 @contextmanager
 def signals_as_interrupts() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP raise Interrupted within the block, as Ctrl-C raises KeyboardInterrupt.
+    """Make SIGTERM and SIGHUP raise Interrupted within the block, as Ctrl-C raises KeyboardInterrupt.
 
-    A signal that is ignored, as nohup has it, stays ignored. Yields the signals taken so far.
+    A signal that is ignored, as under nohup, stays ignored. Yields the signals received so far.
     """
     taken: list[int] = []
 
@@ -69,10 +62,10 @@ def signals_as_interrupts() -> Iterator[list[int]]:
 
 @contextmanager
 def deferred(message: str) -> Iterator[None]:
-    """Ignore the first signal within the block, which soon ends by itself; the next one interrupts it.
+    """Defer the first signal within the block, which ends soon anyway; the next one interrupts it.
 
     Args:
-        message: What is printed at the first one.
+        message: Printed at the first signal.
     """
 
     def defer(_number: int, _frame: FrameType | None) -> None:
@@ -86,21 +79,6 @@ def deferred(message: str) -> Iterator[None]:
         yield
 
 
-def mute_lost_streams() -> None:
-    """Discard further output that nobody can read: the terminal was closed, or the reader of the pipe has ended."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            descriptor = stream.fileno()
-            poll = select.poll()
-            poll.register(descriptor, 0)
-        except (AttributeError, ValueError, OSError):  # replaced or closed
-            continue
-        if any(events & _LOST for _, events in poll.poll(0)):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, descriptor)
-            os.close(nowhere)
-
-
 def _raise(number: int, _frame: FrameType | None) -> None:
     mute_lost_streams()
     raise Interrupted(number)
@@ -108,15 +86,15 @@ def _raise(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def _handled(signals: tuple[int, ...], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle signals within the block, but for those that are ignored.
+    """Handle signals within the block, except ignored ones.
 
-    Outside the main thread, where Python handles none, change nothing.
+    Outside the main thread, where Python cannot handle signals, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heard}
+    active = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in active}
     try:
         yield
     finally:

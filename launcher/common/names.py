@@ -1,4 +1,4 @@
-"""Names that the launcher writes and the training container reads. Standard library only."""
+"""Names shared by the launcher and the training container. Standard library only."""
 
 import os
 from pathlib import Path
@@ -13,27 +13,27 @@ ENV_RUN_DIR = "RECIPES_RUN_DIR"
 """Environment variable: folder the running job may write to (logs, metrics, checkpoints)."""
 
 ENV_MASTER_ADDR = "RECIPES_MASTER_ADDR"
-"""Environment variable: address of a training job's first host, where its name does not resolve."""
+"""Environment variable: address of a training job's first host, if its name does not resolve."""
 
 ENV_LAUNCH_ID = "RECIPES_LAUNCH_ID"
 """Environment variable of a worker: different for each launch of a bundle, the same for its restarts."""
 
 ENV_CHECKPOINTING = "RECIPES_CHECKPOINTING"
-"""Environment variable of a script of the user's own: the recipe's compiled section `checkpointing`, as JSON."""
+"""Environment variable of a user's own script: the recipe's compiled section `checkpointing`, as JSON."""
 
 ENV_NODE_MEMORY = "RECIPES_NODE_MEMORY"
-"""Environment variable of a worker: folder in shared memory that goes when its node goes. Checkpoints go there."""
+"""Environment variable of a worker: folder in its node's shared memory for checkpoints, lost with the node."""
 
 ENV_MEMORY_SERVICE = "RECIPES_MEMORY_SERVICE"
 """Environment variable of a worker: address of the cluster's service that keeps checkpoints in memory; empty for
-none. Left out, a pod that has the vendor's library takes the vendor's own address."""
+none. If it is not set, a pod with the vendor's library uses the vendor's own address."""
 
 ENV_CHECKPOINT_OWNER = "RECIPES_CHECKPOINT_OWNER"
-"""Environment variable of a worker: names the job that owns a checkpoint namespace, where its name or run folder does
-not tell it from another job. The same for a job's restarts."""
+"""Environment variable of a worker: identifies the job that owns a checkpoint namespace, if its name or run folder is
+not unique. The same for a job's restarts."""
 
 ENV_CHECKPOINT_PATIENCE = "RECIPES_CHECKPOINT_PATIENCE"
-"""Environment variable of a worker: seconds in place of the recipe's checkpointing.patience_s."""
+"""Environment variable of a worker: seconds that replace the recipe's checkpointing.patience_s."""
 
 SHARED_MEMORY = Path("/dev/shm")
 """Folder of files that are in memory. Source: shm_overview(7)."""
@@ -48,68 +48,68 @@ WARM_MODULE = "launcher.runtime.warm"
 """Module whose process the workers of a job on this machine are forked from."""
 
 RUN_DIR = "run"
-"""Folder under a local bundle that the job writes to. It is not part of the bundle's digest."""
+"""Folder under a local bundle that the job writes to; not part of the bundle's digest."""
 
 JOB_FILE = "job.json"
-"""In a bundle whose job was submitted: where it runs and how to find it. It is not part of the bundle's digest."""
+"""In a bundle whose job was submitted: where it runs and how to find it; not part of the bundle's digest."""
 
 NAME_FILE = "name.txt"
-"""In a bundle whose job has a name of the user's own. It is not part of the bundle's digest."""
+"""In a bundle whose job the user has named; not part of the bundle's digest."""
 
 ADOPTED_FILE = "adopted.json"
-"""In the folder of a job that was launched elsewhere and is followed from here, in place of a bundle: what later
-commands must know of it once its cluster has forgotten it."""
+"""Replaces the bundle in the folder of a job that was launched elsewhere: the parts of the job that later commands
+need after its cluster has deleted it."""
 
 METRICS_FILE = "metrics.jsonl"
-"""Under the run folder: one JSON object per optimizer step as it happened, written by rank 0. A step that is
-done again after a fault is there again, with a higher attempt. Metrics of an evaluation or another hook are lines of
-their own, with `step` and `further`, and without `cursor`."""
+"""Under the run folder: one JSON object per optimizer step, written by rank 0. A step that is repeated after a fault
+is listed again, with a higher attempt. Metrics of an evaluation or another hook have lines of their own, with `step`
+and `further`, and without `cursor`."""
 
 STARTS_FILE = "starts.jsonl"
 """Under the run folder: one JSON object per start of the workers, written by rank 0 after its first step."""
 
 ACTIVITY_FILE = "activity.json"
-"""Under the run folder: what rank 0 does between two steps, so that no watch takes a long save for a hang."""
+"""Under the run folder: the activity of rank 0 between two steps, so that a long save is not mistaken for a hang."""
 
 STEPS = "steps"
-"""What rank 0 does, by the file above, while steps are to be expected."""
+"""Activity of rank 0 while it trains."""
 
 CHECKPOINT = "checkpoint"
-"""Likewise, while it saves. Any other word is work of the script, such as an evaluation, which takes its own time."""
+"""Activity of rank 0 while it saves. Any other value is work of the script, such as an evaluation."""
 
 ENV_COLLECTIVE_TIMEOUT = "RECIPES_COLLECTIVE_TIMEOUT"
 """Environment variable of a worker: seconds that a collective may take before it fails."""
 
 EVENTS_FILE = "events.jsonl"
-"""Under the run folder: what the operator of a local job saw and did, one JSON object each."""
+"""Under the run folder: observations and actions of a local job's operator, one JSON object each."""
 
 SCENARIO_FILE = "scenario.json"
-"""In a local bundle: what shall happen to the job while it runs."""
+"""In a local bundle: the events to simulate while the job runs."""
 
 TIMELINE = "timeline"
 """Under the run folder: stem of the report on a local job's scale events (.txt, .json, .svg)."""
 
 SHIPPED_FILE = "metrics.shipped"
-"""Under the run folder: how many bytes of METRICS_FILE are settled with the tracking server, and the number of the
-curve that goes on there."""
+"""Under the run folder: how many bytes of METRICS_FILE the tracking server has, and the number of the curve that
+continues there."""
 
 CHECKPOINTS_FILE = "checkpoints.jsonl"
 """Under the run folder: one JSON object per published checkpoint and, where a job has tiers, per load; by rank 0."""
 
 CHECKPOINTS_SHIPPED_FILE = "checkpoints.shipped"
-"""Under the run folder: how many bytes of CHECKPOINTS_FILE are settled with the tracking server."""
+"""Under the run folder: how many bytes of CHECKPOINTS_FILE the tracking server has."""
 
 CHECKPOINT_LOG = Path("/var/log/sagemaker_checkpointing")
-"""Where a pod with the memory tier has the log of its checkpoints, under the name that it has in the run folder.
+"""Folder of the checkpoint log in a pod with the memory tier; the file has the same name as in the run folder.
 
 Source: AWS, managed tiered checkpointing, Best practices.
 """
 
 SAMPLES_DIR = "samples"
-"""Under the run folder, where the recipe asks for it: which samples each rank trained on."""
+"""Under the run folder, if the recipe enables it: the samples that each rank trained on."""
 
 LOG_DIR = "logs"
-"""Under the run folder: one folder per node and attempt, as the agent lays them out."""
+"""Under the run folder: one folder per node and attempt, as the agent creates them."""
 
 CHECKPOINT_DIR = "checkpoints"
 """Under the run folder: checkpoints of a recipe whose training_dir is empty."""

@@ -1,4 +1,4 @@
-"""What the operating system refuses: the path, the reason and the remedy, in place of an error number."""
+"""Errors of the operating system as path, reason and remedy instead of an error number."""
 
 import errno
 import os
@@ -8,18 +8,19 @@ from pathlib import Path
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.process import OUTPUT
 
-_ELSEWHERE = "choose a place that you can write to"
+_ELSEWHERE = "choose a writable location"
+_MAKE_ROOM = "make room there, or choose a location on another disk"
 _REASONS: dict[int, tuple[str, str]] = {
-    errno.ENOSPC: ("the disk is full", "make room there, or choose a place on another disk"),
-    errno.EDQUOT: ("your disk quota is used up", "make room there, or choose a place on another disk"),
+    errno.ENOSPC: ("the disk is full", _MAKE_ROOM),
+    errno.EDQUOT: ("your disk quota is exhausted", _MAKE_ROOM),
     errno.EFBIG: ("a file would exceed the size that this process may write", "raise the limit: ulimit -f unlimited"),
     errno.EROFS: ("the file system is read-only", _ELSEWHERE),
     errno.EACCES: ("permission denied", f"{_ELSEWHERE}, or change the permissions"),
     errno.EPERM: ("the operation is not permitted", _ELSEWHERE),
     errno.ENOTDIR: ("a part of this path is not a folder", _ELSEWHERE),
-    errno.EISDIR: ("is a folder, and must be a file", _ELSEWHERE),
+    errno.EISDIR: ("is a folder, but must be a file", _ELSEWHERE),
     errno.ENOENT: ("does not exist and cannot be created", _ELSEWHERE),
-    errno.ELOOP: ("a link in this path leads back to itself", "remove the link"),
+    errno.ELOOP: ("a link in this path points back to itself", "remove the link"),
     errno.ENAMETOOLONG: ("a name in this path is too long", "choose a shorter name"),
     errno.EMFILE: ("this process has too many open files", "raise the limit: ulimit -n 65536"),
     errno.ENFILE: ("this machine has too many open files", "end other programs, or raise fs.file-max"),
@@ -35,18 +36,18 @@ _REASONS: dict[int, tuple[str, str]] = {
 }
 """Reason and remedy by errno. Source: errno(3), open(2), write(2), mkdir(2), fork(2)."""
 _ENVIRONMENT = frozenset(_REASONS) - {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EAGAIN}
-"""What is never a fault of this program, wherever it is raised."""
+"""Errors that are never caused by a bug in this program, wherever they are raised."""
 _PROBE_BYTES = 65_536
 """More than one block of any file system."""
 _MIB, _KIB = 2**20, 2**10
 
 
 def described(error: OSError, path: Path | str | None = None) -> tuple[str, str | None]:
-    """Return what an error means, its path first, and its remedy.
+    """Return an error's description, which begins with its path, and its remedy.
 
     Args:
-        error: What was raised.
-        path: What was to be written, where the error's own path is a detail.
+        error: The error.
+        path: The intended path, if the error's own is only a detail.
     """
     place = path if path is not None else error.filename
     reason, remedy = _REASONS.get(error.errno or 0, (error.strerror or str(error), None))
@@ -60,21 +61,21 @@ def described(error: OSError, path: Path | str | None = None) -> tuple[str, str 
 
 
 def refused(code: str, where: str, error: OSError, path: Path | str | None = None) -> ProblemsFound:
-    """Return an error as a Problem of the key, or the file, that it comes from."""
+    """Return an error as a Problem of the key or the file that caused it."""
     message, remedy = described(error, path)
     return ProblemsFound((Problem(code, where, message, remedy=remedy),))
 
 
 def environmental(error: OSError) -> Problem | None:
-    """Return an error that nothing has expected as a Problem (E719); None where it may be a fault of this program."""
-    if error.errno not in _ENVIRONMENT or error.filename == OUTPUT:  # which `process.ended` names
+    """Return an unexpected error as a Problem (E719); None if it may be a bug in this program."""
+    if error.errno not in _ENVIRONMENT or error.filename == OUTPUT:  # `process.ended` reports errors of the output
         return None
     message, remedy = described(error)
     return Problem("E719", "operating system", message, remedy=remedy)
 
 
 def written(folder: Path) -> OSError | None:
-    """Return what the operating system answers to writing a file in `folder`, and removing it; None where it can."""
+    """Try to write a file in `folder` and remove it; return the error, or None if that works."""
     probe = folder / f".probe-{os.getpid()}"
     try:
         try:
@@ -89,7 +90,7 @@ def written(folder: Path) -> OSError | None:
 
 
 def limited(path: Path) -> OSError | None:
-    """Return that a file, or one beside it whose name begins so, has come to the size that a process may write."""
+    """Return an error if a file, or one with its name as a prefix, has reached the process's file size limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     sizes = [each.stat().st_size for each in path.parent.glob(f"{path.name}*")]
     if limit == resource.RLIM_INFINITY or max(sizes, default=0) + _PROBE_BYTES < limit:
@@ -98,7 +99,7 @@ def limited(path: Path) -> OSError | None:
 
 
 def _in_the_way(path: Path) -> str:
-    """Return what keeps a folder from being made."""
+    """Return why a folder cannot be created."""
     found = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
     if found.is_symlink() and not found.exists():
         return f"{found} is a link to {found.readlink()}, which does not exist"
@@ -106,7 +107,7 @@ def _in_the_way(path: Path) -> str:
 
 
 def _free(path: Path) -> str:
-    """Return how much is left on the disk of a path, in words that follow the reason; "" if unknown."""
+    """Return the free space on the disk of a path, as a suffix to the reason; "" if unknown."""
     try:
         disk = os.statvfs(next(each for each in (path, *path.parents) if each.exists()))
     except (OSError, StopIteration):

@@ -1,4 +1,4 @@
-"""Where the launcher's own files lie: beside the package in a checkout, inside it once installed."""
+"""Locations of the launcher's own files: next to the package in a checkout, inside it when installed."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def _data(name: str) -> Path:
 
 
 CHECKOUT = None if (_PACKAGE / "recipes_collection").is_dir() else _PACKAGE.parent
-"""The folder of a checkout; None when the package was installed."""
+"""The folder of a checkout; None if the package is installed."""
 
 COLLECTION = _data("recipes_collection")
 TEMPLATES = _data("templates")

@@ -1,19 +1,22 @@
-"""How pictures look and are saved. matplotlib is imported when one is drawn."""
+"""Style and saving of pictures. matplotlib is imported when one is drawn."""
 
 import hashlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.common import os_errors
 from launcher.common.problems import fail
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 FORMATS = (".png", ".svg")
 INK, QUIET = "#24292f", "#6e7781"
-_STYLE = {
+_STYLE: dict[Any, object] = {  # matplotlib types its keys as a Literal of every setting
     "svg.fonttype": "path",
-    "text.parse_math": False,  # a job's name is no formula
+    "text.parse_math": False,  # a job's name is not a formula
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
     "text.color": INK,
@@ -24,20 +27,20 @@ _STYLE = {
 }
 
 
-def save(path: Path, salt: str, figure: Callable[[], Any], source: str | None = None) -> None:
+def save(path: Path, salt: str, figure: Callable[[], "Figure"], source: str | None = None) -> None:
     """Draw a picture to a file whose suffix names the format. The same figure and salt give the same bytes.
 
     Args:
         path: The file.
-        salt: What the ids inside an SVG are made from.
-        figure: Makes the matplotlib figure.
+        salt: Seed of the ids inside an SVG.
+        figure: Draws the matplotlib figure.
         source: The text that the picture shows. Its digest is kept in the file, for `shows`.
 
     Raises:
         ProblemsFound: The suffix is none of `FORMATS`, matplotlib is missing, or the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:
-        raise fail("E709", str(path), "is no picture this program draws", allowed=", ".join(FORMATS))
+        raise fail("E709", str(path), "is not a supported picture format", allowed=", ".join(FORMATS))
     if importlib.util.find_spec("matplotlib") is None:
         raise fail("E709", str(path), "drawing needs matplotlib", remedy="pip install matplotlib")
     import matplotlib

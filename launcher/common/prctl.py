@@ -1,4 +1,4 @@
-"""What a process asks of the Linux kernel for itself. Standard library only.
+"""Settings of a process in the Linux kernel. Standard library only.
 
 Source: prctl(2), PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER.
 """
@@ -22,11 +22,11 @@ def adopt_orphans() -> None:
 
 
 def signal_at_parents_end(signum: int) -> None:
-    """Ask for a signal when the thread that started this process ends."""
+    """Request a signal for the end of the thread that started this process."""
     _prctl(_SET_PDEATHSIG, signum)
 
 
 def set_name(name: str) -> None:
-    """Set the name that process listings show, of which the kernel keeps 15 bytes."""
+    """Set the name in process listings; the kernel keeps 15 bytes of it."""
     text = ctypes.create_string_buffer(name.encode())
     _prctl(_SET_NAME, ctypes.addressof(text))

@@ -1,35 +1,34 @@
-"""What is wrong with a user's input, said so that it need not be looked up twice."""
+"""Errors in a user's input, with everything needed to fix them, and notices."""
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from launcher.common.redaction import masked
 from launcher.common.secret_forms import without_detected
 from launcher.common.secret_names import NAME, is_secret, names_secret
 
 _REFERENCE_KEYS = re.compile(r"(?:\.(?:secretKeyRef|name|key|env|\d+)\b)*=?")
-"""What may follow a secret's name in an override and is not its value."""
+"""Suffixes of a secret's name in an override that are not part of its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault in what the user gave. Problems are collected and shown together.
+    """One error in the user's input. Problems are collected and shown together.
 
     Args:
         code: Stable code, `E` and three digits.
-        path: Dotted path of the faulty key, or the override itself when it names no key.
+        path: Dotted path of the faulty key, or the override itself if it names no key.
         message: What is wrong, in one sentence.
-        value: The value found; None when there is none to show (or it is a secret).
-        allowed: What would be accepted.
-        remedy: What to type instead.
-        where: Where the value came from: `file:line` or the override.
+        value: The value found; None if there is none to show (or it is a secret).
+        allowed: The accepted values.
+        remedy: How to fix it, e.g. what to type instead.
+        where: Origin of the value: `file:line` or the override.
     """
 
     code: str
     path: str
     message: str
-    value: Any = None
+    value: object = None
     allowed: str | None = None
     remedy: str | None = None
     where: str | None = None
@@ -55,12 +54,13 @@ class Problem:
 
 
 def shown(override: str) -> str:
-    """Return an override as it may be shown: without what follows the name of a secret, whatever separates them."""
+    """Return an override that is safe to print: without the text after a secret's name."""
     key, equals, _ = override.partition("=")
     found = next((match for match in NAME.finditer(override) if names_secret(match[0])), None)
     if found is None:
         return masked(override)
-    end = _REFERENCE_KEYS.match(override, found.end()).end()
+    suffix = _REFERENCE_KEYS.match(override, found.end())
+    end = suffix.end() if suffix else found.end()
     if found.start() > len(key) and equals:
         return f"{key}=…"
     return f"{override[:end]}…" if override[end:] else override
@@ -68,7 +68,7 @@ def shown(override: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the user should know about a job that is otherwise right.
+    """Something the user should know about a valid job.
 
     Args:
         code: Stable code, `N` and three digits.
@@ -86,8 +86,8 @@ class ProblemsFound(Exception):
     """Raised by a stage that cannot return its value.
 
     Args:
-        problems: Every fault found, in the order they should be shown.
-        outcome: What exists in spite of them, such as a submitted job; None where nothing was done.
+        problems: Every error found, in the order to show them.
+        outcome: What exists in spite of them, such as a submitted job; None if nothing was done.
     """
 
     def __init__(self, problems: tuple[Problem, ...], outcome: str | None = None):
@@ -96,12 +96,21 @@ class ProblemsFound(Exception):
         self.outcome = outcome
 
 
-def fail(code: str, path: str, message: str, **details: Any) -> "ProblemsFound":
-    """Return the exception that carries one Problem; `details` are Problem's other fields."""
-    return ProblemsFound((Problem(code, path, message, **details),))
+def fail(
+    code: str,
+    path: str,
+    message: str,
+    *,
+    value: object = None,
+    allowed: str | None = None,
+    remedy: str | None = None,
+    where: str | None = None,
+) -> ProblemsFound:
+    """Return the exception for a single Problem; the arguments are its fields."""
+    return ProblemsFound((Problem(code, path, message, value, allowed, remedy, where),))
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an exception's message that is not empty, or the exception's name."""
+    """Return the first non-empty line of an exception's message, or the exception's name."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -1,36 +1,41 @@
-"""How a process of ours begins and ends: without a traceback, whoever interrupts it or stops reading its output.
+"""Start and end of a process: no traceback when it is interrupted or its output is no longer read.
 
-Imports nothing of ours, so that it is in force while the rest is imported.
+Imports no other module of the launcher, so that it takes effect before they are imported.
 """
 
 import errno
-import io
 import os
 import select
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 
 USER_ERROR, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
-"""Exit codes beside 0, 1 (our own fault, with a traceback) and 3 (the job failed).
+"""Exit codes other than 0, 1 (a bug, with a traceback) and 3 (the job failed).
 
 Source: Bash manual, Exit Status: 128 and the signal's number.
 """
 
-
 OUTPUT = "<output>"
-"""File name of errors in writing standard output or standard error; those in writing a file have none."""
+"""File name in errors of writing standard output or standard error; errors of writing a file have none."""
+
+_LOST = select.POLLERR | select.POLLHUP
+"""Events of a pipe without a reader, and of a terminal that was closed.
+
+Source: poll(2); Linux, tty_io.c, hung_up_tty_poll.
+"""
 
 
 def begin() -> None:
-    """Let Ctrl-C end the process at once while it has done nothing, and any text be printed on any terminal.
+    """Let Ctrl-C end the process immediately until `allow_clean_up`, and replace unprintable characters in output.
 
-    A KeyboardInterrupt in the middle of an import would be a traceback, or be swallowed by the module's own handlers.
+    A KeyboardInterrupt during an import would print a traceback, or be swallowed by the imported module.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as behind nohup
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup and others ignore it, which stays
         signal.signal(signal.SIGINT, _end_at_once)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # None if the process was started with it closed
+        if isinstance(stream, TextIOWrapper):  # None if the parent process closed it
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -41,7 +46,7 @@ def allow_clean_up() -> None:
 
 
 def ended(program: Callable[[], int]) -> int:
-    """Return the exit code of a program, also where Ctrl-C ends it or nobody reads its output."""
+    """Run a program and return its exit code, also when Ctrl-C ends it or its output is no longer read."""
     try:
         code = program()
         sys.stdout.flush()
@@ -49,21 +54,44 @@ def ended(program: Callable[[], int]) -> int:
     except KeyboardInterrupt as interrupt:
         return 128 + getattr(interrupt, "signum", signal.SIGINT)  # an Interrupted has one
     except BrokenPipeError:
-        return _unread()
+        mute_lost_streams()
+        return PIPE_CLOSED
     except OSError as error:
         return _unwritten(error)
 
 
-def refuse_unread() -> None:
-    """Raise BrokenPipeError if nobody reads standard output any more: logging passes over such an error."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    if any(event & select.POLLERR for _, event in poll.poll(0)):
+def check_output_is_read() -> None:
+    """Raise BrokenPipeError if standard output has lost its reader: logging ignores that error."""
+    if _is_lost(sys.stdout.fileno()):
         raise BrokenPipeError
 
 
+def mute_lost_streams() -> None:
+    """Discard further output to a closed terminal, or to a pipe whose reader has ended."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            descriptor = stream.fileno()
+            is_lost = _is_lost(descriptor)
+        except (AttributeError, ValueError, OSError):  # replaced or closed
+            continue
+        if is_lost:
+            _mute(descriptor)
+
+
+def _is_lost(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(events & _LOST for _, events in poll.poll(0))
+
+
+def _mute(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
 def leave(code: int) -> None:
-    """End the process. Ctrl-C no longer changes how."""
+    """End the process; Ctrl-C no longer changes the exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_at_once)
     sys.exit(code)
@@ -73,20 +101,10 @@ def _end_at_once(_signum: int, _frame: object) -> None:
     os._exit(INTERRUPTED)
 
 
-def _unread() -> int:
-    """Drop what is still to be flushed where nobody reads it; return the exit code for that."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    return PIPE_CLOSED
-
-
 def _unwritten(error: OSError) -> int:
-    """Name an output that cannot be written, such as a file on a full disk; anything else is raised again."""
+    """Report output that cannot be written, such as a file on a full disk; raise any other error again."""
     if error.filename not in (None, OUTPUT) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
         raise error
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+    _mute(sys.stdout.fileno())  # pending output would fail again
     print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
     return USER_ERROR

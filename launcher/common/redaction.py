@@ -1,9 +1,9 @@
-"""The last gate: what is printed, logged or recorded holds no value that is known to be a secret.
+"""Removes secrets from everything that is printed, logged or recorded.
 
-Known are the values of this process's variables that are named like secrets, and every value that was given under a
-secret's name, in a file or an override. Tokens and credentials that show by their form are hidden alike.
+Known secrets are the values of environment variables with a secret's name, and every value given under a secret's
+name in a file or an override. Tokens and credentials that are recognizable by their form are removed as well.
 
-A value that is too short or too common is not known: `X_KEY=1` must not hide every 1. See `is_distinctive`.
+Values that are too short or too common are not searched for: `X_KEY=1` must not hide every 1. See `is_distinctive`.
 """
 
 import base64
@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TextIO
 from urllib.parse import quote, quote_plus
 
@@ -24,28 +24,28 @@ from launcher.common.secret_forms import is_clear, is_reference, is_written
 from launcher.common.secret_names import names_secret
 
 _LEAST_LENGTH, _LEAST_LETTERS, _LEAST_DISTINCT = 8, 12, 5
-"""Characters of a value that is searched for; of one of letters alone, which may be a word; and different ones."""
+"""Minimum characters of a searched value, of one of letters alone (maybe a word), and of distinct characters."""
 _LONG = 12
-"""Characters of a value that is found inside a longer word too."""
+"""Minimum characters of a value that is also found inside a longer word."""
 _given: dict[str, str] = {}
-"""Values given under a secret's name, to where they were given."""
+"""Values given under a secret's name, to the path they were given at."""
 
 
 def is_distinctive(value: str) -> bool:
-    """Return whether a value is found only where it was meant: long, not one word or one character repeated."""
+    """Return whether a value is unlikely to occur by chance: long, not a single word or a repeated character."""
     if len(value) < _LEAST_LENGTH or len(set(value)) < _LEAST_DISTINCT or not is_written(value):
         return False
     return not (value.isalpha() and len(value) < _LEAST_LETTERS)
 
 
 def learn(tree: Any, path: str = "") -> None:
-    """Remember the secrets in a configuration, which is about to be used, refused or shown."""
+    """Remember the secrets in a configuration before it is used, refused or printed."""
     for where, value in secrets_of(tree, path):
         _remember(value, where)
 
 
 def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and value of every secret in a configuration that is written in clear.
+    """Yield path and value of every plain-text secret in a configuration.
 
     Args:
         tree: Any value of it.
@@ -72,7 +72,7 @@ def _remember(value: str, where: str) -> None:
 
 
 def masked(text: str) -> str:
-    """Return a text without the secrets that are known or that show by their form."""
+    """Return a text without known secrets and those recognizable by their form."""
     anywhere, after_names = _patterns(_variables())
     if anywhere:
         text = anywhere.sub("…", text)
@@ -91,7 +91,7 @@ def masked_tree(value: Any) -> Any:
 
 
 def exposed(text: str) -> Iterator[str]:
-    """Yield the origin of every known secret that a text holds: `$HF_TOKEN`, or the path it was given at."""
+    """Yield the origin of every known secret in a text: `$HF_TOKEN`, or the path it was given at."""
     anywhere, _ = _patterns(_variables())
     if anywhere and anywhere.search(text):
         known = {**_given, **{value: f"${name}" for name, value in _variables()}}
@@ -99,7 +99,7 @@ def exposed(text: str) -> Iterator[str]:
 
 
 def install() -> None:
-    """Mask what this process prints from now on, tracebacks and logs included; read its variables again."""
+    """Mask everything this process prints from now on, tracebacks and logs included; read its variables again."""
     _variables.cache_clear()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -115,7 +115,7 @@ class _Masked:
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
-            raise TypeError(f"write() takes a text, not {type(text).__name__}")
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         with self._named():
             self._stream.write(masked(text))
         return len(text)
@@ -126,14 +126,14 @@ class _Masked:
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """Tell errors of this stream from those of files, which have no name where a write fails."""
+        """Mark errors of this stream: errors of writing a file have no file name."""
         try:
             yield
         except OSError as error:
             error.filename = OUTPUT
             raise
 
-    def writelines(self, lines: Any) -> None:
+    def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
 
@@ -143,13 +143,13 @@ class _Masked:
 
 @functools.cache
 def _variables() -> tuple[tuple[str, str], ...]:
-    """Return the variables of this process that are named like secrets and whose values can be searched for."""
+    """Return the environment variables with a secret's name and a distinctive value."""
     return tuple((name, value) for name, value in os.environ.items() if names_secret(name) and is_distinctive(value))
 
 
 @functools.lru_cache(maxsize=4)
 def _patterns(variables: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str] | None, tuple[re.Pattern[str], ...]]:
-    """Return what finds distinctive values anywhere, and what finds the others directly after their names."""
+    """Return a pattern for distinctive values anywhere, and patterns for the others directly after their names."""
     distinctive = {value for _, value in variables} | set(filter(is_distinctive, _given))
     forms = "|".join(map(_searched, sorted(distinctive, key=len, reverse=True)))
     others = (_after_name(where, value) for value, where in _given.items() if value not in distinctive)
@@ -157,7 +157,7 @@ def _patterns(variables: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str] |
 
 
 def _after_name(path: str, value: str) -> re.Pattern[str] | None:
-    """Return a pattern of a value that follows its name, as YAML, JSON and shells write the two."""
+    """Return a pattern for a value that follows its name, in the syntax of YAML, JSON and shells."""
     name = path.rpartition(".")[2]
     if not value or not names_secret(name):
         return None
@@ -169,12 +169,12 @@ def _finds(value: str, text: str) -> bool:
 
 
 def _searched(value: str) -> str:
-    """Return a pattern that finds a value as it is, and as files and protocols write it."""
-    found = [_whole(form) for form in sorted(_spellings(value), key=len, reverse=True)]
+    """Return a pattern for a value in plain form, and as files and protocols encode it."""
+    found = [_bounded(form) for form in sorted(_spellings(value), key=len, reverse=True)]
     return "|".join([*found, *map(re.escape, _encoded(value.encode()))])
 
 
-def _whole(form: str) -> str:
+def _bounded(form: str) -> str:
     text = r"\s+".join(map(re.escape, form.split(" ")))
     if len(form) >= _LONG:
         return text
@@ -183,7 +183,7 @@ def _whole(form: str) -> str:
 
 
 def _spellings(value: str) -> set[str]:
-    """Return a value as texts, JSON, YAML, shells and URLs have it, and its long lines."""
+    """Return a value as it appears in text, JSON, YAML, shells and URLs, and its long lines."""
     lines = {line.strip() for line in value.splitlines() if len(line.strip()) >= _LONG}
     quoted = {quote(value), quote(value, safe=""), quote_plus(value)}
     escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
@@ -193,7 +193,7 @@ def _spellings(value: str) -> set[str]:
 
 
 def _encoded(raw: bytes) -> Iterator[str]:
-    """Yield what base64 and hexadecimal texts hold where they hold these bytes, whatever stands before them."""
+    """Yield the parts of base64 and hexadecimal texts that encode these bytes at any offset."""
     for before in range(3):
         text = base64.b64encode(bytes(before) + raw).decode()
         part = text[-(-8 * before // 6) : 8 * (before + len(raw)) // 6]

@@ -1,12 +1,12 @@
-"""Which values are secrets by their form, whatever the key is called: tokens, URLs with credentials, commands.
+"""Values that are secrets by their form, regardless of their key: tokens, URLs with credentials, commands.
 
 The names of secrets are in `secret_names`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from launcher.common.secret_names import names_secret
@@ -21,8 +21,8 @@ _TOKEN = re.compile(
     r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*)",
     re.S,
 )
-"""Tokens of Hugging Face, GitHub, GitLab, OpenAI, Slack and AWS, any JSON Web Token, a private key. They are searched
-for in everything that is printed, where `_detectors` would cost too much.
+"""Tokens of Hugging Face, GitHub, GitLab, OpenAI, Slack and AWS, any JSON Web Token, a private key. All printed text
+is searched for them; `_detectors` would be too slow for that.
 
 Source: GitHub, Secret scanning, Supported patterns; AWS IAM, Identifiers, Unique ids; RFC 7519, 3.1; RFC 7468, 10.
 """
@@ -35,18 +35,18 @@ _DETECTORS = (
     *("slack.SlackDetector", "softlayer.SoftlayerDetector", "square_oauth.SquareOAuthDetector"),
     *("stripe.StripeDetector", "telegram_token.TelegramBotTokenDetector", "twilio.TwilioKeyDetector"),
 )
-"""Detectors of detect-secrets, module and class. Left out: entropy and IP addresses, which hashes and hosts have too;
-keywords and basic authentication, for which `secret_names` and `_USER_INFO` know more spellings."""
+"""Detectors of detect-secrets, module and class. Omitted: entropy and IP addresses, which match hashes and hosts too;
+keywords and basic authentication, for which `secret_names` and `_USER_INFO` cover more spellings."""
 _CANDIDATE = re.compile(
     r"(?<![A-Za-z0-9])(?=[A-Za-z0-9]*[0-9])(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z0-9]{12,}"
     r"|[A-Z][A-Z0-9]{15,}|PRIVATE KEY|hooks\.slack"
 )
-"""What a text holds if a detector finds anything in it; importing the detectors takes 0.16 s."""
+"""Present in every text in which a detector finds anything; importing the detectors takes 0.16 s."""
 _IDENTIFIER = re.compile(
     r"\barn:aws[\w-]*:\S*|\bsha(?:256|384|512):[0-9a-f]{64,128}\b|\b[0-9a-f]{40}\b|\b[0-9a-f]{64}\b"
     r"|\b(?:[A-Z][a-z]+\d?){2,}\b"
 )
-"""ARNs, image digests and revisions, in parts of which detectors see tokens, and names of classes."""
+"""ARNs, image digests, revisions and class names, parts of which the detectors mistake for tokens."""
 
 _USER_INFO = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)|(?:(?<=https://)|(?<=http://))[^\s/@:'\"$]+(?=@)")
 """User name and password of a URL in a text, or the token alone.
@@ -54,9 +54,9 @@ _USER_INFO = re.compile(r"(?<=://)[^\s/@:'\"]*:[^\s/@'\"]+(?=@)|(?:(?<=https://)
 Source: RFC 3986, 3.2.1.
 """
 _BARE_USER_INFO = re.compile(r"(?<![\w/@.:-])([\w.+-]+):([^\s:/@'\"$({]+)@(?!sha\d+:)(?=[\w-]+[.:/]|localhost)")
-"""The same without a scheme, as `git clone` and `rsync` take it. `repo:tag@sha256:…` is an image's digest."""
+"""The same without a scheme, as `git clone` and `rsync` accept it. `repo:tag@sha256:…` is an image's digest."""
 _MAIL = frozenset(("acct", "bcc", "cc", "from", "mailto", "reply-to", "sip", "to", "xmpp"))
-"""What stands before the colon of an address of a person."""
+"""Words before the colon of a mail address."""
 _ASSIGNED = re.compile(
     r"""(?:(?:\B-D|\b)([A-Za-z_][\w-]*)['"]?\s?=(?!=)\s?|(?<![\w-])--([A-Za-z][\w-]*)(?:=|\s+)"""
     r"""|\b([A-Za-z_][\w-]*)['"]?:\s*)(?:(?:bearer|basic|token)\s+)?"""
@@ -67,7 +67,7 @@ _ASSIGNED = re.compile(
 _SPACED = re.compile(
     r"""\b([A-Za-z_][\w-]*)\s+(?:<<<\s*)?['"]?((?=\S*\d)(?=\S*[A-Za-z])[^\s'";&|/$<>{(-][^\s'";&|/]{5,})"""
 )
-"""A name in a command and what follows it after a blank, if letters and digits are mixed there: `setx DB_PASS …`."""
+"""A name in a command and a following word that mixes letters and digits: `setx DB_PASS …`."""
 _WITHIN = r"[^|;&\n]{0,200}?"
 _VALUE = r"""['"]?([^\s'"]+)"""
 _GIVEN = re.compile(
@@ -80,7 +80,7 @@ _GIVEN = re.compile(
     rf"""|\b(?:login|--with-token|-stdin)\b{_WITHIN}<<<\s*{_VALUE}|\bbearer\s+['"]?([^\s'"]{{8,}})""",
     re.I,
 )
-"""Commands that are given a secret without its name.
+"""Commands that take a secret without a name.
 
 Source: the manuals of curl, wandb, sshpass, docker, mysql and huggingface-cli; RFC 6750, 2.1.
 """
@@ -88,15 +88,15 @@ _ELSEWHERE = re.compile(
     r"\$[\w{(]|<[^>]*>|@[\w./~]|%[(\w]+[)%]|[{\\…]|\*+$|(?:s3|file|secretsmanager|ssm|vault)://|arn:aws"
     r"|(?:~|\.{1,2})?/[\w.@ -]{0,30}(?:/|\.|$)"
 )
-"""How a value begins that only says where the secret is: a variable, a file, a placeholder."""
+"""Beginnings of values that only refer to a secret: a variable, a file, a placeholder."""
 _NUMBER = re.compile(r"[\d.,]+[kMGTB%]?")
 _NOTHING = frozenset(("", "true", "false", "none", "null", "yes", "no", "on", "off", "~", "[]", "{}"))
 
 
-def is_written(value: Any) -> bool:
-    """Return whether a value under a secret's name is the secret itself, not where it is or whether there is one.
+def is_written(value: object) -> bool:
+    """Return whether a value under a secret's name is the secret itself, not a location or a flag.
 
-    A list or a mapping is if anything in it is; a reference (`{secretKeyRef: …}`, `{env: NAME}`) is not.
+    A list or a mapping counts if any item does; a reference (`{secretKeyRef: …}`, `{env: NAME}`) does not.
     """
     if isinstance(value, dict):
         return not is_reference(value) and any(map(is_written, value.values()))
@@ -108,30 +108,32 @@ def is_written(value: Any) -> bool:
     return text.lower() not in _NOTHING and not _ELSEWHERE.match(text)
 
 
-def is_clear(name: str, value: Any) -> bool:
+def is_clear(name: str, value: object) -> bool:
     """Return whether a value is a secret because of its name. A number of `tokens` is a count."""
     if isinstance(value, int | float | str) and name.lower().endswith("tokens") and _NUMBER.fullmatch(str(value)):
         return False
     return names_secret(name) and is_written(value)
 
 
-def is_reference(value: Any) -> bool:
-    """Return whether a value names where a secret is."""
+def is_reference(value: object) -> bool:
+    """Return whether a value is a reference to a secret."""
+    if not isinstance(value, Mapping) or len(value) != 1:
+        return False
     match value:
-        case {"env": str(name)} if len(value) == 1:
+        case {"env": str(name)}:
             return bool(re.fullmatch(VARIABLE_NAME, name))
-        case {"secretKeyRef": {"name": str(name), "key": str(key), **others}} if len(value) == 1 and not others:
+        case {"secretKeyRef": {"name": str(name), "key": str(key), **others}} if not others:
             return is_dns_subdomain(name) and is_secret_key(key)
     return False
 
 
 def holds_credentials(url: str) -> bool:
-    """Return whether a URL carries a password, or a user name that a web server would take for one."""
+    """Return whether a URL contains a password, or a user name that a web server would treat as one."""
     if "://" not in url:
         return holds_user_info(url)
     try:
         parts = urlsplit(url)
-    except ValueError:  # brackets that hold no address; what it is must not matter to a secret in it
+    except ValueError:  # brackets without an address: a secret in an invalid URL still counts
         return "@" in url
     has_password = parts.password is not None and is_written(parts.password)
     is_token = parts.username is not None and parts.scheme.removeprefix("git+") in ("http", "https")
@@ -139,32 +141,32 @@ def holds_credentials(url: str) -> bool:
 
 
 def holds_token(text: str) -> bool:
-    """Return whether a text has a token in it, by its form."""
+    """Return whether a text contains a token, by its form."""
     return _TOKEN.search(text) is not None or any(_detected(text))
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether a command or another text has a secret in it by where it stands: in a URL, or after a name."""
+    """Return whether a command or another text contains a secret by its position: in a URL, or after a name."""
     return next(_spans(text, has_members=True), None) is not None
 
 
 def holds_user_info(text: str) -> bool:
-    """Return whether a text has a URL with a password or a token before its host in it."""
+    """Return whether a text contains a URL with a password or a token before its host."""
     return next(_user_info_spans(text), None) is not None
 
 
 def secrets_in(text: str) -> Iterator[str]:
-    """Yield the values of a command, a URL or another text that are secrets by where they stand."""
+    """Yield the values of a command, a URL or another text that are secrets by their position."""
     yield from (text[slice(*span)] for span in _spans(text, has_members=True))
 
 
 def _spans(text: str, *, has_members: bool) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each value that is a secret by where it stands.
+    """Yield begin and end of each value that is a secret by its position.
 
     Args:
         text: Any text.
-        has_members: Whether `name: value` and `name value` in it are members, headers or words of a command; in
-            prose they are not.
+        has_members: Whether `name: value` and `name value` in it are members, headers or arguments; in prose they
+            are not.
     """
     yield from _user_info_spans(text)
     for match in _ASSIGNED.finditer(text):
@@ -188,7 +190,7 @@ def _user_info_spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def masked(text: str) -> str:
-    """Return a text without the secrets in it that are known by their form or place."""
+    """Return a text without the secrets that are recognizable by form or position."""
     kept, first = "", 0
     for begin, end in sorted(_spans(text, has_members=False)):
         kept += f"{text[first:begin]}…" if begin >= first else ""
@@ -197,14 +199,14 @@ def masked(text: str) -> str:
 
 
 def without_detected(text: str) -> str:
-    """Return a text without what the detectors find in it; slower than `masked`."""
+    """Return a text without the detectors' findings; slower than `masked`."""
     for found in sorted(set(_detected(text)), key=len, reverse=True):
         text = text.replace(found, "…")
     return text
 
 
 def _detected(text: str) -> Iterator[str]:
-    """Yield what the detectors find, if they need to be asked."""
+    """Yield the detectors' findings; the detectors are loaded only for texts that may have some."""
     if _CANDIDATE.search(text) and _CANDIDATE.search(rest := _IDENTIFIER.sub(" ", text)):
         for detector in _detectors():
             if any(detector.analyze_string(rest)):

@@ -1,4 +1,4 @@
-"""Which names belong to secrets. The forms of their values are in `secret_forms`; hiding values is in `redaction`."""
+"""Names of secrets. The forms of their values are in `secret_forms`; masking is in `redaction`."""
 
 import re
 from functools import lru_cache
@@ -18,18 +18,18 @@ _CERTAIN = _words(
     " secretkey privatekey sshkey wandbkey cookie sshpass pgpass dbpass dbpwd mysqlpwd githubpat pw rootpw dbpw"
     " userpw sas connectionstring"
 )
-"""Words that make any name a secret's."""
+"""Words that always make a name a secret's."""
 _PAIRS = frozenset(
     {("api", "key"), ("access", "key"), ("private", "key"), ("secret", "key")}
     | {("connection", "string"), ("conn", "string"), ("conn", "str")}
 )
-"""Two words that make a name a secret's. A connection string holds the password of its account."""
+"""Pairs of words that make a name a secret's. A connection string contains its account's password."""
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "apikey", "credential", "token")
 """Ends of words written together, as in PGPASSWORD."""
 _MISSPELT = ("token", "secret", "password", "passwd", "passphrase", "credential", "authorization")
-"""Words that are recognized with one letter wrong, too many, missing or swapped."""
+"""Words that are recognized with one letter wrong, added, missing or swapped."""
 _OTHER_WORDS = _words("taken woken passed")
-"""English words that differ from one of those by a letter."""
+"""English words that differ from one of those by one letter."""
 
 _KEYS = _words(
     "access account admin anthropic api app application auth aws azure client clearml comet crypto datadog db"
@@ -37,19 +37,19 @@ _KEYS = _words(
     " master minio mlflow neptune openai pgp private root rsa secret sentry service session shared sign signing"
     " ssh ssl storage subscription swanlab tls trackio user wandb webhook"
 )
-"""What a secret key is the key of, in any spelling: WANDB_KEY, wandb_key."""
+"""Words before `key` in a secret's name, in any spelling: WANDB_KEY, wandb_key."""
 _PLAIN_KEYS = _words(
     "answer batch cache column data dataset dict extra field foreign group image index input join kms label"
     " lookup map message metric object output partition primary prompt public query question response row sort"
     " target template text"
 )
-"""What the key of a column or a mapping is called after. Another NAME_KEY in capitals is a secret."""
+"""Words before `key` in names of columns or mappings. Any other NAME_KEY in capitals is a secret."""
 _PATS = _words("access ado azure databricks devops gh git github gitlab snowflake")
 _AUTHS = _words("basic docker http npm proxy redis rediscli registry")
 _PASSES = _words(
     "all backward bi by data each first forward high last low multi must num one optimizer per second single two"
 )
-"""What a pass is counted or described by that is not a password."""
+"""Words before `pass` where it is not a password."""
 
 _VOCABULARY = _words(
     "add additional answer audio avg begin bos chunk class cls completion consumed context count decoder"
@@ -58,21 +58,21 @@ _VOCABULARY = _words(
     " separator seq sequence source special start stop subword target text think thinking total train trained"
     " unk val video vision vocab"
 )
-"""What a token of a model's vocabulary is called after."""
+"""Words before `token` where it is one of a model's vocabulary."""
 _MEASURES = _words(
     "acc accuracy batch budget classification count dim dropout embedding id index indices init label length"
     " level limit loss mask merging num per probs rate shape size split type"
 )
-"""What is measured or listed of such tokens."""
+"""Words after `token` for measures and lists of such tokens."""
 _PLACES = _words(
     "arn column count dir directory enabled endpoint env expiry field file folder length name path provider"
     " ref required size timeout ttl type uri url var variable"
 )
-"""Last words of names that say where a secret is, or something else about it."""
+"""Last words of names that give a secret's location or another property of it."""
 
 
 def is_secret(path: str) -> bool:
-    """Return whether a value at a dotted path must not be shown."""
+    """Return whether a value at a dotted path must not be printed."""
     return any(map(names_secret, path.split(".")))
 
 
@@ -95,7 +95,7 @@ def _singular(word: str) -> str:
 
 
 def _is_pulled(words: list[str]) -> bool:
-    """Return whether these are the words of `imagePullSecrets`, which names Kubernetes Secrets."""
+    """Return whether these are the words of `imagePullSecrets`, which only names Kubernetes Secrets."""
     return "pull" in words
 
 
@@ -117,10 +117,10 @@ def _is_token(words: list[str]) -> bool:
 
 
 def _is_ambiguous(words: list[str], name: str) -> bool:
-    """Return whether the last of several words is a secret's there: DB_PASS, MYSQL_PWD, GITHUB_PAT, WANDB_KEY."""
+    """Return whether the last word, ambiguous by itself, is a secret's here: DB_PASS, GITHUB_PAT, WANDB_KEY."""
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     is_variable = name.isupper()
-    match last:
+    match last:  # one case for each ambiguous word, hence the number of branches
         case "key":
             return before in _KEYS or bool(is_variable and before and before not in _PLAIN_KEYS)
         case "pass":
@@ -137,7 +137,7 @@ def _is_ambiguous(words: list[str], name: str) -> bool:
 
 @lru_cache(maxsize=16384)
 def _is_misspelt(word: str, right: str) -> bool:
-    """Return whether a word is another one with one letter wrong, too many, missing, or two swapped."""
+    """Return whether a word equals another except for one letter wrong, added or missing, or two swapped."""
     if word == right or word in _OTHER_WORDS or abs(len(word) - len(right)) > 1 or len(word) < 4:
         return word == right
     begin = 0

@@ -1,20 +1,20 @@
-"""The names nearest to one that is not there."""
+"""Suggestions for an unknown name."""
 
 import difflib
 from collections.abc import Sequence
 
 _LEAST = 2
-"""Characters from which a part of a name tells which is meant."""
+"""Minimum characters of a part of a name that is matched."""
 
 
 def nearest(name: str, known: Sequence[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Return the known names nearest to `name`: those it abbreviates or is a part of, else those spelled alike.
+    """Return the known names closest to `name`: those it abbreviates or is a part of, else similar spellings.
 
     Args:
-        name: As somebody typed it.
-        known: What it may have been meant to be.
-        count: Most names returned.
-        cutoff: Least similarity of two spellings, 0 to 1, as difflib measures it.
+        name: As typed by the user.
+        known: The possible names.
+        count: Maximum number of names returned.
+        cutoff: Minimum similarity of two spellings, 0 to 1, as difflib measures it.
     """
     wanted = name.lower()
     if len(wanted) >= _LEAST:
@@ -25,13 +25,13 @@ def nearest(name: str, known: Sequence[str], count: int = 3, cutoff: float = 0.6
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str | None:
-    """Return a suggestion for an unknown `name`, or None when nothing is near."""
+    """Return a suggestion for an unknown `name`; None if no name is close."""
     near = nearest(name, known, count=1)
     return f"did you mean {near[0]}?" if near else None
 
 
 def _part(wanted: str, name: str) -> int:
-    """Return 1 where `wanted` is the initials of a name's last word, 2 its beginning, 3 a part; 0 for none."""
+    """Return 1 if `wanted` is the initials of a name's last word, 2 for its beginning, 3 for a part; 0 for none."""
     last = name.rpartition("/")[2].rpartition(".")[2]
     if wanted == "".join(word[:1] for word in last.split("_")):
         return 1

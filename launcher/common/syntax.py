@@ -1,4 +1,4 @@
-"""Forms of names that registries and stores define: images and buckets. Pure."""
+"""Syntax of names: images, buckets, DNS names, variables, keys of Secrets. Pure."""
 
 import ipaddress
 import re
@@ -30,7 +30,7 @@ def is_image(text: str) -> bool:
 
 
 def is_bucket(name: str) -> bool:
-    """Return whether a bucket of S3, or the alias of an access point, can have a name.
+    """Return whether a name is valid for an S3 bucket or the alias of an access point.
 
     Source: Amazon S3 User Guide, General purpose bucket naming rules.
     """

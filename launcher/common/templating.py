@@ -1,4 +1,4 @@
-"""Text from the templates of `templates/`, read back where it is YAML."""
+"""Renders the templates of `templates/`; rendered YAML is parsed again as a check."""
 
 import os
 import re
@@ -14,23 +14,23 @@ from launcher.common import yaml_io
 from launcher.common.paths import TEMPLATES
 
 _MAY_BE_EMPTY = (".labels.", ".annotations.", ".command[", ".nodeSelector.", ".values[")
-"""Parts of a path below which an empty text is a value like any other."""
+"""Parts of a path below which an empty text is an ordinary value."""
 
 
 def render_template(template: str, /, **values: Any) -> str:
-    """Return a template of `templates/` filled with `values`.
+    """Render a template of `templates/` with `values`.
 
     Raises:
-        jinja2.UndefinedError: The template names a value that is not there.
+        jinja2.UndefinedError: The template uses a value that is not given.
     """
     return _environment().get_template(template).render(**values)
 
 
 def render_yaml(template: str, /, **values: Any) -> str:
-    """Return a YAML template filled with `values`, after reading it back.
+    """Render a YAML template with `values` and check the result.
 
     Raises:
-        ValueError: The result is no YAML, or holds a null or an empty field; the API refuses those.
+        ValueError: The result is not valid YAML, or has a null or an empty field, which the API refuses.
     """
     text = render_template(template, **values)
     for document in yaml_io.load_documents(text):
@@ -44,8 +44,11 @@ def _empty_fields(node: Any, path: str) -> list[str]:
         return [found for key, value in node.items() for found in _empty_fields(value, f"{path}.{key}")]
     if isinstance(node, list) and node:
         return [found for i, value in enumerate(node) for found in _empty_fields(value, f"{path}[{i}]")]
-    may_be_empty = path.endswith("].value") or any(part in path for part in _MAY_BE_EMPTY)
-    return [path] if node in (None, {}, []) or (node == "" and not may_be_empty) else []
+    return [path] if node in (None, {}, []) or (node == "" and not _may_be_empty(path)) else []
+
+
+def _may_be_empty(path: str) -> bool:
+    return path.endswith("].value") or any(part in path for part in _MAY_BE_EMPTY)
 
 
 def compile_templates() -> None:
@@ -56,7 +59,7 @@ def compile_templates() -> None:
 
 
 class _CompiledTemplates(FileSystemBytecodeCache):
-    """Compiled templates where Python would keep compiled modules; new ones are kept where Python may write there."""
+    """A cache of compiled templates in the folder of compiled modules; read-only if the folder is not writable."""
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         if not sys.dont_write_bytecode and os.access(self.directory, os.W_OK):
@@ -64,6 +67,7 @@ class _CompiledTemplates(FileSystemBytecodeCache):
 
 
 def _bytecode_cache() -> FileSystemBytecodeCache | None:
+    """Cache compiled templates as Python caches compiled modules, if the folder is writable."""
     folder = TEMPLATES / "__pycache__"
     if not folder.exists():
         if sys.dont_write_bytecode or not os.access(TEMPLATES, os.W_OK):
@@ -73,7 +77,7 @@ def _bytecode_cache() -> FileSystemBytecodeCache | None:
 
 
 def _indented(text: str, width: int) -> str:
-    """Indent all lines but the first. To Jinja's own filter other characters than a newline end lines too."""
+    """Indent all lines but the first. Jinja's own filter also breaks lines at other characters than newlines."""
     return re.sub(r"\n(?=[^\n])", "\n" + " " * width, text)
 
 

@@ -1,8 +1,7 @@
-"""Values and tables as plain text, for a terminal and for a pipe."""
+"""Values and tables as plain text, for terminals and pipes."""
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import yaml
 
@@ -13,15 +12,15 @@ from launcher.common.secret_names import is_secret
 _GAP = 2
 """Blanks between two columns."""
 HIDDEN = "…"
-"""Stands for a secret."""
+"""Replaces a secret."""
 
 
-def value_text(value: Any, path: str = "") -> str:
-    """Return a value in one line, as YAML reads it; that of a secret's `path` is hidden.
+def value_text(value: object, path: str = "") -> str:
+    """Return a value in one line of YAML; a secret's value is hidden.
 
     Args:
         value: Any value of a recipe.
-        path: Dotted path it lies at.
+        path: Its dotted path, by which a secret is recognized.
     """
     if isinstance(value, str):
         if value and is_secret(path):
@@ -34,17 +33,17 @@ def value_text(value: Any, path: str = "") -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Tell whether a text needs no quotes: no number, no word of YAML, no sign that a flow mapping would end at."""
+    """Return whether a text needs no quotes: it is neither a number nor a keyword, and has no YAML punctuation."""
     if not text.isprintable() or text != text.strip() or any(sign in text for sign in ": #,[]{}&*!|>'\"%@`"):
         return text.startswith("${") and text.endswith("}")
     try:
-        return yaml_io.load(text) == text
-    except yaml.YAMLError:  # as of =, which has a meaning of its own in YAML 1.1
+        return bool(yaml_io.load(text) == text)
+    except yaml.YAMLError:  # such as =, which is special in YAML 1.1
         return False
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Return rows, all of one length, as lines of aligned columns; those in `right` to the right."""
+    """Return rows of equal length as lines of aligned columns; columns in `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         " "
@@ -56,5 +55,5 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
 
 
 def clipped(text: str, width: int) -> str:
-    """Return a text of at most `width` columns, its end replaced by an ellipsis where it is longer."""
+    """Return a text cut to `width` columns, with an ellipsis at the cut."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"

@@ -1,12 +1,13 @@
-"""Read and write YAML with libyaml, the way recipes mean it.
+"""Read and write YAML with libyaml, as recipes need it.
 
 Differences from plain PyYAML, the first three shared with OmegaConf's own loader: `1e-4` is a number (YAML
-1.2), dates stay strings, a key given twice is an error, and a key is always a string, so that `2:` in a file
-and `scale_config.2` on the command line name the same scale.
+1.2), dates stay strings, a duplicate key is an error, and a key is always a string, so that `2:` in a file
+and `scale_config.2` on the command line name the same size.
 """
 
 import json
 import re
+from collections.abc import Hashable
 from typing import Any
 
 import yaml
@@ -24,14 +25,14 @@ _FLOAT_TAG, _TIMESTAMP_TAG = "tag:yaml.org,2002:float", "tag:yaml.org,2002:times
 
 
 MAX_DEPTH = 64
-"""Levels of nesting. The deepest published recipe has 8. libyaml, OmegaConf and pydantic recurse, and libyaml ends
-the process where the stack ends, at some 40,000 levels."""
+"""Levels of nesting. The deepest published recipe has 8. libyaml, OmegaConf and pydantic recurse, and libyaml crashes
+the process when the stack is exhausted, at some 40,000 levels."""
 
 MAX_VALUES = 10_000
-"""Values of a text with every alias written out, keys counted too. The largest published recipe has some 1,200."""
+"""Values of a text with every alias expanded, keys included. The largest published recipe has some 1,200."""
 
 LONGEST_NUMBER = 64
-"""Characters of a number: more than any 64-bit one takes, far less than Python needs minutes for."""
+"""Characters of a number: enough for any 64-bit number, and far from lengths that take Python minutes."""
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Source: YAML 1.2.2, 5.1 Character Set."""
@@ -49,7 +50,7 @@ class _Loader(yaml.CSafeLoader):
         tag: construct for tag, construct in yaml.CSafeLoader.yaml_constructors.items() if tag in _CORE_TAGS
     }
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
@@ -57,7 +58,7 @@ class _Loader(yaml.CSafeLoader):
             if key_node.value in seen:
                 raise _error(f"key {key_node.value!r} is given twice", key_node)
             seen.add(key_node.value)
-        self.flatten_mapping(node)  # what `<<` takes over comes first, so that the mapping's own keys win
+        self.flatten_mapping(node)  # puts the keys of `<<` first, so that the mapping's own win
         return {key_node.value: self.construct_object(value_node, deep=True) for key_node, value_node in node.value}
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
@@ -65,15 +66,15 @@ class _Loader(yaml.CSafeLoader):
             raise _error(f"a number of {len(node.value)} characters; at most {LONGEST_NUMBER}", node)
         try:
             return yaml.CSafeLoader.yaml_constructors[node.tag](self, node)
-        except (ValueError, KeyError) as error:  # a tag that the text does not suit, as in `!!int abc`
-            raise _error(f"{node.value!r} is no {node.tag.rpartition(':')[2]}", node) from error
+        except (ValueError, KeyError) as error:  # the text does not match the tag, as in `!!int abc`
+            raise _error(f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}", node) from error
 
     def refuse_tag(self, node: yaml.Node) -> Any:
-        raise _error(f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} has no meaning here", node)
+        raise _error(f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not supported", node)
 
 
 _Loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+0123456789."))
-_Loader.add_constructor("tag:yaml.org,2002:map", lambda loader, node: loader.construct_mapping(node))
+_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_mapping)
 _Loader.add_constructor(None, _Loader.refuse_tag)
 for _tag in ("bool", "int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_number)
@@ -85,17 +86,18 @@ class _Dumper(yaml.CSafeDumper):
 
 
 _OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029]")
-"""Line breaks that a reader replaces by a newline or a blank, unless they are escaped. Source: YAML 1.1, 4.2."""
+"""Line breaks that a reader replaces with a newline or a blank unless they are escaped. Source: YAML 1.1, 4.2."""
 
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-"""What JSON may write as it is and YAML may not."""
+"""Characters that JSON may contain unescaped and YAML may not."""
 
 
 def _represent_str(dumper: yaml.CSafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote what a YAML 1.2 reader would take for a number; PyYAML quotes only YAML 1.1's.
+    """Quote texts that a YAML 1.2 reader would parse as a number; PyYAML quotes only those of YAML 1.1.
 
-    A block is for text whose lines end in single newlines; further ones at its end would depend on what follows it.
+    A block is used for text that ends in at most one newline: further ones would depend on what follows the block.
     """
+    style: str | None
     if _FLOAT.match(text) or _OCTAL.match(text):
         style = "'"
     elif _OTHER_BREAKS.search(text) or text.endswith("\n\n") or text == "\n":
@@ -109,23 +111,23 @@ _Dumper.add_representer(str, _represent_str)
 
 
 def load(text: str, max_values: int | None = None) -> Any:
-    """Parse one YAML document in time and memory that grow with its length, whatever it holds.
+    """Parse one YAML document in time and memory proportional to its length, whatever its content.
 
     Args:
         text: The document.
-        max_values: Most values it may have, aliases written out; None for as many as its length can hold.
+        max_values: Maximum number of values, aliases expanded; None for as many as its length allows.
 
     Raises:
-        yaml.MarkedYAMLError: The text is not YAML, gives a key twice, nests too deep, or has too many values.
+        yaml.MarkedYAMLError: The text is not YAML, has a duplicate key, nests too deep, or has too many values.
     """
     node = load_nodes(text, max_values)
     return None if node is None else _Loader("").construct_document(node)
 
 
 def load_nodes(text: str, max_values: int | None = None) -> yaml.Node | None:
-    """Parse one YAML document into nodes that know their line. Arguments and errors are those of `load`."""
+    """Parse one YAML document into nodes with their positions. Arguments and errors are those of `load`."""
     if bad := _UNPRINTABLE.search(text):
-        raise _error(f"the character {bad[0]!r} cannot stand in YAML", _mark(text, bad.start()))
+        raise _error(f"the character {bad[0]!r} is not allowed in YAML", _mark(text, bad.start()))
     most = max_values or max(MAX_VALUES, 2 * len(text))
     try:
         if _may_be_deep(text) or len(text) > most:
@@ -138,30 +140,32 @@ def load_nodes(text: str, max_values: int | None = None) -> yaml.Node | None:
     return node
 
 
-def _error(message: str, at: Any) -> yaml.MarkedYAMLError:
+def _error(
+    message: str, at: Any
+) -> yaml.MarkedYAMLError:  # a node or a mark; libyaml's marks have a type of their own
     return yaml.MarkedYAMLError(problem=message, problem_mark=at.start_mark if isinstance(at, yaml.Node) else at)
 
 
 def _mark(text: str, position: int) -> yaml.Mark:
     line, column = text.count("\n", 0, position), position - (text.rfind("\n", 0, position) + 1)
-    return yaml.Mark("text", position, line, column, None, None)
+    return yaml.Mark("text", position, line, column, None, 0)
 
 
 def _plain(error: yaml.MarkedYAMLError, text: str) -> yaml.MarkedYAMLError:
-    """Return the error in a recipe writer's words, where libyaml speaks of its own tokens and constructors."""
+    """Return the error in plain terms if libyaml's message is about its own tokens."""
     mark = error.problem_mark
     if (error.problem or "").startswith("but found another document"):
-        return _error("a second document begins; one file is one recipe", mark)
+        return _error("a second document starts here; a file holds one recipe", mark)
     if mark and text[mark.index : mark.index + 1] == "\t" and "token" in (error.problem or ""):
         return _error("a tab cannot indent YAML; use spaces", mark)
     return error
 
 
 def _may_be_deep(text: str) -> bool:
-    """Tell whether a text could nest deeper than allowed, from what every level costs in characters.
+    """Return whether a text could nest too deep, from the least number of characters that each level takes.
 
-    A flow collection opens with a bracket and may hold one pair without braces; a block collection stands further
-    right than what holds it, or behind `- ` or `? ` of its line.
+    A flow collection opens with a bracket and may hold one pair without braces; a block collection is indented
+    deeper than its parent, or follows `- ` or `? ` in its line.
     """
     half = MAX_DEPTH // 2
     opened = 2 * len(_OPENS_FLOW.findall(text)) + len(_OPENS_BLOCK.findall(text))
@@ -169,7 +173,7 @@ def _may_be_deep(text: str) -> bool:
 
 
 def _refuse_large(text: str, most: int) -> None:
-    """Raise where a text nests too deep or has too many values. Events cost no stack and no memory."""
+    """Raise if a text nests too deep or has too many values. Events need neither stack nor memory."""
     depth = values = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionEndEvent):
@@ -184,15 +188,15 @@ def _refuse_large(text: str, most: int) -> None:
 
 
 def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None], most: int) -> tuple[int, int]:
-    """Return values and levels of a node with every alias written out; raise where they are too many.
+    """Return the number of values and levels of a node with every alias expanded; raise if there are too many.
 
-    An anchor stands before its aliases, so that recursion goes no deeper than the text itself nests.
+    An anchor precedes its aliases, so the recursion is no deeper than the nesting of the text.
     """
     if isinstance(node, yaml.ScalarNode):
         return 1, 0
     if id(node) in known:
         if (found := known[id(node)]) is None:
-            raise _error("an anchor holds an alias to itself", node)
+            raise _error("an anchor contains an alias to itself", node)
         return found
     known[id(node)] = None
     values, levels = 1, 0
@@ -201,11 +205,11 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None], most: in
         more, below = _measure(child, known, most)
         values, levels = values + more, max(levels, below)
         if values > most:
-            raise _error(f"more than {most} values, those that aliases repeat counted", child)
+            raise _error(f"more than {most} values, aliases expanded", child)
     if levels >= MAX_DEPTH:
-        raise _error(f"nested more than {MAX_DEPTH} levels deep, aliases written out", node)
-    known[id(node)] = values, levels + 1
-    return known[id(node)]
+        raise _error(f"nested more than {MAX_DEPTH} levels deep, aliases expanded", node)
+    known[id(node)] = size = values, levels + 1
+    return size
 
 
 def load_documents(text: str) -> list[Any]:
@@ -219,6 +223,6 @@ def dump(value: Any) -> str:
 
 
 def dump_flow(value: Any) -> str:
-    """Write `value` in one line that is both JSON and YAML, which takes keys of at most 1,024 characters."""
+    """Write `value` in one line that is both JSON and YAML; YAML limits keys to 1,024 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launcher.common import console, redaction
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
-from launcher.common.process import USER_ERROR, refuse_unread
+from launcher.common.process import USER_ERROR, check_output_is_read
 from launcher.common.secret_forms import holds_token
 from launcher.config import multirun, override_text, parsed_overrides, recipe_files, slips
 from launcher.config.collection import CONFIG
@@ -152,7 +152,7 @@ def _by_hydra(flags: argparse.Namespace) -> int:
     try:
         sys.argv = [sys.argv[0], *_for_hydra(flags)]
         hydra.main(config_path=str(COLLECTION), config_name=CONFIG, version_base="1.3")(lambda _config: None)()
-        refuse_unread()
+        check_output_is_read()
     except SystemExit as stop:
         return USER_ERROR if stop.code else 0
     except _REFUSALS as error:

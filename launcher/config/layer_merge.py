@@ -45,7 +45,8 @@ def _merged(base: Mapping[Any, Any], layer: Mapping[Any, Any]) -> dict[Any, Any]
         if isinstance(old, dict) and isinstance(value, dict):
             result[key] = _merged(old, value)
         elif value == _MISSING:
-            continue
+            if isinstance(old, str) and "${" in old:
+                raise NotPlain
         elif _is_container(old) or _is_container(value):
             result[key] = _replaced(old, value)
         else:

@@ -1,4 +1,4 @@
-"""Cluster-scoped objects that the files of several teams contain: they must be the same in all of them. Pure.
+"""Cluster-scoped objects in the files of several teams, which must be the same in all of them. Pure.
 
 Source: Kubernetes, API reference, PriorityClass; Kueue, WorkloadPriorityClass and ResourceFlavor.
 """
@@ -24,7 +24,7 @@ _FIELDS = {
         "spec.tolerations": "instance_type",
     },
 }
-"""Kind to the fields in which an object differs from another, each with the key of `recipes governance` behind it."""
+"""Kind to the compared fields, each with the key of `recipes governance` that sets it."""
 
 _DEFAULTS = {"preemptionPolicy": "PreemptLowerPriority", "globalDefault": False}
 """Source: Kubernetes, API reference, PriorityClass."""
@@ -32,10 +32,10 @@ _DEFAULTS = {"preemptionPolicy": "PreemptLowerPriority", "globalDefault": False}
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Objects, and where they are.
+    """Objects and their origin.
 
     Args:
-        name: As a message names it, such as `team a`.
+        name: The origin's name in messages, such as `team a`.
         objects: Objects of any kind, ours or the cluster's.
     """
 
@@ -49,7 +49,7 @@ def shared(objects: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...
 
 
 def differences(ours: Origin, theirs: Iterable[Origin]) -> Iterator[Problem]:
-    """Yield a Problem for each field in which an object of ours differs from one of the same kind and name."""
+    """Yield a Problem for each field in which one of our objects differs from one of the same kind and name."""
     own = {_identity(each): each for each in shared(ours.objects)}
     for origin in theirs:
         for other in shared(origin.objects):
@@ -64,12 +64,12 @@ def _identity(body: Mapping[str, Any]) -> tuple[str, str]:
 def _differing(mine: Mapping[str, Any], other: Mapping[str, Any], own: str, their: str) -> Iterator[Problem]:
     kind, name = _identity(mine)
     for field, key in _FIELDS[kind].items():
-        value, there = _value(mine, field), _value(other, field)
-        if value != there:
+        value, theirs = _value(mine, field), _value(other, field)
+        if value != theirs:
             key = f"{key}.{name.removesuffix('-priority')}" if field == "value" else key
             message = f"{kind} {name} is cluster-scoped, and its {field} differs between {own} and {their}"
             remedy = f"the same {key} for every team, or an object of another name"
-            yield Problem("E363", key, message, value, f"{_shown(there)}, as {their} has it", remedy)
+            yield Problem("E363", key, message, value, f"{_shown(theirs)}, as {their} has it", remedy)
 
 
 def _value(body: Mapping[str, Any], field: str) -> Any:
@@ -77,5 +77,5 @@ def _value(body: Mapping[str, Any], field: str) -> Any:
     return _DEFAULTS.get(field) if value in (None, {}, []) else value
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return "unset" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""Which pods a team's namespace takes: a Pod Security profile, or a policy with the exceptions that jobs need. Pure.
+"""Pods allowed in a team's namespace: a Pod Security profile, or a policy with the exceptions that jobs need. Pure.
 
 Source: Kubernetes, Pod Security Standards, Baseline; Kubernetes, Validating Admission Policy.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from launcher.governance.team_manifests import Team
 
 POLICY = "policy"
-"""Our own profile: baseline, and what jobs need beyond it."""
+"""Our own profile: baseline with the exceptions that jobs need."""
 
 _CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
@@ -39,47 +39,51 @@ _OF_THE_NODE = (
     *("/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr"),
     *("/opt/cni", "/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/log", "/var/run"),
 )
-"""Folders whose content makes a pod the node's master, with all below them. Our own choice."""
+"""Folders that give a pod control of the node, with everything below them. Our own choice."""
+_PARENTS = ("/", "/var", "/var/lib", "/opt")
+"""Folders that contain such folders."""
 
 
 def profile(team: "Team") -> str:
-    """Return the profile of a team's namespace: the one given, baseline, or our own where jobs need more."""
+    """Return the profile of a team's namespace: the given one, else baseline, or our own if jobs need more."""
     return team.pod_security or (POLICY if team.instance.efa or team.host_paths else "baseline")
 
 
 def enforced_label(team: "Team") -> str:
-    """Return the Pod Security level of the namespace's label, which knows no exception."""
+    """Return the Pod Security level of the namespace's label, which allows no exceptions."""
     return "privileged" if profile(team) == POLICY else profile(team)
 
 
 def values() -> dict[str, Any]:
-    """Return what the policy's template is filled with beside the team."""
+    """Return the values of the policy's template, apart from the team."""
     return {"capabilities": _CAPABILITIES, "selinux_types": _SELINUX_TYPES, "sysctls": _SYSCTLS}
 
 
 def faults(team: "Team") -> Iterator[Problem]:
-    """Yield a Problem for each folder that a team must not be given, and for a profile that denies it anyway."""
+    """Yield a Problem for each folder that a team must not mount, and for a profile that forbids all of them."""
     for i, path in enumerate(team.host_paths or ()):
         if not isabs(path) or normpath(path) != path or path.startswith("//") or not path.isprintable():
             yield Problem("E361", f"host_paths.{i}", "is not a normalized absolute path", path, "such as /fsx")
-        elif path in ("/", "/var", "/var/lib", "/opt") or any(
-            path == folder or path.startswith(f"{folder}/") for folder in _OF_THE_NODE
-        ):
+        elif _controls_node(path):
             message = "would give the team control of the node"
             yield Problem(
                 "E362", f"host_paths.{i}", message, path, "a folder for data, such as /fsx or /opt/dlami/nvme"
             )
     if team.host_paths and team.pod_security in ("baseline", "restricted"):
         message = "does not allow folders of the node"
-        remedy = f"pod_security={POLICY}, or a PersistentVolumeClaim in place of host_paths"
+        remedy = f"pod_security={POLICY}, or a PersistentVolumeClaim instead of host_paths"
         yield Problem("E362", "pod_security", message, team.pod_security, remedy=remedy)
 
 
+def _controls_node(path: str) -> bool:
+    return path in _PARENTS or any(f"{path}/".startswith(f"{folder}/") for folder in _OF_THE_NODE)
+
+
 def notices(team: "Team") -> Iterator[Notice]:
-    """Yield what the person who applies the objects should know about pods."""
+    """Yield notices about pods for the person who applies the objects."""
     if team.pod_security == "privileged":
-        yield Notice("N122", "the namespace enforces no Pod Security profile: it warns and audits")
+        yield Notice("N122", "the namespace enforces no Pod Security profile: it only warns and audits")
     elif profile(team) == POLICY:
-        fallback = "pod_security=restricted with images that are not root"
-        words = "0-policy.yaml is what restricts pods, and needs Kubernetes 1.30; on an older cluster use"
-        yield Notice("N145", f"{words} {fallback}")
+        fallback = "pod_security=restricted with non-root images"
+        message = "pods are restricted by 0-policy.yaml, which requires Kubernetes 1.30; on an older cluster use"
+        yield Notice("N145", f"{message} {fallback}")

@@ -1,4 +1,4 @@
-"""Whether a job fits the quotas of its namespace and queue. Pure: the objects are read by whoever can.
+"""Checks whether a job fits the quotas of its namespace and queue. Pure: callers read the objects.
 
 Source: Kubernetes, Resource Quotas and Limit Ranges; Kueue, ClusterQueue: Resources.
 """
@@ -13,33 +13,33 @@ from launcher.common.problems import Notice, Problem
 
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([EPTGMK]i)|([numkMGTPE])|[eE]([+-]?\d{1,3}))?", re.ASCII)
 _LONGEST = 256
-"""Characters of a quantity that is read. Our own choice: Python turns at most 4300 digits into a number."""
+"""Characters of a quantity that is parsed. Our own choice: Python converts at most 4300 digits to a number."""
 _BINARY = {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", 1)}
 _DECIMAL = dict(zip("numkMGTPE", (Fraction(10) ** power for power in (-9, -6, -3, 3, 6, 9, 12, 15, 18)), strict=True))
 
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
-"""Resources whose bare name in a quota means its requests. Source: Kubernetes, Resource Quotas: Compute."""
+"""Resources whose bare name in a quota means their requests. Source: Kubernetes, Resource Quotas: Compute."""
 
 _PODS = ("pods", "count/pods")
 _KINDS = ("requests", "limits")
 
 
 class UnreadableQuantity(ValueError):
-    """A text that is no Kubernetes quantity."""
+    """A text that is not a valid Kubernetes quantity."""
 
 
 def amount(quantity: str | int | float) -> Fraction:
     """Return a Kubernetes quantity as a number.
 
     Raises:
-        UnreadableQuantity: It is none.
+        UnreadableQuantity: It is not valid.
 
     Source: Kubernetes, Quantity: `<number>` with a binary or decimal suffix, or a decimal exponent.
     """
     text = str(quantity)
     match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise UnreadableQuantity(f"{quantity!r} is no Kubernetes quantity")
+        raise UnreadableQuantity(f"{quantity!r} is not a valid Kubernetes quantity")
     number, binary, decimal, exponent = match.groups()
     if binary:
         return Fraction(number) * _BINARY[binary]
@@ -50,13 +50,13 @@ def amount(quantity: str | int | float) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a namespace or a queue allows in all.
+    """The total that a namespace or a queue allows.
 
     Args:
-        name: The object, as a user finds it.
-        hard: `requests.<resource>`, `limits.<resource>` or `pods` to the quantity; None has no bound.
-        defaults: What a container that says nothing gets, `requests.<resource>` and `limits.<resource>`.
-        is_queue: Whether a resource that is not listed is refused (Kueue) rather than free (Kubernetes).
+        name: Kind and name of the object.
+        hard: `requests.<resource>`, `limits.<resource>` or `pods` to the quantity; None is unbounded.
+        defaults: Defaults of a container without values of its own, `requests.<resource>` and `limits.<resource>`.
+        is_queue: Whether a resource that is not listed is refused (Kueue) rather than unbounded (Kubernetes).
     """
 
     name: str
@@ -66,9 +66,9 @@ class Quota:
 
     @classmethod
     def of_namespace(cls, quota: Mapping[str, Any], limit_ranges: Iterable[Mapping[str, Any]] = ()) -> "Quota":
-        """Return what a ResourceQuota allows to pods that get the defaults of the namespace's LimitRanges.
+        """Return the quota of a ResourceQuota, with the defaults of the namespace's LimitRanges.
 
-        One with scopes counts some pods only; which, nobody can tell before they exist, so that it bounds nothing.
+        A quota with scopes counts only some pods, which cannot be known in advance, so it bounds nothing here.
         """
         spec = quota["spec"]
         is_scoped = spec.get("scopes") or spec.get("scopeSelector")
@@ -77,7 +77,7 @@ class Quota:
 
     @classmethod
     def of_queue(cls, queue: Mapping[str, Any], limit_ranges: Iterable[Mapping[str, Any]] = ()) -> "Quota":
-        """Return what a ClusterQueue allows, over all its flavors: its own share and what it may borrow."""
+        """Return the quota of a ClusterQueue over all its flavors: its own share plus its borrowing limit."""
         spec = queue["spec"]
         cohort = spec.get("cohortName") or spec.get("cohort")  # v1beta2, v1beta1
         hard: dict[str, str | None] = {}
@@ -91,7 +91,7 @@ class Quota:
 
 
 def _add(hard: dict[str, str | None], name: str, resource: Mapping[str, Any], *, is_shared: bool) -> None:
-    """Add what one flavor allows; without a borrowing limit a cohort may lend any amount."""
+    """Add the quota of one flavor; without a borrowing limit, a cohort may lend any amount."""
     if hard.get(name, "0") is None or (is_shared and "borrowingLimit" not in resource):
         hard[name] = None
         return
@@ -103,7 +103,7 @@ def _spelled(name: str) -> str:
     """Return the name of a quota's item as `requests.…`, `limits.…` or another kind of count.
 
     Source: Kubernetes, Resource Quotas: `cpu` is the same as `requests.cpu`. A device's bare name is not enforced,
-    but it is how AWS's example says it, so that it is believed.
+    but AWS's example uses it, so it counts here.
     """
     if name in _PODS:
         return "pods"
@@ -113,7 +113,7 @@ def _spelled(name: str) -> str:
 
 
 def _defaults(limit_ranges: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return what LimitRanges give a container: the largest limit where none is said, and that as its request.
+    """Return a container's defaults by LimitRanges: the maximum if there is no default limit; requests equal limits.
 
     Source: Kubernetes, API reference, LimitRangeItem: defaults of default and defaultRequest.
     """
@@ -130,13 +130,13 @@ def _defaults(limit_ranges: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a job asks for.
+    """The resources that a job requests.
 
     Args:
-        template: Pod template; both parts of a job with two priorities ask for the same.
-        least: Pods without which it does not run.
-        most: Pods it may grow to.
-        is_elastic: Whether it may run with less than it starts with.
+        template: Pod template; both parts of a job with two priorities request the same.
+        least: Minimum number of pods.
+        most: Maximum number of pods.
+        is_elastic: Whether it may run with fewer pods than it starts with.
     """
 
     template: Mapping[str, Any]
@@ -160,7 +160,7 @@ class Demand:
         return f"recipes.{'elastic_policy.min_nodes' if self.is_elastic else 'trainer.num_nodes'}"
 
     def per_pod(self, defaults: Mapping[str, str]) -> dict[str, Fraction]:
-        """Return what one pod counts, `requests.<resource>` and `limits.<resource>`.
+        """Return the amounts that one pod counts, `requests.<resource>` and `limits.<resource>`.
 
         Source: Kubernetes, Init Containers: the larger of the containers' sum and the largest init container.
         """
@@ -192,13 +192,13 @@ def _counts(resources: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[s
 
 
 def exceeds(job: Mapping[str, Any], quota: Quota) -> tuple[Problem, ...]:
-    """Return why a job can never run under a quota: what it needs at least is more than is allowed in all.
+    """Return why a job can never run under a quota: its minimum exceeds the total that is allowed.
 
-    What others use at the moment is no reason: a job waits for it.
+    Current usage by others does not count: a job waits until it is released.
 
     Args:
         job: The rendered HyperPodPyTorchJob or PyTorchJob.
-        quota: Of its namespace or of its queue.
+        quota: The quota of its namespace or queue.
     """
     demand = Demand.of(job)
     per_pod = demand.per_pod(quota.defaults)
@@ -214,7 +214,7 @@ def exceeds(job: Mapping[str, Any], quota: Quota) -> tuple[Problem, ...]:
 
 
 def limits_growth(job: Mapping[str, Any], quota: Quota) -> tuple[Notice, ...]:
-    """Return a notice where an elastic job fits a quota at its smallest size, but not at its largest."""
+    """Return a notice if an elastic job fits a quota at its smallest size, but not at its largest."""
     demand = Demand.of(job)
     most = _least(_fitting(demand.per_pod(quota.defaults), quota))
     if most is None or not demand.least <= most < demand.most:
@@ -223,7 +223,7 @@ def limits_growth(job: Mapping[str, Any], quota: Quota) -> tuple[Notice, ...]:
 
 
 def _fitting(per_pod: Mapping[str, Fraction], quota: Quota) -> dict[str, int]:
-    """Return how many pods each bound of a quota holds."""
+    """Return how many pods fit each bound of a quota."""
     each = {"pods": Fraction(1), **per_pod}
     return {
         name: int(amount(text) // each[name])
@@ -237,29 +237,29 @@ def _least(fitting: Mapping[str, int]) -> int | None:
 
 
 def _unstated(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
-    """Yield what a pod must state because a ResourceQuota bounds it.
+    """Yield a Problem for resources that a pod must state because a ResourceQuota bounds them.
 
     Source: Kubernetes, Resource Quotas: with a quota on cpu or memory every new pod must name them.
     """
     names = [f"{kind}.{name}" for kind in _KINDS for name in _PLAIN[:2]]
     missing = [name for name in names if name in quota.hard and name not in per_pod]
     if missing and not quota.is_queue:
-        message = f"the pods do not state {_listed(missing)}, and no LimitRange does it for them"
-        allowed = f"pods that do: {quota.name} bounds it"
+        message = f"the pods do not state {_listed(missing)}, and no LimitRange has defaults for it"
+        allowed = f"pods that state it, since {quota.name} bounds it"
         remedy = "recipes.resources.memory=…" if all("memory" in name for name in missing) else None
-        remedy = remedy or "a LimitRange with defaults; recipes governance makes one"
+        remedy = remedy or "a LimitRange with defaults; recipes governance generates one"
         yield Problem("E365", "cluster.namespace", message, allowed=allowed, remedy=remedy)
 
 
 def _above_limit(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
-    """Yield what a pod requests beyond the limit that a LimitRange gives it.
+    """Yield a Problem for each request of a pod beyond its default limit by a LimitRange.
 
     Source: Kubernetes, Limit Ranges: such a pod is refused.
     """
     for name in _PLAIN[:2] if not quota.is_queue else ():
         request, limit = per_pod.get(f"requests.{name}"), per_pod.get(f"limits.{name}")
         if request is not None and limit is not None and request > limit:
-            message = f"each pod requests {_shown(request)} {name}, and the namespace's LimitRange limits it to less"
+            message = f"each pod requests {_shown(request)} {name}, more than the limit of the namespace's LimitRange"
             remedy = f"recipes.resources.{name}={_shown(limit)}"
             yield Problem(
                 "E365", f"recipes.resources.{name}", message, allowed=f"at most {_shown(limit)}", remedy=remedy
@@ -267,15 +267,15 @@ def _above_limit(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Prob
 
 
 def _uncovered(per_pod: Mapping[str, Fraction], quota: Quota) -> Iterator[Problem]:
-    """Yield what a queue would never admit because it does not know it.
+    """Yield a Problem for resources that a queue does not cover, and so would never admit.
 
     Source: Kueue, ClusterQueue: a workload is admitted only if all its resources are covered.
     """
-    asked = [name for name, value in per_pod.items() if name.startswith("requests.") and value]
-    missing = [name.removeprefix("requests.") for name in asked if name not in quota.hard]
+    requested = [name for name, value in per_pod.items() if name.startswith("requests.") and value]
+    missing = [name.removeprefix("requests.") for name in requested if name not in quota.hard]
     if quota.is_queue and missing:
-        message = f"asks for {_listed(missing)}, which its queue does not cover: it would never be admitted"
-        allowed = f"what {quota.name} covers: {_listed([n.removeprefix('requests.') for n in quota.hard])}"
+        message = f"the job requests {_listed(missing)}, which its queue does not cover: it would never be admitted"
+        allowed = f"resources of {quota.name}: {_listed([n.removeprefix('requests.') for n in quota.hard])}"
         remedy = "cluster.request_node_share=false" if set(missing) <= {"cpu", "memory"} else None
         yield Problem("E365", "cluster.queue_name", message, allowed=allowed, remedy=remedy)
 
@@ -289,7 +289,7 @@ def _nodes(count: int) -> str:
 
 
 def _shown(value: Fraction) -> str:
-    """Return an amount as a quantity: whole, in GiB or MiB where it is, or in thousandths rounded up."""
+    """Return an amount as a quantity: in whole GiB or MiB, as an integer, or in thousandths rounded up."""
     for suffix in ("Gi", "Mi"):
         if value >= _BINARY[suffix] and value % _BINARY[suffix] == 0:
             return f"{value / _BINARY[suffix]}{suffix}"

@@ -1,10 +1,10 @@
-"""What a team gets on a HyperPod cluster: its namespace, quotas, rights, queue and priorities. Pure.
+"""Objects of a team on a HyperPod cluster: namespace, quotas, roles, queue and priorities. Pure.
 
 Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Prerequisites: namespaces, quotas, RBAC, Kueue.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -29,7 +29,7 @@ KUEUE_VERSIONS = ("v1beta1", "v1beta2")
 DEFAULT_KUEUE_VERSION = KUEUE_VERSIONS[-1]
 
 _PODS_PER_NODE = 4
-"""Pods of the quota a node: a job's own, its next size's, and small ones beside them. Our own choice."""
+"""Pods of the quota per node: a job's own, its next size's, and small ones beside them. Our own choice."""
 
 _SUFFIX = "-localqueue"
 _PREFIX = "hyperpod-ns-"
@@ -39,11 +39,11 @@ _LONGEST_TEAM = 63 - len(_PREFIX) - len(_SUFFIX)
 _ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _GROUP = re.compile(r"[A-Za-z0-9@:./+=_-]{1,256}")
 _OWN_GROUPS = ("system:", "eks:", "aws:", "amazon:", "iam:")
-"""Prefixes of groups that no access entry may name. Source: Amazon EKS, Create access entries."""
+"""Prefixes of groups that access entries may not use. Source: Amazon EKS, Create access entries."""
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 PriorityValue = Annotated[int, Field(ge=0, le=1_000_000_000)]
-"""Source: Kubernetes, Pod Priority and Preemption: larger ones are the system's own."""
+"""Source: Kubernetes, Pod Priority and Preemption: larger values are reserved for the system."""
 
 
 class Team(Model):
@@ -52,59 +52,59 @@ class Team(Model):
     team: str
     """The team: a DNS label of at most 40 characters. Its namespace is hyperpod-ns-<team>."""
     instance_type: str
-    """What each of its nodes is, with or without ml."""
+    """Instance type of its nodes, with or without ml."""
     instance_specs: Listed[InstanceSpec] | None = None
     """Instance types that the table lacks, described as in a recipe: [{name: p9.48xlarge, accelerators: 8, …}]."""
     nodes: NodeCount
-    """Nodes that are the team's own: max_nodes of its largest job, or what its jobs together may have."""
+    """The team's own nodes: max_nodes of its largest job, or the total of its concurrent jobs."""
     borrow_nodes: NonNegativeInt = 0
-    """Nodes it may have beyond them while the cohort's other teams leave them idle. The ResourceQuota holds both."""
+    """Further nodes it may use while the cohort's other teams leave them idle. The ResourceQuota includes both."""
     cohort: str | None = None
-    """Teams of one cohort lend each other what they do not use; null shares nothing."""
+    """Teams of one cohort lend each other unused quota; null shares nothing."""
     weight: Annotated[int, Field(ge=0, le=100)] = 1
-    """Weight of the team where several want the same idle nodes; 0 comes last."""
+    """Weight of the team if several request the same idle nodes; 0 comes last."""
     preempt_within_team: bool = True
-    """Whether a job takes the place of the team's own jobs of lower priority."""
+    """Whether a job preempts the team's own jobs of lower priority."""
     topology: str | None = None
-    """Kueue Topology of the nodes, which must exist; jobs that ask for near nodes need it."""
+    """Kueue Topology of the nodes, which must exist; required for jobs with topology constraints."""
     priorities: dict[str, PriorityValue] = {"high": 100, "normal": 50, "low": 10}
-    """Class to value, higher first. Each is <class>-priority, for pods and for Kueue's workloads."""
+    """Class to value, higher first. Each becomes <class>-priority, for pods and for Kueue's workloads."""
     memory_gib_per_node: Count | None = None
-    """GiB of main memory a node counts; null takes the instance's, on ml.p5.48xlarge the 640 of AWS's example."""
+    """GiB of main memory counted per node; null takes the instance's, on ml.p5.48xlarge the 640 of AWS's example."""
     hugepages_mib_per_node: NonNegativeInt = 0
-    """MiB of 2 MiB huge pages a node counts. A queue admits no job that asks for what it does not cover."""
+    """MiB of 2 MiB huge pages counted per node. A queue never admits a job that requests an uncovered resource."""
     storage_gib: Count | None = None
-    """GiB that the team's claims may ask for together; null sets no bound."""
+    """Total GiB that the team's claims may request; null sets no bound."""
     max_pods: Count | None = None
-    """Pods that have not ended; null takes 4 a node."""
+    """Pods that have not terminated; null takes 4 per node."""
     max_claims: Count = 50
     """PersistentVolumeClaims."""
     max_services: Count = 50
     """Services."""
     max_jobs: Count = 100
-    """HyperPodPyTorchJobs, ended ones that were not removed among them."""
+    """HyperPodPyTorchJobs, including finished ones that were not deleted."""
     min_available: NonNegativeInt | None = None
-    """Training pods that a drain of nodes must leave; null takes one for each node of the team's own, 0 protects
-    none."""
+    """Training pods that a drain of nodes must leave running; null takes one for each of the team's own nodes, 0
+    protects none."""
     role_arn: str | None = None
     """IAM role that the pods of the team's service account act as (IRSA)."""
     groups: Annotated[Listed[str], Field(min_length=1)] | None = None
     """Kubernetes groups that may use the namespace, as EKS access entries name them; null takes the namespace's
     name."""
     pod_security: Literal["privileged", "baseline", "restricted", "policy"] | None = None
-    """Pod Security profile that the namespace enforces. null: baseline, but policy where the instance has EFA or
+    """Pod Security profile that the namespace enforces. null: baseline, but policy if the instance has EFA or
     host_paths are given. policy is baseline by a ValidatingAdmissionPolicy (Kubernetes 1.30): containers that request
-    EFA devices may lock memory, and pods may mount host_paths. A pod below restricted causes a warning."""
+    EFA devices may lock memory, and pods may mount host_paths. A pod that is not restricted causes a warning."""
     host_paths: Annotated[Listed[str], Field(min_length=1)] | None = None
-    """Folders of the nodes that pods may mount (cluster.volumes), each exactly as it is given; null allows none."""
+    """Folders of the nodes that pods may mount (cluster.volumes), each exactly as given; null allows none."""
     kueue: bool = True
-    """false leaves out queue, flavor and workload priorities: where the task governance add-on makes them."""
+    """false omits queue, flavor and workload priorities: for clusters whose task governance add-on creates them."""
     kueue_version: Literal["v1beta1", "v1beta2"] | None = None
-    """Version of Kueue's API that the objects are written for; null takes the one that the cluster prefers where
-    --cluster is given, and v1beta2 otherwise."""
+    """Version of Kueue's API that the objects are generated for; null takes the cluster's preferred one with
+    --cluster, and v1beta2 otherwise."""
     scheduler_preempts: bool = False
-    """true lets the scheduler evict single pods of lower priority. Only for a cluster without Kueue, which has jobs
-    save before they yield."""
+    """true lets the scheduler evict single pods of lower priority. Only for a cluster without Kueue, which preempts
+    whole jobs after they have saved."""
 
     @property
     def namespace(self) -> str:
@@ -117,30 +117,37 @@ class Team(Model):
         return self.namespace + _SUFFIX
 
     @property
-    def instance(self) -> Instance | None:
-        """Its nodes; None for a type that nothing describes, which no checked team has."""
+    def known_instance(self) -> Instance | None:
+        """Its nodes; None for an unknown instance type, which a checked team does not have."""
         return instance_specs.find(self.instance_type, self.instance_specs)
 
     @property
+    def instance(self) -> Instance:
+        """The nodes of a checked team."""
+        if (instance := self.known_instance) is None:
+            raise LookupError(f"unknown instance type: {self.instance_type}")
+        return instance
+
+    @property
     def memory_gib(self) -> int:
-        """GiB of main memory that a node counts."""
+        """GiB of main memory that are counted per node."""
         return self.memory_gib_per_node or self.instance.counted_memory_gib
 
 
-def read_all(words: Sequence[str]) -> tuple[Team, ...]:
-    """Read the words of several teams: each `team=` starts one, and what stands before the first is every team's.
+def read_all(args: Sequence[str]) -> tuple[Team, ...]:
+    """Parse the arguments of several teams: each `team=` starts one, and arguments before the first apply to all.
 
     Raises:
-        ProblemsFound: Every fault of them.
+        ProblemsFound: Every error in them.
     """
-    starts = [i for i, word in enumerate(words) if word.startswith("team=")]
+    starts = [i for i, arg in enumerate(args) if arg.startswith("team=")]
     if len(starts) < 2:
-        return (read(words),)
-    groups = [words[start:end] for start, end in zip(starts, [*starts[1:], len(words)], strict=True)]
+        return (read(args),)
+    groups = [args[start:end] for start, end in zip(starts, [*starts[1:], len(args)], strict=True)]
     found, problems = [], []
     for group in groups:
         try:
-            found.append(read([*words[: starts[0]], *group]))
+            found.append(read([*args[: starts[0]], *group]))
         except ProblemsFound as error:
             problems += [replace(each, path=f"{group[0]} {each.path}") for each in error.problems]
     problems += [
@@ -153,19 +160,18 @@ def read_all(words: Sequence[str]) -> tuple[Team, ...]:
     return tuple(found)
 
 
-def read(words: Sequence[str]) -> Team:
-    """Read `key=value` words.
+def read(args: Sequence[str]) -> Team:
+    """Parse `key=value` arguments.
 
     Raises:
-        ProblemsFound: Every fault of them.
+        ProblemsFound: Every error in them.
     """
-    tree, problems = _tree(words)
-    team, faults = type_problems(Team, tree, "")
-    problems += [fault for fault in faults if fault.path not in {problem.path for problem in problems}]
+    tree, problems = _tree(args)
+    typed, faults = type_problems(Team, tree, "")
+    known = {problem.path for problem in problems}
+    problems += [fault for fault in faults if fault.path not in known]
     faulty = {problem.path.partition(".")[0] for problem in problems}
-    if problems:  # what is right in itself is looked at all the same, beside the defaults
-        sound = [key for key in tree if key in Team.model_fields and key not in faulty]
-        team = Team.model_construct(**{key: getattr(team, key) for key in sound})
+    team: Team = _without(faulty, typed, tree) if problems else typed
     for needs, check in _CHECKS:
         if not faulty & set(needs):
             problems += check(team)
@@ -174,26 +180,32 @@ def read(words: Sequence[str]) -> Team:
     return team
 
 
-def _tree(words: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
+def _without(faulty: set[str], typed: Team, tree: Mapping[str, Any]) -> Team:
+    """Return a team with its valid keys, and defaults for the others, so that the valid ones are checked too."""
+    valid = [key for key in tree if key in Team.model_fields and key not in faulty]
+    return Team.model_construct(**{key: getattr(typed, key) for key in valid})
+
+
+def _tree(args: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
     tree: dict[str, Any] = {}
     problems = []
-    for word in words:
-        key, equals, text = word.partition("=")
+    for arg in args:
+        key, equals, text = arg.partition("=")
         try:
             if not equals or not key or key in tree:
-                message = "is given twice" if key in tree else "is no key=value"
-                problems.append(Problem("E360", key or word, message, word, "team=… instance_type=… nodes=…"))
+                message = "is given twice" if key in tree else "is not key=value"
+                problems.append(Problem("E360", key or arg, message, arg, "team=… instance_type=… nodes=…"))
             else:
                 tree[key] = yaml_io.load(text)
         except yaml.MarkedYAMLError as error:
-            problems.append(Problem("E360", key, f"is no YAML value: {error.problem}", text))
+            problems.append(Problem("E360", key, f"is not a valid YAML value: {error.problem}", text))
     return tree, problems
 
 
 def _name_faults(team: Team) -> Iterator[Problem]:
     if not DNS_LABEL.fullmatch(team.team) or len(team.team) > _LONGEST_TEAM:
-        allowed = f"1 to {_LONGEST_TEAM} lower-case letters, digits and -, starting and ending with letter or digit"
-        yield Problem("E361", "team", "cannot be part of a namespace's and a queue's name", team.team, allowed)
+        allowed = f"1 to {_LONGEST_TEAM} lower-case letters, digits and -, starting and ending with a letter or digit"
+        yield Problem("E361", "team", "is not valid in the names of a namespace and a queue", team.team, allowed)
 
 
 def _instance_faults(team: Team) -> Iterator[Problem]:
@@ -203,53 +215,52 @@ def _instance_faults(team: Team) -> Iterator[Problem]:
             message = f"the description of {spec.name} lacks {', '.join(lacking)}, and so does the table"
             yield Problem("E234", f"instance_specs.{i}", message, allowed=", ".join(type(spec).model_fields))
             return
-    if team.instance is None:
+    if team.known_instance is None:
         allowed = f"one that recipes instances lists, or instance_specs=[{instance_specs.EXAMPLE % name}]"
         remedy = did_you_mean(name, list(instances.table()))
-        yield Problem("E230", "instance_type", "is not an instance type of the table", name, allowed, remedy)
+        yield Problem("E230", "instance_type", "is not a known instance type", name, allowed, remedy)
     elif (team.memory_gib_per_node or 0) > team.instance.memory_gib:
-        allowed = f"at most {team.instance.memory_gib}, which is what {name} has"
+        allowed = f"at most {team.instance.memory_gib}, the memory of {name}"
         yield Problem("E362", "memory_gib_per_node", "is more than a node has", team.memory_gib_per_node, allowed)
 
 
 def _queue_faults(team: Team) -> Iterator[Problem]:
     if team.borrow_nodes and not team.cohort:
-        message = "nodes are borrowed from a cohort, and there is none"
+        message = "nodes are borrowed from a cohort, but none is given"
         yield Problem("E362", "borrow_nodes", message, team.borrow_nodes, remedy="cohort=<name of the sharing teams>")
     for key in ("cohort", "topology"):
         value = getattr(team, key)
         if value is not None and not DNS_SUBDOMAIN.fullmatch(value):
-            yield Problem("E361", key, "is no DNS name", value, "lower-case letters, digits, - and .")
+            yield Problem("E361", key, "is not a valid DNS name", value, "lower-case letters, digits, - and .")
         elif value is not None and not team.kueue:
-            message = "is a setting of the queue, which kueue=false leaves out"
-            yield Problem("E362", key, message, value, remedy="leave it out")
+            message = "is a setting of the queue, which kueue=false omits"
+            yield Problem("E362", key, message, value, remedy="omit it")
 
 
 def _kueue_faults(team: Team) -> Iterator[Problem]:
     if team.scheduler_preempts and team.kueue:
-        message = "the scheduler would evict single pods of jobs that Kueue has save first"
-        yield Problem(
-            "E362", "scheduler_preempts", message, True, remedy="leave it out, or kueue=false without Kueue"
-        )
+        message = "the scheduler would evict single pods, although Kueue lets jobs save before it preempts them"
+        yield Problem("E362", "scheduler_preempts", message, True, remedy="omit it, or use kueue=false without Kueue")
     if team.kueue_version and not team.kueue:
-        message = "is a setting of Kueue's objects, which kueue=false leaves out"
-        yield Problem("E362", "kueue_version", message, team.kueue_version, remedy="leave it out")
+        message = "is a setting of Kueue's objects, which kueue=false omits"
+        yield Problem("E362", "kueue_version", message, team.kueue_version, remedy="omit it")
 
 
 def _priority_faults(team: Team) -> Iterator[Problem]:
     for name in team.priorities:
         if not DNS_SUBDOMAIN.fullmatch(f"{name}-priority"):
-            yield Problem("E361", f"priorities.{name}", "is no DNS name", name, "lower-case letters, digits, - and .")
+            allowed = "lower-case letters, digits, - and ."
+            yield Problem("E361", f"priorities.{name}", "is not a valid DNS name", name, allowed)
 
 
 def _access_faults(team: Team) -> Iterator[Problem]:
     if team.role_arn is not None and not _ROLE_ARN.fullmatch(team.role_arn):
         allowed = "arn:aws:iam::<12 digits>:role/<name>"
-        yield Problem("E361", "role_arn", "is no ARN of an IAM role", team.role_arn, allowed)
+        yield Problem("E361", "role_arn", "is not a valid IAM role ARN", team.role_arn, allowed)
     for i, group in enumerate(team.groups or ()):
         if not _GROUP.fullmatch(group) or group.startswith(_OWN_GROUPS):
-            message = "is no group that an access entry may name"
-            allowed = f"letters, digits and @:./+=_-; not {', '.join(_OWN_GROUPS)} in front"
+            message = "is not a valid group of an access entry"
+            allowed = f"letters, digits and @:./+=_-; not starting with {', '.join(_OWN_GROUPS)}"
             yield Problem("E361", f"groups.{i}", message, group, allowed)
 
 
@@ -262,15 +273,15 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Team], Iterator[Problem]]], ...]
     (("host_paths", "pod_security"), pod_policy.faults),
     (("role_arn", "groups"), _access_faults),
 )
-"""What types cannot say, with the keys that each check needs to be right in themselves."""
+"""Checks beyond the types, with the keys that must be valid for each of them."""
 
 
 def notices(team: Team) -> tuple[Notice, ...]:
-    """Return what whoever applies the objects should know."""
+    """Return notices for the person who applies the objects."""
     found = []
     instance = team.instance
     if team.memory_gib_per_node is None and team.memory_gib < instance.memory_gib:
-        message = f"memory counts {team.memory_gib} GiB a node, as in AWS's example, of {instance.memory_gib}"
+        message = f"the quota counts {team.memory_gib} of {instance.memory_gib} GiB per node, as in AWS's example"
         found.append(Notice("N120", f"{message}; memory_gib_per_node={instance.memory_gib} counts all"))
     if team.role_arn is None:
         found.append(Notice("N121", "the service account has no IAM role; role_arn=… gives its pods access to AWS"))
@@ -278,7 +289,7 @@ def notices(team: Team) -> tuple[Notice, ...]:
 
 
 def files(team: Team) -> dict[str, str]:
-    """Return every object of a team as YAML, by file name; the names are in the order to apply them."""
+    """Return every object of a team as YAML, by file name; the files are numbered in the order to apply them."""
     instance, nodes = team.instance, team.nodes + team.borrow_nodes
     values = {
         "team": team,
@@ -300,7 +311,7 @@ def files(team: Team) -> dict[str, str]:
     names += ["disruption"] * bool(values["min_available"])
     names += ["priorities"] * bool(team.priorities)
     names += ["queues"] * team.kueue
-    # The policy is applied before the namespace that relies on it.
+    # The policy must exist before the namespace that relies on it.
     places = {"policy": 0} if values["is_policy"] else {}
     places |= {name: place for place, name in enumerate(names, 1)}
     return {
@@ -349,9 +360,9 @@ def _counted(team: Team, nodes: int) -> dict[str, str]:
 
 
 def _queue_quotas(team: Team) -> list[dict[str, str]]:
-    """Return each resource that the ClusterQueue covers: its own share, and what it may borrow.
+    """Return the quotas of the ClusterQueue: its own share, and the borrowing limit.
 
-    A job that asks for a resource which is not covered is never admitted, so all of a pod's are.
+    All resources of a pod are covered: a job that requests any other is never admitted.
     """
     own, lent = (_amounts(team, nodes) for nodes in (team.nodes, team.borrow_nodes))
     borrowing = ({"borrowingLimit": lent[name]} if team.cohort else {} for name in own)

@@ -43,7 +43,7 @@ def is_serverless(checked: CheckedRecipe) -> bool:
 
 
 def is_unstated(checked: CheckedRecipe, path: str) -> bool:
-    """Return whether no one stated a value, so that the default of a part applies."""
+    """Return whether no file or override states a value, so that the part's own stands in."""
     return is_stand_in(checked.composition.origin(path))
 
 
@@ -123,7 +123,7 @@ def nothing_is_unread(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 
 
 def states_no_processes(checked: CheckedRecipe) -> bool:
-    """Return whether devices would idle because the number of processes a node runs is not stated."""
+    """Return whether devices would idle because the number of processes a node runs is not given."""
     instance = checked.instance
     if not is_script(checked) or instance is None or checked.recipe.trainer.devices >= instance.processes:
         return False

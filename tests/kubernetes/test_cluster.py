@@ -448,7 +448,7 @@ def test_who_may_see_nodes_and_no_pods_sees_no_free_accelerators(space, nodes, c
 def test_a_cluster_without_kueue_says_so(space, capsys):
     space.cluster.proxy.fail(path="/apis/kueue.x-k8s.io", status=404, times=9)
     told = out(capsys, "cluster", "-n", space.name)
-    assert "no Kueue answers on this cluster" in told
+    assert "this cluster has no Kueue" in told
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_cancel_removes_all_that_a_killed_launch_left(space, launching, monkeypa
     assert capsys.readouterr().out == f"cancelled  cancelled by {current_user()}\n"
     assert space.names(JOB) == [] and f"training-config-{folder.name}" not in space.names("ConfigMap")
     assert cli.run(["cancel", folder.name]) == 0
-    assert "has ended already" in capsys.readouterr().err
+    assert "has already ended" in capsys.readouterr().err
     assert cli.run(["launch", folder.name]) == 0
     assert space.names(JOB) == [folder.name]
 

@@ -229,7 +229,7 @@ signal.pause()
     finally:
         os.killpg(int((bundle.directory / RUN_DIR / PID_FILE).read_text()), signal.SIGKILL)
     told = capfd.readouterr().err
-    assert "E414" in told and "the job was started; how it ended cannot be read" in told
+    assert "E414" in told and "the job was started, but its final status cannot be read" in told
     assert "nothing was" not in told
     wait_for(lambda: not processes_of(tmp_path))
 

@@ -110,7 +110,7 @@ def test_dated_prices_are_the_default(recipes):
     code, out, _ = recipes("plan", *PLAN)
     assert code == 0
     (line,) = [line for line in out.splitlines() if line.startswith("ml.p5.48xlarge 63.296 USD an hour")]
-    assert "SageMaker Studio, us-east-1, 2026-09-24" in line and line.endswith("--prices FILE takes yours")
+    assert "SageMaker Studio, us-east-1, 2026-09-24" in line and line.endswith("give yours with --prices FILE")
     assert "at most USD" in out and "1,519.10" in out
     _, out, _ = recipes("plan", PLAN[0], "cluster=k8s", "--json")
     found = json.loads(out)["costs"]
@@ -135,7 +135,7 @@ def test_a_type_without_a_price_is_named(recipes):
     )
     words = ("plan", PLAN[0], "cluster=k8s", "instance_type=p9.48xlarge", spec)
     code, out, _ = recipes(*words)
-    assert code == 0 and "no price of ml.p9.48xlarge is known: --prices FILE takes yours" in out
+    assert code == 0 and "no known price of ml.p9.48xlarge; give yours with --prices FILE" in out
     assert json.loads(recipes(*words, "--json")[1])["costs"] is None
 
 

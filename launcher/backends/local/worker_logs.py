@@ -96,6 +96,7 @@ def follow_attempts(
     from launcher.backends.local.event_log import EventLogReader  # start-up time: compiling imports this module
 
     events_until = EventLogReader(run_dir).until if selection.attempt is None else _no_events
+    # One loop despite its branches: lines, events and the end must be checked in this order at every poll.
     wait = pause or _no_pause
     current: _Reader | None = None
     index = 0

@@ -1,4 +1,4 @@
-"""What users name on the command line: recipes, one size of a recipe, overrides; and what a shell completes."""
+"""Command-line arguments: recipes, one size of a recipe, overrides; and their shell completion."""
 
 import os
 import re
@@ -24,11 +24,11 @@ _FILES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A recipe, or a bundle, as a user names it, and the one size that is asked for.
+    """A recipe, or a bundle, as a user names it, and the requested size.
 
     Args:
-        name: Without its size.
-        nodes: After the `@`; None for the whole.
+        name: The name without its size.
+        nodes: The size after the `@`; None for all sizes.
     """
 
     name: str
@@ -36,20 +36,20 @@ class Target:
 
     @classmethod
     def read(cls, text: str) -> "Target":
-        """Read `NAME` or `NAME@NODES`.
+        """Parse `NAME` or `NAME@NODES`.
 
         Raises:
-            ProblemsFound: What follows the `@` is no number of nodes.
+            ProblemsFound: The text after the `@` is not a number of nodes.
         """
         if match := _SIZED.fullmatch(text):
             return cls(match[1], int(match[2]))
         name, at, size = text.rpartition("@")
         if at and "/" not in size and not text.endswith(_FILES):
-            raise fail("E803", text, "a size is a number of nodes", value=f"@{size}", remedy=f"{name}@3")
+            raise fail("E803", text, "a size must be a number of nodes", value=f"@{size}", remedy=f"{name}@3")
         return cls(text, None)
 
     def among(self, sizes: Sequence[int]) -> int | None:
-        """Return the size that is asked for, in nodes, which has to be one of `sizes`; None where none is asked for.
+        """Return the requested size in nodes, which must be one of `sizes`; None if none is requested.
 
         Raises:
             ProblemsFound: The recipe has no such size.
@@ -63,14 +63,14 @@ class Target:
 
 
 def choice(name: str, overrides: Sequence[str] = ()) -> str:
-    """Return the override that chooses a recipe: a path under recipes/, its last word if only one has it, or a file.
+    """Return the override that chooses a recipe: a path under recipes/, its unique last word, or a file.
 
     Args:
         name: As the user named it.
-        overrides: What follows it; `hydra.searchpath` among them adds folders.
+        overrides: The arguments after it; `hydra.searchpath` among them adds folders.
 
     Raises:
-        ProblemsFound: No recipe, or several, end in that word.
+        ProblemsFound: No recipe ends in that word, or several do.
     """
     full = full_name(name, overrides)
     if _PLAIN.fullmatch(full):
@@ -81,30 +81,30 @@ def choice(name: str, overrides: Sequence[str] = ()) -> str:
 
 
 def folders(overrides: Sequence[str]) -> list[Path]:
-    """Return the collection and the folders that `hydra.searchpath` adds, in the order they are looked in.
+    """Return the collection and the folders that `hydra.searchpath` adds, in search order.
 
     Raises:
-        ProblemsFound: It is no list of folders, or one is not there.
+        ProblemsFound: It is not a list of folders, or one does not exist.
     """
     if not any("hydra.searchpath" in word for word in overrides):
-        return [COLLECTION]  # without Hydra, which takes longer to import than a listing
+        return [COLLECTION]  # importing Hydra takes longer than a listing
     from launcher.config.parsed_overrides import search_path
 
     return [COLLECTION, *search_path(overrides)]
 
 
 def full_name(word: str, overrides: Sequence[str] = ()) -> str:
-    """Return the path under recipes/ of a recipe that is named by its last word; a path or a file is itself.
+    """Return the path under recipes/ of a recipe that is named by its last word; paths and files are unchanged.
 
     Args:
         word: As the user named it.
-        overrides: What follows it; `hydra.searchpath` among them adds folders.
+        overrides: The arguments after it; `hydra.searchpath` among them adds folders.
 
     Raises:
-        ProblemsFound: No recipe, or several, end in that word; or a size follows it.
+        ProblemsFound: No recipe ends in that word, or several do; or a size follows it.
     """
     if match := _SIZED.fullmatch(word):
-        raise fail("E803", word, "takes no size here: every size is looked at", remedy=match[1])
+        raise fail("E803", word, "no size can be given here: all sizes are used", remedy=match[1])
     if word.endswith(_FILES) or "/" in word:
         return word
     known = list(dict.fromkeys(name for folder in folders(overrides) for name in recipe_names(folder)))
@@ -115,26 +115,26 @@ def full_name(word: str, overrides: Sequence[str] = ()) -> str:
         raise fail("E802", word, "several recipes have this name", allowed=", ".join(found))
     if not found:
         near = nearest(word, [name.rpartition("/")[2] for name in known], cutoff=0.5)
-        remedy = f"did you mean {' or '.join(near)}?" if near else "recipes list shows all"
+        remedy = f"did you mean {' or '.join(near)}?" if near else "list all: recipes list"
         raise fail("E005", "recipes", "there is no recipe of that name", value=word, remedy=remedy)
     return found[0]
 
 
-def parted(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """Return names and overrides of a command line that holds both."""
-    names = [word for word in words or () if _is_file(word) or ("=" not in word and not word.startswith("~"))]
-    return names, [word for word in words or () if word not in names]
+def split_args(args: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Split arguments into names and overrides."""
+    names = [arg for arg in args or () if _is_file(arg) or ("=" not in arg and not arg.startswith("~"))]
+    return names, [arg for arg in args or () if arg not in names]
 
 
-def _is_file(word: str) -> bool:
-    return word.endswith(_FILES) and os.path.isfile(word)
+def _is_file(arg: str) -> bool:
+    return arg.endswith(_FILES) and os.path.isfile(arg)
 
 
 def composed(name: str, overrides: Sequence[str] | None) -> "Composition":
     """Compose a recipe that a user named, with its overrides.
 
     Raises:
-        ProblemsFound: A stage before the types refuses.
+        ProblemsFound: It cannot be composed.
     """
     from launcher.config.compose import compose
 
@@ -151,14 +151,14 @@ def say_unknown_instance(composition: "Composition") -> None:
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Return the recipes that a word may become: paths, or last words where no path begins so."""
+    """Return completions of a recipe: paths, or last words if no path matches."""
     names = recipe_names()
     paths = [name for name in names if name.startswith(incomplete)]
     return paths or [name for word in names if (name := word.rpartition("/")[2]).startswith(incomplete)]
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return what a word may become as an override of the recipe before it: its keys, then a key's values."""
+    """Return completions of an override of the preceding recipe: its keys, then a key's values."""
     from launcher.cli.commands import completion
 
     found = _composed_before(ctx.params)
@@ -166,35 +166,35 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_recipe_or_override(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the recipes that a word may become, and the keys once a recipe was named."""
-    names, _ = parted(ctx.params.get("words"))
+    """Return completions of a recipe, and of keys once a recipe is named."""
+    names, _ = split_args(ctx.params.get("words"))
     keys = complete_override(ctx, incomplete) if names else []
     return [*complete_recipe(incomplete), *keys]
 
 
 def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the keys that a word may become: whole paths, or last words where no path begins so."""
+    """Return completions of a key: full paths, or last words if no path matches."""
     from launcher.cli.commands import completion
 
     found = _composed_before(ctx.params)
     keys = list(completion.keys(found)) if found else []
     paths = [key for path in keys for key in (path, path.removeprefix("recipes."))]
-    whole = list(dict.fromkeys(path for path in paths if path.startswith(incomplete)))
-    return whole or sorted({w for key in keys if (w := key.rpartition(".")[2]).startswith(incomplete)})
+    full = list(dict.fromkeys(path for path in paths if path.startswith(incomplete)))
+    return full or sorted({w for key in keys if (w := key.rpartition(".")[2]).startswith(incomplete)})
 
 
 def complete_job(incomplete: str) -> list[str]:
-    """Return the jobs under results/ that a word may become."""
+    """Return completions of a job under results/."""
     from launcher.bundle.store import job_names
 
     return [name for name in job_names() if name.startswith(incomplete)]
 
 
 def _composed_before(params: dict[str, Any]) -> "Composition | None":
-    """Return the recipe that a command line names, with the overrides so far; None while it is faulty."""
+    """Compose the recipe of a command line with the overrides so far; None if that fails."""
     from launcher.cli.commands import completion
 
-    names, overrides = parted(params.get("words"))
+    names, overrides = split_args(params.get("words"))
     name = params.get("recipe") or next(iter(names), None)
     return completion.composed(name, params.get("overrides") or overrides) if name else None
 
@@ -219,7 +219,7 @@ Overrides = Annotated[
 ]
 GivenName = Annotated[
     str | None,
-    typer.Option("--name", metavar="NAME", help="What you call the job; every command about jobs takes it."),
+    typer.Option("--name", metavar="NAME", help="Your name for the job; every command about jobs accepts it."),
 ]
 BundleName = Annotated[
     str,
@@ -231,8 +231,8 @@ JobName = Annotated[
         metavar="JOB", help="Its name, under results/, or its bundle's folder.", autocompletion=complete_job
     ),
 ]
-AsLines = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
+AsLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 Picture = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE", help="Draw it, as .png or .svg.", dir_okay=False)
+    Path | None, typer.Option("--picture", metavar="FILE", help="Draw it as .png or .svg.", dir_okay=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

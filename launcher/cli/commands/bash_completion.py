@@ -1,4 +1,4 @@
-"""Completion in bash, whose words end at `=`, `:` and `@`; what typer has for it knows neither.
+"""Completion in bash, which splits words at `=`, `:` and `@`; typer's own completion does not handle that.
 
 Source: Bash manual, Programmable Completion, and Bash Variables, COMP_WORDBREAKS.
 """
@@ -26,11 +26,11 @@ _SCRIPT = """
 
 complete -o default -F %(complete_func)s %(prog_name)s
 """
-"""typer's own, with the line as it was typed, and without a blank after a key that waits for its value."""
+"""typer's script, with the line as typed, and without a blank after a key that needs a value."""
 
 
 class BashComplete(_completion_classes.BashComplete):
-    """Reads the line up to the cursor, and offers what follows the last of the signs at which bash breaks a word."""
+    """Reads the line up to the cursor, and returns the part after the last character at which bash splits a word."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
         if not os.environ.get(_LINE):  # a script of an earlier version
@@ -43,7 +43,8 @@ class BashComplete(_completion_classes.BashComplete):
         incomplete = self.get_completion_args()[1] if os.environ.get(_LINE) else ""
         breaks = os.environ.get(_BREAKS, "")
         kept = max((i + 1 for i, sign in enumerate(incomplete) if sign in breaks), default=0)
-        return item.value[kept:] if item.value.startswith(incomplete[:kept]) else item.value
+        value = str(item.value)
+        return value[kept:] if value.startswith(incomplete[:kept]) else value
 
 
 def register() -> None:

@@ -141,6 +141,7 @@ def _estimate(checked: "CheckedRecipe", given: Mapping[str, Any]) -> "Estimate":
     section = checked.recipe.checkpointing
     own = section.estimate.model_dump() if section and section.estimate else {}
     said = {key: value for key, value in given.items() if value is not None}
+    estimate: Estimate
     estimate, problems = type_problems(Estimate, own | said, "recipes.checkpointing.estimate")
     if problems:
         raise ProblemsFound(problems)

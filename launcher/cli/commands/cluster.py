@@ -1,4 +1,4 @@
-"""Commands about a Kubernetes cluster: what it has, whose jobs are on it, and following one of them from here."""
+"""Commands about a Kubernetes cluster: its capacity, its jobs, and adopting one of them."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from launcher.cli.commands.pods import age
 from launcher.common.problems import fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from launcher.backends.kubernetes.capacity import Capacity, Node
     from launcher.backends.kubernetes.connection import Connection
@@ -37,7 +37,7 @@ Namespace = Annotated[
 
 
 def cluster(context: Context = None, namespace: Namespace = None, as_json: AsJson = False) -> None:
-    """Show what a cluster has. Nodes, free accelerators, quotas, and who waits for them."""
+    """Show a cluster's capacity. Nodes, free accelerators, quotas, and pending workloads."""
     from launcher.backends.kubernetes import capacity
     from launcher.common import console
 
@@ -58,7 +58,7 @@ def cluster_jobs(context: str | None, namespace: str | None, *, is_everywhere: b
     from launcher.common import console
 
     if is_everywhere and namespace:
-        raise fail("E801", "recipes jobs", "--all-namespaces leaves no --namespace to choose", value=namespace)
+        raise fail("E801", "recipes jobs", "--all-namespaces excludes --namespace", value=namespace)
     with _connected(context) as connection:
         where = None if is_everywhere else _namespace(connection, namespace)
         found = inventory.jobs(connection, where)
@@ -106,7 +106,7 @@ def adopt(
 
 
 def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str) -> "JobRecord":
-    """Return the record of a job as its cluster has it; what only its bundle would say stays empty."""
+    """Return the record of a job as its cluster has it; values that only its bundle has stay empty."""
     from launcher.backends.kubernetes import api_objects, lenient
     from launcher.backends.kubernetes.description import DESCRIPTION
     from launcher.jobs.registry import JobRecord
@@ -123,7 +123,7 @@ def _record(connection: "Connection", found: Any, folder: Path, cluster_id: str)
 
 @contextmanager
 def _connected(context: str | None) -> "Iterator[Connection]":
-    """Give a connection; a request that fails within the block is a Problem.
+    """Yield a connection; a request that fails within the block raises a Problem.
 
     Raises:
         ProblemsFound: There is no such cluster, or it refuses.
@@ -133,7 +133,7 @@ def _connected(context: str | None) -> "Iterator[Connection]":
     from launcher.common import console
 
     connection = connect(context)
-    with api_errors_as_problems("--namespace"), console.while_waiting(f"asking {connection.host} …"):
+    with api_errors_as_problems("--namespace"), console.while_waiting(f"reading from {connection.host} …"):
         yield connection
 
 
@@ -147,16 +147,15 @@ def _namespace(connection: "Connection", namespace: str | None) -> str:
 
 
 def _show_jobs(found: tuple["ClusterJob", ...], *, has_namespaces: bool) -> None:
-    """Print a table of jobs, with their kinds where they differ."""
+    """Print a table of jobs, with their kinds if they differ."""
     from launcher.common import console
 
     has_kinds = len({job.kind for job in found}) > 1
-    head, rows = _JOBS, [_job_cells(job) for job in found]
+    head: tuple[str, ...] = _JOBS
+    rows = [_job_cells(job) for job in found]
     if has_kinds:
-        head, rows = (
-            (head[0], "kind", *head[1:]),
-            [(row[0], job.kind, *row[1:]) for row, job in zip(rows, found, strict=True)],
-        )
+        head = (head[0], "kind", *head[1:])
+        rows = [(row[0], job.kind, *row[1:]) for row, job in zip(rows, found, strict=True)]
     if has_namespaces:
         head, rows = ("namespace", *head), [(job.namespace, *row) for row, job in zip(rows, found, strict=True)]
     console.show_table(head, rows)
@@ -191,15 +190,20 @@ def _show_nodes(found: "Capacity") -> None:
     if found.nodes is None:
         return
     console.show_table(_NODES, [_node_cells(node) for node in found.nodes])
-    for instance in sorted({node.instance or "-" for node in found.nodes if node.resource}):
-        own = [node for node in found.nodes if (node.instance or "-") == instance and node.resource]
-        usable = [node for node in own if node.state == "Ready"]
-        free = "?" if any(node.free is None for node in usable) else sum(node.free or 0 for node in usable)
-        total = sum(node.accelerators for node in usable)
-        ready = f"{len(usable)} of {len(own)} node{'s' if len(own) > 1 else ''} ready"
-        console.say(f"total  {instance}  {free} of {total} accelerators free; {ready}")
-    for notice in hardware.unknown_nodes(node.instance for node in found.nodes if node.resource):
+    accelerated = [node for node in found.nodes if node.resource]
+    for instance in sorted({node.instance or "-" for node in accelerated}):
+        console.say(_total(instance, [node for node in accelerated if (node.instance or "-") == instance]))
+    for notice in hardware.unknown_nodes(node.instance for node in accelerated):
         console.show_notice(notice, stderr=True)
+
+
+def _total(instance: str, nodes: "Sequence[Node]") -> str:
+    """Return the line that sums up the nodes of one instance type."""
+    usable = [node for node in nodes if node.state == "Ready"]
+    free = "?" if any(node.free is None for node in usable) else sum(node.free or 0 for node in usable)
+    total = sum(node.accelerators for node in usable)
+    ready = f"{len(usable)} of {len(nodes)} node{'s' if len(nodes) > 1 else ''} ready"
+    return f"total  {instance}  {free} of {total} accelerators free; {ready}"
 
 
 def _node_cells(node: "Node") -> tuple[str, ...]:
@@ -213,18 +217,18 @@ def _show_queues(found: "Capacity") -> None:
     from launcher.common import console
 
     if not found.has_kueue:
-        console.say("\nno Kueue answers on this cluster: it has no queues and no quotas of theirs")
+        console.say("\nthis cluster has no Kueue, so no queues and no quotas of queues")
         return
     if found.quotas:
-        rows = [(q.queue, q.flavor, q.resource, q.used, q.nominal or "-", q.borrowed) for q in found.quotas]
+        quotas = [(q.queue, q.flavor, q.resource, q.used, q.nominal or "-", q.borrowed) for q in found.quotas]
         console.say("")
-        console.show_table(_QUOTAS, rows)
+        console.show_table(_QUOTAS, quotas)
     if found.waiting:
-        rows = [
+        waiting = [
             (w.queue, str(w.position), w.job, w.namespace, str(w.priority), age(w.created_s), w.why)
             for w in found.waiting
         ]
         console.say("")
-        console.show_table(_WAITING, rows)
+        console.show_table(_WAITING, waiting)
     elif found.waiting is not None:
         console.say("\nnothing waits for quota")

@@ -18,7 +18,7 @@ from launcher.cli.commands.arguments import (
     complete_recipe,
     complete_recipe_or_override,
     full_name,
-    parted,
+    split_args,
 )
 from launcher.common.problems import ProblemsFound, fail
 
@@ -41,14 +41,14 @@ def check(
     as_json: AsJson = False,
     github: Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions.")] = False,
 ) -> None:
-    """Check recipes and write nothing. Exit code 2 where there are Problems."""
-    from launcher.cli import launch
+    """Check recipes and write nothing. Exit code 2 if there are Problems."""
     from launcher.cli.commands import check_report
+    from launcher.common.process import USER_ERROR
     from launcher.model.context import LaunchContext
 
-    names, overrides = parted(words)
+    names, overrides = split_args(words)
     if as_json and github:
-        raise fail("E801", "recipes check", "prints JSON or annotations", allowed="one of --json and --github")
+        raise fail("E801", "recipes check", "prints either JSON or annotations", allowed="one of --json and --github")
     if bool(names) is every:
         raise fail("E801", "recipes check", "give recipes, or --all", remedy="recipes check --all")
     context = LaunchContext.read()
@@ -65,7 +65,7 @@ def check(
         check_report.report(results)
         check_report.count(results) if names else check_report.summarize(results, time.monotonic() - began_s)
     if any(result.problems for result in results):
-        raise typer.Exit(launch.USER_ERROR)
+        raise typer.Exit(USER_ERROR)
 
 
 def plan(
@@ -86,7 +86,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan every size of a recipe. Shows how samples fall on the ranks, how long they idle, and the speedup."""
+    """Plan every size of a recipe. Shows the samples per rank, idle time, and speedup."""
     from launcher import pipeline
     from launcher.cli import terminal
     from launcher.common import console
@@ -110,9 +110,9 @@ def plan(
 
 
 def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dict[str, Any], list[str]]:
-    """Return what a job costs, as plain data and as lines: by the user's prices, else by the dated ones.
+    """Return a job's costs, as plain data and as lines: by the user's prices, else by the dated ones.
 
-    Nothing is paid for a job on this machine, which is asked about only with `--prices` or `--hours`.
+    A job on this machine costs nothing, so its costs are computed only with `--prices` or `--hours`.
     """
     from launcher.common import console
     from launcher.jobs import costs
@@ -127,9 +127,9 @@ def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dic
     for notice in tables.unknown(prices, job.resources.instance_type):
         console.show_notice(notice, stderr=True)
     if table is None and (lacking := [name for name in costs.instance_types(job) if name not in prices.per_hour]):
-        return {"costs": None}, [f"no price of {', '.join(lacking)} is known: --prices FILE takes yours"]
+        return {"costs": None}, [f"no known price of {', '.join(lacking)}; give yours with --prices FILE"]
     found = costs.costs(job, prices, hours)
-    source = [f"{line}{'' if table else '; --prices FILE takes yours'}" for line in costs.bases(job, prices)]
+    source = [f"{line}{'' if table else '; give yours with --prices FILE'}" for line in costs.bases(job, prices)]
     return {"costs": costs.as_json(job, found, prices)}, [*costs.table(found, prices), *source]
 
 
@@ -149,10 +149,11 @@ def render(
     if not stdout:
         raise typer.Exit(launch.main([*words, "dry_run=true"], name))
     if name is not None:
-        raise fail("E801", "--name", "--stdout writes no bundle that could have a name", value=name)
+        raise fail("E801", "--name", "--stdout writes no bundle to name", value=name)
     context = LaunchContext.read()
     job = pipeline.prepare(words, context)
-    if described(job.backend).has_containers:  # a manifest is applied as it is printed, so its run must exist
+    # printed manifests may be applied, so their MLflow run must exist
+    if described(job.backend).has_containers:
         job = pipeline.track(job, context, is_visible=True)
     files = pipeline.render(job, context).files
     manifests = [text for path, text in files.items() if path.startswith("manifests/")] or [
@@ -168,7 +169,7 @@ def new(
         typer.Option("--from", metavar="RECIPE", help="The recipe it inherits.", autocompletion=complete_recipe),
     ] = "training/tiny/tiny_lm_cpu",
 ) -> None:
-    """Write a recipe of your own. It inherits another, and shows the keys that people change most."""
+    """Write a recipe of your own. It inherits another one, and shows the keys that are changed most often."""
     from launcher.cli import new_recipe as own
     from launcher.common import console
 
@@ -178,7 +179,7 @@ def new(
 
 
 def _next_step(path: Path, written: str) -> str:
-    """Return the command to try a new recipe with: its plan, on this machine or else a cluster, if it is complete."""
+    """Return the next command for a new recipe: its plan, on this machine or a cluster, if it is complete."""
     from launcher import pipeline
     from launcher.model.context import LaunchContext
 
@@ -188,4 +189,4 @@ def _next_step(path: Path, written: str) -> str:
         except ProblemsFound:
             continue
         return " ".join(["recipes plan", written, *words])
-    return f"recipes check {written}, which says what to fill in"
+    return f"recipes check {written}, which lists the missing values"

@@ -1,7 +1,7 @@
-"""What a shell completes in overrides: keys, and the values that a key may have."""
+"""Shell completion of overrides: keys, and the values of a key."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.common.problems import ProblemsFound
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"recipes\.scale_config\.\d+\.")
 _PLAIN = re.compile(r"[\w./+-]+")
-"""A value that no shell and no part of the grammar of overrides reads as something else."""
-_SIGNS = re.compile(r"[+~]*")
+"""A value without special meaning in shells and in the grammar of overrides."""
 
 
 def keys(composition: "Composition") -> Iterator[str]:
@@ -25,8 +24,8 @@ def keys(composition: "Composition") -> Iterator[str]:
 
 
 def complete(composition: "Composition", incomplete: str) -> list[str]:
-    """Return the overrides that a word may become: keys, and once it has its `=`, values of the key."""
-    signs = _SIGNS.match(incomplete)[0]
+    """Return completions of an override: keys, and after the `=`, values of the key."""
+    signs = incomplete[: len(incomplete) - len(incomplete.lstrip("+~"))]
     key, equals, value = incomplete.removeprefix(signs).partition("=")
     if equals:
         offers = _values(composition, key, value) if "~" not in signs else ()
@@ -37,7 +36,7 @@ def complete(composition: "Composition", incomplete: str) -> list[str]:
 
 
 def _optional(composition: "Composition", begin: str) -> Iterator[str]:
-    """Yield the keys of the cluster that its file leaves out."""
+    """Yield the keys of the cluster that its file does not set."""
     if begin.startswith("cluster."):
         from launcher.cli.devtools.schema import cluster_schema
 
@@ -45,7 +44,7 @@ def _optional(composition: "Composition", begin: str) -> Iterator[str]:
 
 
 def _values(composition: "Composition", key: str, begin: str) -> Sequence[str]:
-    """Return the values that a key may have: those there are, or the one it has if there are too many to list."""
+    """Return the possible values of a key, or its current value if they cannot be listed."""
     if key in _NAMES:
         return _NAMES[key](begin)
     path = _SIZE.sub("recipes.", key)
@@ -60,7 +59,7 @@ def _clusters(_begin: str) -> list[str]:
 
 
 def _instance_types(begin: str) -> list[str]:
-    """Return the known instance types, with their prefix too if the word may begin with it."""
+    """Return the known instance types, with their prefix too if the word may start with it."""
     from launcher.model.instances import table
 
     return [*(name.removeprefix("ml.") for name in table()), *(table() if begin.startswith("m") else ())]
@@ -72,13 +71,13 @@ def _scenarios(_begin: str) -> list[str]:
     return shipped_names()
 
 
-_NAMES = {
+_NAMES: dict[str, Callable[[str], list[str]]] = {
     "cluster": _clusters,
     "instance_type": _instance_types,
     "cluster.scenario": _scenarios,
     "recipes": lambda _begin: recipe_names(),
 }
-"""Keys whose values are names of things that exist."""
+"""Keys whose values are names of existing objects."""
 
 
 def _schema(composition: "Composition", path: str) -> Mapping[str, Any]:
@@ -91,7 +90,7 @@ def _schema(composition: "Composition", path: str) -> Mapping[str, Any]:
 
 
 def _of_schema(node: Any, names: Sequence[str]) -> Iterator[str]:
-    """Yield the values that the schema of a key lists: words, true and false."""
+    """Yield the values that a key's schema lists: constants, true and false."""
     from launcher.cli.devtools.schema import mapping_in
 
     for name in names:
@@ -106,7 +105,7 @@ def _of_schema(node: Any, names: Sequence[str]) -> Iterator[str]:
 
 
 def _current(composition: "Composition", path: str) -> list[str]:
-    """Return the value that a key has, if it can be typed as it is and is not a secret."""
+    """Return a key's current value if it needs no quotes and is not a secret."""
     from launcher.common.text_table import value_text
     from launcher.model.config_tree import get
 
@@ -118,7 +117,7 @@ def _current(composition: "Composition", path: str) -> list[str]:
 
 
 def composed(name: str, overrides: Sequence[str]) -> "Composition | None":
-    """Return a recipe with the overrides that stand before the word; without them, or None, while they are faulty."""
+    """Compose a recipe with the preceding overrides; without them if they are invalid; None if that fails too."""
     from launcher.cli.commands import arguments
 
     for given in (overrides, ()):

@@ -1,4 +1,4 @@
-"""How an explanation reads on a terminal."""
+"""Formats the output of `recipes explain`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
@@ -10,7 +10,7 @@ from launcher.model.size_plan import spans
 from launcher.planning.explain import Value, differing
 
 _MOST_VALUE = 48
-"""Columns of a value beside others; the first line holds it whole where it stands alone."""
+"""Columns of a value beside others; a single value has twice as many."""
 _OVERRIDE = "your override"
 
 
@@ -23,7 +23,7 @@ def one(path: str, values: Sequence[Value], width: int | None) -> Iterator[tuple
         width: Columns of the terminal; None for any.
     """
     yield path, "bold"
-    rows: list[tuple[str, str, str]] = [("nodes", "value", "set by")]
+    rows: list[tuple[str, ...]] = [("nodes", "value", "set by")]
     styles = ["dim"]
     at_base = (values[0].origin, *values[0].shadowed)
     for (text, _), same in groupby(values, key=lambda v: (_value(path, v), _places(path, v))):
@@ -32,7 +32,7 @@ def one(path: str, values: Sequence[Value], width: int | None) -> Iterator[tuple
         styles.append("")
         for setting in group[0].shadowed:
             if group[0] is not values[0] and setting in at_base:
-                continue  # said once, at the base
+                continue  # listed once, at the base
             rows.append(("", f"({_text(path, setting.value)})", _origin(path, setting)))
             styles.append("dim")
     if len(values) == 1:
@@ -40,11 +40,11 @@ def one(path: str, values: Sequence[Value], width: int | None) -> Iterator[tuple
     right = (0,) if len(values) == 1 else (0, 1)
     yield from zip(_lines(rows, right, width), styles, strict=True)
     if any(row[-2].startswith("(") for row in rows):
-        yield "(…) is set there too, and won over", "dim"
+        yield "(…) is set there too, but overridden", "dim"
 
 
 def several(found: Mapping[str, Sequence[Value]], width: int | None) -> Iterator[tuple[str, str]]:
-    """Yield the lines, with their styles, that explain several keys: the base value of each, and which differ."""
+    """Yield the lines, with their styles, that explain several keys: their base values, and which differ by size."""
     parent = _common_parent(list(found))
     rows = [("key", "value", "set by")]
     for path, values in found.items():
@@ -55,7 +55,7 @@ def several(found: Mapping[str, Sequence[Value]], width: int | None) -> Iterator
     lines = table(rows)
     if width is None or max(map(len, lines)) <= width:
         yield from ((line, "" if i else "dim") for i, line in enumerate(lines))
-    else:  # the place goes below, where it can be read whole
+    else:  # the origin moves below, where it fits uncut
         for line, row in zip(table([row[:2] for row in rows]), rows, strict=True):
             yield clipped(line, width), ""
             yield f"     {row[2]}", "dim"
@@ -70,13 +70,13 @@ def _common_parent(paths: Sequence[str]) -> str:
 
 
 def _lines(rows: Sequence[Sequence[str]], right: Sequence[int], width: int | None) -> list[str]:
-    """Return a table whose lines are one a row, also where the last cell has no room beside the others."""
+    """Return a table with one line per row; the last cell is cut if the terminal is too narrow."""
     lines = table(rows, right)
     if width is None or max(map(len, lines)) <= width:
         return lines
     columns = list(zip(*rows, strict=True))
     taken = sum(max(map(len, column)) + 2 for column in columns[:-1]) + 1
-    if taken + 24 > width:  # the places need some room, or the table is no table
+    if taken + 24 > width:  # too narrow for a useful last column
         return lines
     room = width - taken
     short = [(*row[:-1], row[-1] if len(row[-1]) <= room else f"…{row[-1][-(room - 1) :]}") for row in rows]
@@ -104,7 +104,7 @@ def _text(path: str, value: object) -> str:
 
 
 def _origin(path: str, setting: Setting | None) -> str:
-    """Return a place in words; an override of the key itself need not repeat the key and its value."""
+    """Return the text for an origin; an override of the key itself does not repeat the key and its value."""
     if setting is None:
         return "-"
     if not setting.is_override:

@@ -1,4 +1,4 @@
-"""The command of a cluster's administrator: namespaces, quotas, roles, queues and priorities of teams."""
+"""The command for cluster administrators: namespaces, quotas, roles, queues and priorities of teams."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli.commands.arguments import AsJson
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail
 
 if TYPE_CHECKING:
     from launcher.governance.cluster_wide import Origin
@@ -21,33 +21,33 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="DIR",
-        help="Write a file for each subject there; of several teams, in a folder of each.",
+        help="Write one file per subject there; for several teams, in one folder each.",
         file_okay=False,
     ),
 ]
 Cluster = Annotated[
     bool,
-    typer.Option("--cluster", help="Ask the cluster for its Kueue's version, and compare what teams share with it."),
+    typer.Option("--cluster", help="Read Kueue's version from the cluster, and compare shared objects with it."),
 ]
 Context = Annotated[
     str | None, typer.Option("--context", metavar="NAME", help="With --cluster: a context of the kubeconfig.")
 ]
 
 _MADE_HERE = "app.kubernetes.io/managed-by: recipe-launcher"
-"""Label, as it is written, of every object that this command makes."""
+"""Label, as written in the files, of every object that this command generates."""
 
 
 def governance(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="team, instance_type, nodes; docs/governance.md has all."),
+        typer.Argument(metavar="KEY=VALUE...", help="team, instance_type, nodes; see docs/governance.md."),
     ] = None,
     out: Out = None,
     cluster: Cluster = False,
     context: Context = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the objects of a team. Namespace, quotas, roles, queue and priorities; kubectl apply -f - takes them.
+    """Print the objects of a team. Namespace, quotas, roles, queue and priorities, for kubectl apply -f -.
 
     Each team= starts another team. Objects that teams share must be the same for all of them.
     """
@@ -55,15 +55,12 @@ def governance(
     from launcher.governance import team_manifests
 
     if context and not cluster:
-        raise fail("E801", "--context", "is the cluster that --cluster asks", value=context, remedy="add --cluster")
-    found = (
-        _of_cluster(team_manifests.read_all(words or ()), context)
-        if cluster
-        else team_manifests.read_all(words or ())
-    )
+        raise fail("E801", "--context", "selects the cluster for --cluster", value=context, remedy="add --cluster")
+    teams = team_manifests.read_all(words or ())
+    found = _for_cluster(teams, context) if cluster else teams
     files = {team.team: team_manifests.files(team) for team in found}
     paths = _paths(files)
-    _refuse_differences(files, {(out / path).parent.absolute() for path in paths} if out else set())
+    _check_differences(files, {(out / path).parent.absolute() for path in paths} if out else set())
     texts = list(dict.fromkeys(text for each in files.values() for text in each.values()))
     if as_json:
         items = [each for text in texts for each in yaml_io.load_documents(text)]
@@ -72,15 +69,22 @@ def governance(
         sys.stdout.write("---\n".join(texts))
     else:
         write(out, paths)
-        for path, text in paths.items():
-            kinds = [f"{each['kind']} {each['metadata']['name']}" for each in yaml_io.load_documents(text)]
-            console.say(f"{console.shown_path((out / path).absolute())}   {', '.join(kinds)}")
+        _say_written(out, paths)
     for notice in dict.fromkeys(notice for team in found for notice in team_manifests.notices(team)):
         console.show_notice(notice, stderr=True)
 
 
+def _say_written(out: Path, paths: Mapping[str, str]) -> None:
+    """Print each file with the objects in it."""
+    from launcher.common import console, yaml_io
+
+    for path, text in paths.items():
+        kinds = [f"{each['kind']} {each['metadata']['name']}" for each in yaml_io.load_documents(text)]
+        console.say(f"{console.shown_path((out / path).absolute())}   {', '.join(kinds)}")
+
+
 def _paths(files: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return each file's text by its path; the files of several teams are in a folder of each."""
+    """Return each file's text by its path; each of several teams has a folder of its own."""
     return {
         f"{team}/{name}" if len(files) > 1 else name: text
         for team, each in files.items()
@@ -88,11 +92,11 @@ def _paths(files: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     }
 
 
-def _of_cluster(found: "Sequence[Team]", context: str | None) -> "Sequence[Team]":
-    """Return the teams with the cluster's version of Kueue, after comparing them with the cluster.
+def _for_cluster(teams: "Sequence[Team]", context: str | None) -> "Sequence[Team]":
+    """Return the teams with the cluster's version of Kueue, after checking them against the cluster.
 
     Raises:
-        ProblemsFound: The cluster cannot be asked, lacks what they need, or has other objects of these names.
+        ProblemsFound: The cluster cannot be reached, lacks prerequisites, or has different objects of these names.
     """
     from launcher.backends.kubernetes import governance_preflight
     from launcher.backends.kubernetes.connection import connect
@@ -109,30 +113,30 @@ def _of_cluster(found: "Sequence[Team]", context: str | None) -> "Sequence[Team]
         )
         if team.kueue
         else team
-        for team in found
+        for team in teams
     ]
-    problems = []
+    problems: list[Problem] = []
     for team in written:
         objects = _objects(team_manifests.files(team))
         problems += governance_preflight.problems(connection, objects)
-        there = governance_preflight.existing(connection, objects)
-        problems += cluster_wide.differences(cluster_wide.Origin(f"team {team.team}", objects), [there])
+        existing = governance_preflight.existing(connection, objects)
+        problems += cluster_wide.differences(cluster_wide.Origin(f"team {team.team}", objects), [existing])
     if problems:
         raise ProblemsFound(tuple(dict.fromkeys(problems)))
     return written
 
 
-def _refuse_differences(files: Mapping[str, Mapping[str, str]], folders: set[Path]) -> None:
-    """Refuse teams whose shared objects differ from each other, or from those of teams beside them on disk.
+def _check_differences(files: Mapping[str, Mapping[str, str]], folders: set[Path]) -> None:
+    """Raise a Problem for teams whose shared objects differ from each other's, or from those of teams on disk.
 
     Raises:
-        ProblemsFound: Some do.
+        ProblemsFound: Some differ.
     """
     from launcher.governance import cluster_wide
 
     origins = [cluster_wide.Origin(f"team {team}", _objects(each)) for team, each in files.items()]
     beside = _beside(folders)
-    problems = []
+    problems: list[Problem] = []
     for i, origin in enumerate(origins):
         problems += cluster_wide.differences(origin, [*origins[:i], *beside])
     if problems:
@@ -140,7 +144,7 @@ def _refuse_differences(files: Mapping[str, Mapping[str, str]], folders: set[Pat
 
 
 def _beside(own: set[Path]) -> "list[Origin]":
-    """Return the objects of other teams: what this command wrote into folders beside the teams' own."""
+    """Return the objects of other teams: files of this command in folders next to the teams' own."""
     import yaml
 
     from launcher.common import yaml_io
@@ -166,17 +170,17 @@ def _objects(files: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files, relative path to text, below a folder that holds none of other content.
+    """Write files, relative path to text, below a folder; never overwrite a different file.
 
     Raises:
-        ProblemsFound: A file of that name says something else, or the folder refuses.
+        ProblemsFound: A file of that name has other content, or the folder is not writable.
     """
     try:
         for name, text in files.items():
             path = folder / name
             if os.path.exists(path) and path.read_text(encoding="utf-8") != text:
-                message = "exists and says something else; it is never overwritten"
-                raise fail("E805", str(path), message, remedy="another folder, or remove it")
+                message = "exists with other content, and is never overwritten"
+                raise fail("E805", str(path), message, remedy="use another folder, or remove it")
         for name, text in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Commands that look: at the recipes there are, at one of them, at where a value comes from, at what differs."""
+"""Commands that inspect recipes: list them, show one, explain where a value comes from, compare two."""
 
 import dataclasses
 import json
@@ -20,22 +20,23 @@ from launcher.cli.commands.arguments import (
     complete_recipe,
     composed,
     folders,
-    parted,
     say_unknown_instance,
+    split_args,
 )
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.redaction import masked
 from launcher.common.secret_names import is_secret
 from launcher.config import catalogue
 
 if TYPE_CHECKING:
+    from launcher.cli.diff import Side
     from launcher.config.catalogue import Entry
-    from launcher.planning.explain import Sizes
+    from launcher.planning.explain import Sizes, Value
 
 _DIFFERENT = 1
-"""Exit code of a diff that is asked whether there is one. Source: diff(1), git-diff(1) --exit-code."""
+"""Exit code of a diff with --exit-code if there are differences. Source: diff(1), git-diff(1) --exit-code."""
 _ROOMY = 120
-"""Columns from which a listing has room for instance types."""
+"""Minimum columns of a listing with instance types."""
 _MOST_NAMES = 30
 """Names that a Problem lists."""
 _MOST_VALUES = 6
@@ -54,27 +55,31 @@ def list_(
     instance: Annotated[str | None, typer.Option("--instance", metavar="TYPE", help="With or without ml.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the recipes there are."""
-    from launcher.common import console
-
+    """List the available recipes."""
     if elastic and static:
         raise fail("E801", "recipes list", "no recipe is both", allowed="one of --elastic and --static")
-    parts, overrides = parted(words)
-    if strange := [word for word in overrides if not word.startswith("hydra.searchpath=")]:
-        raise fail("E801", strange[0], "a listing reads recipes as they are", allowed="hydra.searchpath=[FOLDER]")
+    parts, overrides = split_args(words)
+    if unknown := [arg for arg in overrides if not arg.startswith("hydra.searchpath=")]:
+        raise fail("E801", unknown[0], "a listing takes no overrides", allowed="hydra.searchpath=[FOLDER]")
     every = [entry for folder in folders(overrides) for entry in catalogue.entries(folder)]
     tests = _filters(every, parts, family, model, technique, instance)
+    if elastic or static:
+        tests.append(lambda entry: entry.is_elastic is elastic)
     found = [entry for entry in every if all(test(entry) for test in tests)]
-    found = [entry for entry in found if entry.is_elastic or not elastic]
-    found = [entry for entry in found if not (entry.is_elastic and static)]
     if as_json:
         print(json.dumps([_entry_json(entry) for entry in found], indent=2))
-        return
+    else:
+        _say_listed(found, len(every))
+
+
+def _say_listed(found: Sequence["Entry"], num_recipes: int) -> None:
+    from launcher.common import console
+
     width = console.width()
-    console.say_all(_listed(found) if width is None else _listed_for_people(found, width))
+    console.say_all(_lines(found) if width is None else _lines_by_folder(found, width))
     if width is not None or not found:
         num_elastic = sum(entry.is_elastic for entry in found)
-        console.say(f"{len(found)} of {len(every)} recipes, {num_elastic} elastic", "dim", stderr=not found)
+        console.say(f"{len(found)} of {num_recipes} recipes, {num_elastic} elastic", "dim", stderr=not found)
 
 
 def _filters(
@@ -85,7 +90,7 @@ def _filters(
     technique: str | None,
     instance: str | None,
 ) -> list[Callable[["Entry"], bool]]:
-    """Return what the listed recipes must pass; a filter that no recipe passes is a mistake.
+    """Return the tests that listed recipes must pass; a filter that no recipe passes is an error.
 
     Raises:
         ProblemsFound: No recipe has the word, the family, the technique, …
@@ -96,11 +101,14 @@ def _filters(
         return {name, *name.split("_")} - {""}
 
     def has_model(entry: "Entry") -> bool:
-        return any(model.lower() in name.lower() for name in (entry.model, entry.model_name_or_path))
+        return any((model or "").lower() in name.lower() for name in (entry.model, entry.model_name_or_path))
+
+    def has_word(word: str) -> Callable[["Entry"], bool]:
+        return lambda entry: word.lower() in entry.name.lower()
 
     wanted = instance and f"ml.{instance.removeprefix('ml.')}"
-    known: list[tuple[str, str | None, Callable, Callable]] = [
-        *(("word", word, lambda e, w=word: w.lower() in e.name.lower(), _words) for word in words),
+    known: list[tuple[str, str | None, Callable[[Entry], bool], Callable[[Entry], Iterable[str | None]]]] = [
+        *(("word", word, has_word(word), _words) for word in words),
         ("--family", family, lambda e: e.family == family, lambda e: (e.family,)),
         ("--model", model, has_model, lambda e: (e.model,)),
         ("--technique", technique, lambda e: technique in techniques(e), techniques),
@@ -109,20 +117,20 @@ def _filters(
     given = [(name, value, test, values) for name, value, test, values in known if value]
     for name, value, test, values in given:
         if not any(map(test, every)):
-            raise _no_such(name, value, sorted({known for entry in every for known in values(entry) if known}))
+            raise _no_match(name, value, sorted({known for entry in every for known in values(entry) if known}))
     return [test for _, _, test, _ in given]
 
 
-def _no_such(name: str, value: str, known: Sequence[str]) -> Exception:
+def _no_match(name: str, value: str, known: Sequence[str]) -> Exception:
     from launcher.common.suggestions import did_you_mean
 
     return fail(
         "E802",
         name,
-        "no recipe has this",
+        "no recipe matches",
         value=value,
         allowed=", ".join(known) if len(known) <= _MOST_NAMES else None,
-        remedy=did_you_mean(value, known) or "recipes list shows all",
+        remedy=did_you_mean(value, known) or "list all: recipes list",
     )
 
 
@@ -130,17 +138,17 @@ def _words(entry: "Entry") -> list[str]:
     return entry.name.replace("/", "_").split("_")
 
 
-def _listed(found: Sequence["Entry"]) -> Iterable[tuple[str, str]]:
-    """Yield one line a recipe for programs: whole name, technique, elastic or static, instance types."""
+def _lines(found: Sequence["Entry"]) -> Iterable[tuple[str, str]]:
+    """Yield one line per recipe for programs: full name, technique, elastic or static, instance types."""
     for entry in found:
         kind = "elastic" if entry.is_elastic else "static"
         yield f"{entry.name}\t{entry.technique or '-'}\t{kind}\t{','.join(entry.instance_types) or '-'}", ""
 
 
-def _listed_for_people(found: Sequence["Entry"], width: int) -> Iterable[tuple[str, str]]:
-    """Yield a heading a folder, and below it the last words of its recipes' names: any of them names its recipe.
+def _lines_by_folder(found: Sequence["Entry"], width: int) -> Iterable[tuple[str, str]]:
+    """Yield one heading per folder, and below it the last words of its recipes' names, which commands accept.
 
-    Where the terminal has room, the instance types follow.
+    On a wide terminal the instance types follow.
     """
     from launcher.common.text_table import clipped, table
 
@@ -169,10 +177,12 @@ def _entry_json(entry: "Entry") -> dict[str, Any]:
 def show(
     recipe: SizedRecipe,
     overrides: Overrides = None,
-    whole: Annotated[bool, typer.Option("--whole", help="With the cluster and all keys of the launch.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--full", "--whole", help="With the cluster and all keys of the launch.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print a recipe resolved. RECIPE@3 is that on 3 nodes; without a size, what differs by size follows."""
+    """Print a resolved recipe. RECIPE@3 prints it for 3 nodes; without a size, the differences by size follow."""
     from launcher.common import yaml_io
     from launcher.planning.explain import Sizes
 
@@ -193,30 +203,39 @@ def show(
 
 def _say_differences(sizes: "Sizes") -> None:
     from launcher.common import console
-    from launcher.common.text_table import clipped, table, value_text
+    from launcher.common.text_table import clipped, table
     from launcher.model.size_plan import spans
 
-    rows = []
-    for path in dict.fromkeys(path for tree in sizes.scales.values() for path in tree):
-        values: dict[str, list[int]] = {}
-        for nodes, tree in sizes.scales.items():
-            text = value_text(tree[path], path) if path in tree else "absent"
-            values.setdefault(text, []).append(nodes)
-        base = value_text(sizes.base[path], path) if path in sizes.base else "absent"
-        if path != "recipes.trainer.num_nodes" and values.keys() != {base}:
-            own = [f"{text} at {spans(nodes)}" for text, nodes in values.items() if text != base]
-            more = ["…"] if len(own) > _MOST_VALUES else []
-            said = [*own[:_MOST_VALUES], *more, f"base {base}"]
-            rows.append((path, "; ".join(said)))
+    paths = dict.fromkeys(path for tree in sizes.scales.values() for path in tree)
+    rows = [(path, text) for path in paths if (text := _difference(sizes, path))]
     off = "" if sizes.is_elastic else "; static unless ++recipes.elastic_policy.is_elastic=true"
     console.say(f"# {spans(sizes.trees)} nodes{off}", "bold")
     width = console.width()
-    for line in table([("#", _short(path, rows), said) for path, said in rows]) if rows else ():
+    for line in table([("#", _short(path, rows), text) for path, text in rows]) if rows else ():
         console.say(clipped(line[1:], width) if width else line[1:])
 
 
+def _difference(sizes: "Sizes", path: str) -> str | None:
+    """Return a key's values that differ from the base value, with their sizes; None if all are equal."""
+    from launcher.common.text_table import value_text
+    from launcher.model.size_plan import spans
+
+    def text_in(tree: Mapping[str, Any]) -> str:
+        return value_text(tree[path], path) if path in tree else "absent"
+
+    values: dict[str, list[int]] = {}
+    for nodes, tree in sizes.scales.items():
+        values.setdefault(text_in(tree), []).append(nodes)
+    base = text_in(sizes.base)
+    if path == "recipes.trainer.num_nodes" or values.keys() == {base}:
+        return None
+    own = [f"{text} at {spans(nodes)}" for text, nodes in values.items() if text != base]
+    more = ["…"] if len(own) > _MOST_VALUES else []
+    return "; ".join([*own[:_MOST_VALUES], *more, f"base {base}"])
+
+
 def _short(path: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Return the last word of a path, or more where another row ends in it too."""
+    """Return the shortest suffix of a path that no other row ends with."""
     words = path.split(".")
     for i in range(len(words) - 1, 0, -1):
         end = "." + ".".join(words[i:])
@@ -226,7 +245,7 @@ def _short(path: str, rows: Sequence[tuple[str, str]]) -> str:
 
 
 def _hidden(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Return a copy of a tree without the secrets that somebody wrote into it."""
+    """Return a copy of a tree without plain-text secrets."""
     from launcher.common.text_table import HIDDEN
 
     def hide(value: Any, here: str) -> Any:
@@ -247,9 +266,7 @@ def explain(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell where a value comes from. At every size: the file and line, or your override, and what it wins over."""
-    from launcher.cli.commands import explain_text
-    from launcher.common import console
+    """Explain where a value comes from. At every size: the file and line, or your override, and what it overrides."""
     from launcher.planning import explain as explanations
 
     target = Target.read(recipe)
@@ -259,16 +276,25 @@ def explain(
         sizes.at(target.nodes)
     found = {path: explanations.explain(sizes, path) for path in explanations.find(sizes, key)}
     if target.nodes is not None:
-        found = {path: [v for v in values if v.nodes in (target.nodes, None)][-1:] for path, values in found.items()}
+        at_size = (target.nodes, None)
+        found = {path: tuple(v for v in values if v.nodes in at_size)[-1:] for path, values in found.items()}
     if as_json:
         listed = [explanations.as_json(path, values) for path, values in found.items()]
         print(json.dumps(listed, indent=2, default=str))
-        return
+    else:
+        _say_explained(sizes, key, found)
+
+
+def _say_explained(sizes: "Sizes", key: str, found: Mapping[str, Sequence["Value"]]) -> None:
+    from launcher.cli.commands import explain_text
+    from launcher.common import console
+    from launcher.planning import explain as explanations
+
     is_name = len(found) == 1 or all(path.endswith(f".{key}") for path in found)
     for path, values in found.items() if is_name else ():
         console.say_all(explain_text.one(path, values, console.width()))
         if not sizes.is_elastic and any(explanations.differing(values)):
-            console.say("the job is static and takes the base value", "yellow")
+            console.say("the job is static and uses the base value", "yellow")
     if not is_name:
         console.say_all(explain_text.several(found, console.width()))
 
@@ -284,23 +310,20 @@ def diff(
         str | None,
         typer.Argument(
             metavar="[RECIPE[@NODES]|BUNDLE]",
-            help="The same; without it, what the bundle's overrides give now.",
+            help="The same; default: what the bundle's overrides compose to now.",
             autocompletion=complete_recipe,
         ),
     ] = None,
     overrides: Overrides = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 where anything differs.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything differs.")] = False,
 ) -> None:
-    """Compare two recipes, sizes or bundles. A bundle alone is compared with what its overrides give now."""
+    """Compare two recipes, sizes or bundles. A single bundle is compared with what its overrides compose to now."""
     from launcher.cli import diff as diffs
     from launcher.common import console
 
     if new is not None and "=" in new:  # an override: `recipes diff BUNDLE KEY=VALUE` has nothing to apply it to
-        raise fail("E801", new, "two recipes or bundles are compared; overrides follow them")
-    if new is None and _bundle(old) is None:
-        message = "is no bundle" if os.path.isdir(old) else "what shall it be compared with?"
-        raise fail("E801", old, message, remedy="recipes diff A B, or a bundle alone")
-    sides = diffs.again(_bundle(old)) if new is None else _sides(old, new, overrides or ())
+        raise fail("E801", new, "missing second argument: overrides follow two recipes or bundles")
+    sides = _with_now(old) if new is None else _sides(old, new, overrides or ())
     lines = diffs.changes(*sides)
     for notice in dict.fromkeys(notice for side in sides for notice in side.notices):
         console.show_notice(notice, stderr=True)
@@ -314,34 +337,51 @@ def diff(
         raise typer.Exit(_DIFFERENT)
 
 
-def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple[Any, Any]:
+def _with_now(name: str) -> tuple["Side", "Side"]:
+    """Return a bundle, and what its overrides compose to now.
+
+    Raises:
+        ProblemsFound: It is not a bundle, or its overrides no longer compose.
+    """
+    from launcher.cli import diff as diffs
+
+    if (folder := _bundle(name)) is None:
+        message = (
+            "is not a bundle directory" if os.path.isdir(name) else "missing second argument: what to compare with"
+        )
+        raise fail("E801", name, message, remedy="recipes diff A B, or recipes diff BUNDLE")
+    return diffs.again(folder)
+
+
+def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple["Side", "Side"]:
     from launcher.cli import diff as diffs
 
     targets = [_target(old), _target(new)]
     is_sized = any(target.nodes is not None for target in targets)
     folders = [_bundle(target.name) for target in targets]
-    cluster = next((f"cluster={diffs.cluster_of(folder)}" for folder in folders if folder), None)
-    suffix = next((diffs.suffix_of(folder) for folder in folders if folder), None)
-    words = [*([cluster] if cluster else []), *overrides]
-    sides, problems = [], []
+    bundles = [folder for folder in folders if folder]
+    args = [*(f"cluster={diffs.cluster_of(folder)}" for folder in bundles[:1]), *overrides]
+    suffix = diffs.suffix_of(bundles[0]) if bundles else None
+    sides: list[Side] = []
+    problems: list[Problem] = []
     for name, target, folder in zip((old, new), targets, folders, strict=True):
         try:
             if folder:
                 sides.append(diffs.of_bundle(folder, target.nodes, is_sized=is_sized))
             else:
-                chosen = [choice(target.name, words), *words]
+                chosen = [choice(target.name, args), *args]
                 sides.append(diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized, suffix=suffix))
         except ProblemsFound as error:
             problems += [problem for problem in error.problems if problem not in problems]
     if problems:
         raise ProblemsFound(tuple(problems))
-    if any(folders) and not all(folders) and not is_sized:
+    if len(bundles) == 1 and not is_sized:
         sides = [diffs.without_launch(side) for side in sides]
     return sides[0], sides[1]
 
 
 def _target(text: str) -> Target:
-    """Read a name; a folder whose name ends like a size is that folder."""
+    """Parse a name; a bundle whose name ends like a size is that bundle."""
     return Target(text, None) if _bundle(text) else Target.read(text)
 
 

@@ -1,4 +1,4 @@
-"""Commands about all jobs of a results folder: list them, and remove those that are not needed any more."""
+"""Commands about all jobs of a results folder: list them, and remove those that are no longer needed."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ _STEP, _UNITS = 1024, ("KiB", "MiB", "GiB", "TiB")
 
 
 def _complete_folder(incomplete: str) -> list[str]:
-    """Return the command of two words that `recipes jobs` may become; a shell completes folders itself."""
+    """Return the subcommand of `recipes jobs` that a word may become; shells complete folders themselves."""
     return [word for word in ("remove",) if word.startswith(incomplete)]
 
 
@@ -63,7 +63,7 @@ def jobs(
         str | None,
         typer.Argument(
             metavar="[FOLDER]",
-            help="What base_results_dir was when they were launched; results if left out.",
+            help="Their base_results_dir; default: results.",
             autocompletion=_complete_folder,
         ),
     ] = None,
@@ -74,24 +74,24 @@ def jobs(
     newer_than: NewerThan = None,
     dry_runs: DryRuns = False,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="In place of the folder: the training jobs of a Kubernetes cluster.")
+        bool, typer.Option("--cluster", help="List the training jobs of a Kubernetes cluster instead of a folder.")
     ] = False,
     context: Context = None,
     namespace: Namespace = None,
     is_everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="With --cluster.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs and their states. Without dry runs; with --cluster, everybody's jobs there."""
+    """List jobs and their states. Without dry runs; with --cluster, the jobs of all users there."""
     wanted = _filter(state, backend, recipe, older_than, newer_than, dry_runs)
     if not cluster:
         if context or namespace or is_everywhere:
-            raise fail("E801", "recipes jobs", "--context, --namespace and --all-namespaces go with --cluster")
+            raise fail("E801", "recipes jobs", "--context, --namespace and --all-namespaces require --cluster")
         _list(folder, wanted, as_json=as_json)
         return
     if folder is not None:
-        raise fail("E801", "recipes jobs", "--cluster takes the place of a folder", value=folder)
+        raise fail("E801", "recipes jobs", "--cluster replaces the folder", value=folder)
     if not wanted.is_empty or wanted.has_dry_runs:
-        raise fail("E801", "recipes jobs", "--cluster lists every job; the filters are for those of a folder")
+        raise fail("E801", "recipes jobs", "--cluster lists every job; filters apply to a folder only")
     cluster_jobs(context, namespace, is_everywhere=is_everywhere, as_json=as_json)
 
 
@@ -106,7 +106,7 @@ def _filter(
     """Return the filter that options describe.
 
     Raises:
-        ProblemsFound: A condition that no job can meet.
+        ProblemsFound: No job can meet a condition.
     """
     from launcher.jobs.listing import Filter
 
@@ -141,7 +141,7 @@ def _list(folder: str | None, wanted: "Filter", *, as_json: bool) -> None:
 def _without_empty_names(
     head: Sequence[str], rows: list[tuple[str, ...]]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return a table without its second column, the names that users gave, if there are none."""
+    """Return a table without its second column, the names given by users, if it is empty."""
     if any(row[1] for row in rows):
         return tuple(head), rows
     return (head[0], *head[2:]), [(row[0], *row[2:]) for row in rows]
@@ -178,7 +178,7 @@ def remove(
         ),
     ] = None,
     folder: Annotated[
-        str | None, typer.Option("--folder", metavar="FOLDER", help="What base_results_dir was; results if left out.")
+        str | None, typer.Option("--folder", metavar="FOLDER", help="Their base_results_dir; default: results.")
     ] = None,
     state: States = None,
     backend: BackendName = None,
@@ -189,21 +189,21 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete bundles, with all that their jobs wrote there. Never a running job's; asks first."""
+    """Delete bundles and everything their jobs wrote there. Never those of running jobs; asks first."""
     from launcher.bundle import store
     from launcher.jobs import removal
 
     wanted = _filter(state, backend, recipe, older_than, newer_than, dry_runs)
     results = Path(folder or store.RESULTS)
     if bool(names) is not wanted.is_empty or (names and wanted.has_dry_runs):
-        message = "give jobs, or filters that select them" if not names else "jobs that are named need no filter"
+        message = "give jobs, or filters that select them" if not names else "jobs that are named cannot be filtered"
         raise fail("E801", "recipes jobs remove", message, remedy="recipes jobs remove --older-than 30d")
     chosen = removal.named(results, names) if names else removal.selected(results, wanted)
     _remove(chosen, is_confirmed=yes, as_json=as_json)
 
 
 def _remove(chosen: "removal.Chosen", *, is_confirmed: bool, as_json: bool) -> None:
-    """Show what was chosen, ask unless that is confirmed, and remove it."""
+    """Print the chosen bundles, ask unless that is confirmed, and remove them."""
     from launcher.common import console
     from launcher.jobs import removal
 
@@ -216,17 +216,17 @@ def _remove(chosen: "removal.Chosen", *, is_confirmed: bool, as_json: bool) -> N
         return
     for each in chosen.removable if is_wanted else ():
         if each not in removed:
-            console.say(f"kept {each.job.name}: it was launched meanwhile", "yellow", stderr=True)
+            console.say(f"kept {each.job.name}: it was launched in the meantime", "yellow", stderr=True)
     console.say(f"removed {_jobs(removed)}; MLflow runs are kept" if removed else "nothing was removed")
 
 
 def _show_removable(chosen: "removal.Chosen") -> None:
-    """Print what would be removed, its size, and what is kept and why."""
+    """Print the bundles to remove with their sizes, and the kept ones with the reasons."""
     from launcher.bundle.store import given_name
     from launcher.common import console
 
     if chosen.removable:
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (
                 each.job.name,
                 given_name(each.job.folder) or "",
@@ -249,7 +249,7 @@ def _is_confirmed(removable: "Sequence[removal.Removable]") -> bool:
     """
     total = _size(sum(each.num_bytes for each in removable))
     if not sys.stdin.isatty():
-        raise fail("E718", "--yes", "standard input is not a terminal that could be asked", remedy="add --yes")
+        raise fail("E718", "--yes", "confirmation needs a terminal as standard input", remedy="add --yes")
     print(f"remove {_jobs(removable)}, {total}? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

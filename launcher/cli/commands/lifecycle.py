@@ -1,4 +1,4 @@
-"""Commands that look at submitted jobs, wait for them and end them, wherever they run."""
+"""Commands that observe submitted jobs, wait for them and cancel them, on every backend."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ _RANK = re.compile(r"rank (\d+)(?: on \S+)? \| ")
 
 
 def status(job: JobName, as_json: AsJson = False) -> None:
-    """Show a job's state and size. With what it waits for, or why it ended."""
+    """Show a job's state and size. With the reason why it is pending, or why it ended."""
     from launcher.bundle.store import given_name
     from launcher.cli import terminal
     from launcher.common import console
@@ -50,7 +50,7 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job has ended.")] = False,
     as_json: AsLines = False,
 ) -> None:
-    """Show what happened to a job. On this machine that is what its operator saw and did in the last launch."""
+    """Show the events of a job. On this machine, the observations and actions of its operator in the last launch."""
     from launcher.common import console
 
     backend, record = opened(job)
@@ -71,7 +71,7 @@ def wait(
     ] = None,
     as_json: AsLines = False,
 ) -> None:
-    """Wait until a job has ended. Exit code 0 where it succeeded, 3 where it failed, 130 where it was cancelled."""
+    """Wait until a job has ended. Exit code 0 if it succeeded, 3 if it failed, 130 if it was cancelled."""
     from launcher.cli import launch, terminal
     from launcher.common import console
     from launcher.jobs.registry import as_json as to_json
@@ -89,7 +89,7 @@ def wait(
 
 
 def cancel(job: JobName, as_json: AsJson = False) -> None:
-    """End a job and everything it started, as its recipe says. One that has ended is left alone."""
+    """Cancel a job and everything it started. As its recipe defines; a finished job is left unchanged."""
     from launcher.cli import launch, terminal
     from launcher.common import console
     from launcher.jobs.registry import as_json as to_json
@@ -105,7 +105,7 @@ def cancel(job: JobName, as_json: AsJson = False) -> None:
     is_over = before.state.is_final and not is_partial
     if not is_over:
         if not as_json:
-            console.say(f"ending {record.handle.job_name} …", "dim", stderr=True)
+            console.say(f"cancelling {record.handle.job_name} …", "dim", stderr=True)
         seen = end(record, backend, current_user())
         if not backend.ends_with_launcher:
             launch.conclude(record, seen)
@@ -113,12 +113,12 @@ def cancel(job: JobName, as_json: AsJson = False) -> None:
         print(json.dumps(to_json(record, seen), indent=2))
         return
     if is_over:
-        console.say("it has ended already; nothing was done", stderr=True)
+        console.say("the job has already ended; nothing was done", stderr=True)
     terminal.show_status(seen)
 
 
 def _after_launch(backend: "Backend", record: "JobRecord") -> tuple["Backend", "JobRecord"]:
-    """Return a job and its backend after any launch of it that is under way."""
+    """Return a job and its backend, after waiting for a launch in progress."""
     from launcher.jobs import registry
 
     if record.is_submitted:
@@ -142,7 +142,7 @@ def opened(name: str) -> tuple["Backend", "JobRecord"]:
 
 
 def _troubled_pods(backend: "Backend", record: "JobRecord", seen: "JobStatus") -> tuple["JobPod", ...] | None:
-    """Return the pods that wait, restart or failed; None where a job has no pods, or its status has their reasons."""
+    """Return pods that wait, restart or failed; None without pods, or if the job's status has their reasons."""
     from launcher.model.backend import PodBackend
 
     if not isinstance(backend, PodBackend) or seen.state.is_final:
@@ -151,7 +151,7 @@ def _troubled_pods(backend: "Backend", record: "JobRecord", seen: "JobStatus") -
 
 
 def log_json(line: str, selection: "LogSelection") -> dict[str, Any]:
-    """Return a line of a job's log as plain data: whose it is, or what kind of news."""
+    """Return a line of a job's log as plain data: its rank, or the kind of news."""
     from launcher.model.backend import NEWS
 
     kind, _, rest = line.partition("  ")
@@ -161,7 +161,7 @@ def log_json(line: str, selection: "LogSelection") -> dict[str, Any]:
         return {"kind": "attempt", "rank": None, "text": line.removeprefix("== ")}
     if selection.has_prefixes and (match := _RANK.match(line)):
         return {"kind": "line", "rank": int(match[1]), "text": line[match.end() :]}
-    rank = None if selection.has_prefixes else selection.ranks[0]
+    rank = selection.ranks[0] if selection.ranks and not selection.has_prefixes else None
     return {"kind": "line", "rank": rank, "text": line}
 
 

@@ -1,4 +1,4 @@
-"""Commands that look into the pods of a job on a cluster."""
+"""Commands about the pods of a job on a cluster."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ _PAIR = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})")
 _HIGHEST_PORT = 65535
 _COLUMNS = ("ranks", "pod", "node", "phase", "ready", "restarts", "age", "reason")
 _MOST_PODS = 8
-"""Pods that `recipes status` gives a line each."""
+"""Pods that `recipes status` lists."""
 
 Rank = Annotated[int, typer.Option("--rank", min=0, help="A rank that the pod runs.")]
 
@@ -47,7 +47,7 @@ def exec_(
     ] = None,
     rank: Rank = 0,
 ) -> None:
-    """Run a command or a shell in a pod. Its exit code is the command's."""
+    """Run a command or a shell in a pod. Exits with the command's exit code."""
     backend, record = opened(job)
     raise typer.Exit(backend.run_in_pod(record.handle, rank, command or ()))
 
@@ -59,7 +59,7 @@ def port_forward(
     ],
     rank: Rank = 0,
 ) -> None:
-    """Forward ports of this machine to a pod. Those of 127.0.0.1 only, until Ctrl-C."""
+    """Forward ports of this machine to a pod. On 127.0.0.1 only, until Ctrl-C."""
     pairs = [_pair(text) for text in ports]
     backend, record = opened(job)
     backend.forward_ports(record.handle, rank, pairs)
@@ -78,13 +78,13 @@ def opened(name: str) -> tuple["PodBackend", "JobRecord"]:
     backend, record = lifecycle.opened(name)
     if not isinstance(backend, PodBackend):
         value, allowed = f"cluster={described(backend.name).choice}", choices(lambda each: each.has_pods)
-        remedy = "recipes status, logs and events work on every cluster"
+        remedy = "use recipes status, logs or events, which work on every cluster"
         raise fail("E380", name, "its job has no pods", value=value, allowed=allowed, remedy=remedy)
     return backend, record
 
 
 def show(found: tuple["JobPod", ...]) -> None:
-    """Print a table of pods; on a narrow terminal, a reason goes below its pod."""
+    """Print a table of pods; on a narrow terminal, a reason moves below its pod."""
     from launcher.common import console
 
     styles = ["red" if pod.phase == "Failed" else "yellow" if pod.reason else "" for pod in found]
@@ -92,7 +92,7 @@ def show(found: tuple["JobPod", ...]) -> None:
 
 
 def show_reasons(troubled: tuple["JobPod", ...] | None, job: str) -> None:
-    """Print pods that have a reason, a line each."""
+    """Print the pods that have a reason, one line each."""
     from launcher.common import console
 
     for pod in (troubled or ())[:_MOST_PODS]:
@@ -104,7 +104,7 @@ def show_reasons(troubled: tuple["JobPod", ...] | None, job: str) -> None:
 
 
 def troubled_json(troubled: tuple["JobPod", ...] | None) -> dict[str, Any]:
-    """Return the pods that have a reason as a part of a job's plain data; nothing where they were not asked for."""
+    """Return the pods that have a reason, as a part of a job's plain data; empty if they were not read."""
     return {} if troubled is None else {"troubled_pods": [pod_json(pod) for pod in troubled]}
 
 
@@ -116,10 +116,10 @@ def pod_json(pod: "JobPod") -> dict[str, Any]:
 
 
 def age(created_s: float) -> str:
-    """Return how long ago a moment was, in its two largest units."""
+    """Return the time since a moment, in its two largest units."""
     left = max(0, int(time.time() - created_s))
     sizes = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
-    parts = []
+    parts: list[str] = []
     for unit, seconds in sizes:
         count, left = divmod(left, seconds)
         if count or parts or unit == "s":
@@ -128,9 +128,9 @@ def age(created_s: float) -> str:
 
 
 def _cells(pod: "JobPod") -> tuple[str, ...]:
-    ranks = "-" if pod.ranks is None else str(pod.ranks[0]) if pod.ranks[0] == pod.ranks[1] else None
+    first, last = pod.ranks or (None, None)
     return (
-        ranks or "{}-{}".format(*pod.ranks),
+        "-" if first is None else str(first) if first == last else f"{first}-{last}",
         pod.name,
         pod.node or "-",
         pod.phase,

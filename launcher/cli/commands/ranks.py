@@ -1,4 +1,4 @@
-"""The command that shows where the ranks of a model-parallel job lie."""
+"""The command that shows the placement of a model-parallel job's ranks."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _STRATEGIES = ("cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD")
 _MOST_RANKS = 1 << 16
-"""Ranks of a table: a line each, and as many numbers in the groups below."""
+"""Maximum ranks of a table: one line each, and as many numbers in the groups below it."""
 _READ = (
     *("recipes.distribution", "recipes.trainer", "recipes.training_cfg", "recipes.run", "instance_type"),
     *("recipes.elastic_policy", "recipes.scale_config"),
 )
-"""What places ranks; other faults of a recipe are for `recipes check`."""
+"""Keys that determine the placement; other errors of a recipe are left to `recipes check`."""
 
 
 def ranks(
@@ -50,7 +50,7 @@ def ranks(
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where ranks lie. Host, local rank and both groups of each, for a recipe or for numbers."""
+    """Show the placement of ranks. Host, local rank and both groups of each, for a recipe or for numbers."""
     from launcher.cli import ranks_picture
     from launcher.common import console
 
@@ -58,7 +58,7 @@ def ranks(
     if recipe is None:
         placement = _of_numbers(*numbers)
     elif any(value is not None for value in numbers):
-        message = "a recipe says where its ranks lie; the options are for trying without one"
+        message = "a recipe determines its own placement; the options are for use without one"
         raise fail("E801", "recipes ranks", message, remedy=f"recipes ranks {recipe} KEY=VALUE…")
     else:
         placement = _of_recipe(Target.read(recipe), overrides or ())
@@ -79,49 +79,50 @@ def _of_numbers(
 
     if processes is None:
         remedy = "recipes ranks --hosts 2 --processes 8 --partitions 4"
-        raise fail("E801", "recipes ranks", "give a recipe, or how many processes a host has", remedy=remedy)
+        raise fail("E801", "recipes ranks", "give a recipe, or the number of processes per host", remedy=remedy)
     strategy = strategy or "cluster"
     if strategy not in _STRATEGIES:
         allowed = ", ".join(_STRATEGIES)
-        raise fail("E801", "--strategy", "is no placement strategy", value=strategy, allowed=allowed)
+        raise fail("E801", "--strategy", "is not a placement strategy", value=strategy, allowed=allowed)
     hosts = hosts or 1
-    _refuse_many(hosts * processes)
+    _check_count(hosts * processes)
     world, parts = hosts * processes, (partitions or 1) * (tensor or 1)
     if world % parts:
-        message = f"{world} ranks are no multiple of {parts}: partitions × tensor parallel degree"
+        message = f"{world} ranks are not a multiple of {parts} (partitions × tensor parallel degree)"
         raise fail("E243", "--partitions", message, value=partitions or 1)
     return Placement(host_names(hosts), processes, partitions or 1, tensor or 1, strategy)
 
 
 def _of_recipe(target: Target, overrides: Sequence[str]) -> "Placement":
-    """Return the placement of a recipe at one of its sizes, its smallest unless it is named.
+    """Return the placement of a recipe at one of its sizes, by default its smallest.
 
     Raises:
-        ProblemsFound: Something that places ranks is faulty, or there is no such size.
+        ProblemsFound: A key that determines the placement is invalid, or there is no such size.
     """
     from launcher.model.parallelism.ranks import Placement, host_names
     from launcher.planning.check import examine, with_origin
 
     composition = composed(target.name, overrides)
     checked, problems = examine(composition)
-    if found := problems if checked is None else [p for p in problems if _is_about_ranks(p)]:
+    found = problems if checked is None else [p for p in problems if _is_about_ranks(p)]
+    if found or checked is None:
         raise ProblemsFound(with_origin(composition, found))
     say_unknown_instance(composition)
     distribution = getattr(checked.recipe, "distribution", None)
     if distribution is None or not distribution.is_mpi:
-        message = "the recipe has no distribution.mpi that is enabled: its ranks are the agent's to place"
+        message = "distribution.mpi is not enabled in the recipe: the agent places its ranks"
         raise fail("E801", target.name, message, remedy="docs/model-parallelism.md has an example")
     split, tensor = distribution.degrees
     sizes = [scale.nodes for scale in checked.sizes]
     num_hosts = target.among(sizes) or min(sizes)
-    _refuse_many(num_hosts * checked.devices)
+    _check_count(num_hosts * checked.devices)
     return Placement(host_names(num_hosts), checked.devices, split, tensor, distribution.strategy)
 
 
-def _refuse_many(num_ranks: int) -> None:
+def _check_count(num_ranks: int) -> None:
     if num_ranks > _MOST_RANKS:
         allowed = f"at most {_MOST_RANKS}"
-        raise fail("E801", "recipes ranks", f"{num_ranks} ranks are more than it shows", allowed=allowed)
+        raise fail("E801", "recipes ranks", f"{num_ranks} ranks are too many to print", allowed=allowed)
 
 
 def _is_about_ranks(problem: Problem) -> bool:

@@ -104,7 +104,7 @@ def _figure() -> Any:
     bottom = _HEAD + len(shown.layers) * (_ROW + _GAP) - _GAP
     style = {"arrowstyle": "-|>", "color": _ACCENT, "linewidth": 1.6, "mutation_scale": 14}
     axes.annotate("", xy=(_RIGHT + 0.2, bottom), xytext=(_RIGHT + 0.2, _HEAD), arrowprops=style)
-    text = {"rotation": 90, "ha": "center", "va": "center", "color": _ACCENT, "fontsize": 9}
+    text: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center", "color": _ACCENT, "fontsize": 9}
     axes.text(_RIGHT + 0.38, (_HEAD + bottom) / 2, "a package imports only those below it", **text)
     for number, name in enumerate(shown.contracts):
         axes.text(

@@ -1,7 +1,7 @@
-"""Every code a user may see, with its reason and source: those of the rules, and those raised elsewhere.
+"""Every code that users may see, with its reason and source: those of the rules, and those raised elsewhere.
 
-A rule says all this itself, where it stands. The rest is listed here, because a fault in reading a file, a bundle
-or a server is found in the middle of other work.
+A rule defines its own. The others are listed here, because errors in reading a file, a bundle or a server occur
+throughout the code.
 """
 
 from dataclasses import dataclass

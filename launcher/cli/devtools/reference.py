@@ -3,7 +3,7 @@
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,8 +101,10 @@ def _stale_pictures(root: Path) -> dict[Path, Callable[[Path], Any]]:
 def _drawings(svg: str) -> dict[Path, tuple[str, Callable[[Path], None]]]:
     """Return the pictures that matplotlib draws: the text that each one shows, and what draws it to a file."""
     outline = repr(architecture.outline())
-    packages = {path: (outline, architecture.draw) for path in (ARCHITECTURE, ARCHITECTURE.with_suffix(".svg"))}
-    return {PICTURE: (svg, functools.partial(draw_plan, svg=svg))} | packages
+    drawings: dict[Path, tuple[str, Callable[[Path], None]]] = {PICTURE: (svg, functools.partial(draw_plan, svg=svg))}
+    for path in (ARCHITECTURE, ARCHITECTURE.with_suffix(".svg")):
+        drawings[path] = (outline, architecture.draw)
+    return drawings
 
 
 def _cell(text: str) -> str:
@@ -188,7 +190,8 @@ def _tables(node: Mapping[str, Any], path: str, root: Mapping[str, Any]) -> Iter
 
 def _inside(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the mapping that a key holds, or that each item of its list is; else the node itself."""
-    listed = next((member["items"] for member in node.get("anyOf", (node,)) if "items" in member), {})
+    members: Sequence[Mapping[str, Any]] = node.get("anyOf", (node,))
+    listed: Mapping[str, Any] = next((member["items"] for member in members if "items" in member), {})
     return listed if "properties" in listed else schema.mapping_in(node)
 
 

@@ -1,9 +1,9 @@
 """JSON Schema of recipe files, for editors: every key with its type, unit, effect and default.
 
-Descriptions are the docstrings under the models' fields, read from the source only when a schema is asked for;
-defaults are what the collection's parts set. Nothing here is on the road of a launch.
+Descriptions are the docstrings of the models' fields, read from the source only when a schema is generated; defaults
+are the values in the collection's parts. A launch uses nothing of this.
 
-Source: JSON Schema, draft 2020-12. References are left out but for two, so that editors that know draft-07 do too.
+Source: JSON Schema, draft 2020-12. Only two references are used, for editors that support no later draft than 07.
 """
 
 import ast
@@ -28,7 +28,7 @@ from launcher.model.validation import field_names
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = r"^(\$\{.+\}|\?\?\?)$"
-"""A value that refers to another one, or that whoever inherits the file must give.
+"""A value that refers to another one, or that an inheriting file must set.
 
 Source: OmegaConf documentation, Variable interpolation and Mandatory missing values.
 """
@@ -51,7 +51,7 @@ def json_schema(model_type: str) -> dict[str, Any]:
     """
     schema = recipe_schema(model_type)
     schema["properties"] = {"defaults": _DEFAULTS, **schema["properties"]}
-    known = _known_keys(schema)
+    known = _known_properties(schema)
     _describe_sizes(schema["properties"]["scale_config"], known["properties"])
     return {
         "$schema": DIALECT,
@@ -136,7 +136,8 @@ class _Generator(GenerateJsonSchema):
         return False
 
     def model_schema(self, schema: Any) -> dict[str, Any]:
-        model, made = schema["cls"], super().model_schema(schema)
+        model: type[BaseModel] = schema["cls"]
+        made = dict(super().model_schema(schema))
         texts = descriptions(model)
         for name, info in model.model_fields.items():
             node = made["properties"][info.alias or name]
@@ -147,7 +148,7 @@ class _Generator(GenerateJsonSchema):
 def _of_model(model: type[BaseModel], values: Mapping[str, Given]) -> dict[str, Any]:
     """Return a model's schema as one tree, with the values that parts give its keys."""
     made = model.model_json_schema(by_alias=True, schema_generator=_Generator)
-    schema = _inlined(made, made.get("$defs", {}))
+    schema: dict[str, Any] = _inlined(made, made.get("$defs", {}))
     for path, given in values.items():
         _set_values(schema, path.split("."), given)
     return schema
@@ -187,14 +188,16 @@ def mapping_in(node: Any) -> Any:
     return next((member for member in members if "properties" in member), node)
 
 
-def _known_keys(schema: Mapping[str, Any]) -> dict[str, Any] | bool:
-    """Move `additionalProperties: false` out of a schema into one that says nothing but which keys there are."""
-    mapping = mapping_in(schema)
-    if "properties" not in mapping:
-        return True
+def _known_properties(mapping: dict[str, Any]) -> dict[str, Any]:
+    """Move `additionalProperties: false` out of a mapping's schema into one that only lists the known keys."""
     mapping.pop("additionalProperties")
     known = {key: _known_keys(node) for key, node in mapping["properties"].items()}
     return {"properties": known, "additionalProperties": False}
+
+
+def _known_keys(schema: Mapping[str, Any]) -> dict[str, Any] | bool:
+    mapping = mapping_in(schema)
+    return _known_properties(mapping) if "properties" in mapping else True
 
 
 def _describe_sizes(node: dict[str, Any], known: dict[str, Any]) -> None:

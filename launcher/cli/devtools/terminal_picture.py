@@ -121,7 +121,7 @@ def _figure(text: "Text") -> Any:
     axes.set_axis_off()
     for number, colour in enumerate(_BUTTONS):
         axes.plot(2 * _MARGIN + 2 * number, _BAR / 2, "o", color=colour, markersize=_CELL * 72 / _DPI)
-    style = {"family": "DejaVu Sans Mono", "fontsize": _CELL / _ADVANCE * 72 / _DPI, "va": "baseline"}
+    style: dict[str, Any] = {"family": "DejaVu Sans Mono", "fontsize": _CELL / _ADVANCE * 72 / _DPI, "va": "baseline"}
     for row, line in enumerate(lines):
         column = 0
         for run in line.render(console):
