@@ -39,8 +39,8 @@ generated: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python -m pytest benchmarks --benchmark-columns=median,min,max,rounds
 
-mutants: $(VENV)/ready  # for an hour; benchmarks/mutation/targets.toml lists the modules
-	$(BIN)/python -m benchmarks.mutation
+mutants: $(VENV)/ready  # takes hours; MUTANTS='--every 8' estimates; benchmarks/mutation/targets.toml has the modules
+	$(BIN)/python -m benchmarks.mutation $(MUTANTS)
 
 coverage: $(VENV)/ready
 	rm -rf .coverage && mkdir .coverage

@@ -81,17 +81,8 @@ def needed_by(entry: Entry) -> list[str]:
 
 WITHOUT_VALUE = (
     *("E003", "E005", "E009", "E101", "E314"),  # a key that should not be there at all
-    *(
-        "E215",
-        "E223",
-        "E234",
-        "E310",
-        "E318",
-        "E380",
-        "E387",
-        "E388",
-        "E604",
-    ),  # about more than the value of that key
+    *("E215", "E223", "E234", "E310", "E318"),  # these two lines: about more than the value of that key
+    *("E380", "E387", "E388", "E604"),
     *("E324", "E601", "E602", "E603", "E605", "E606", "E607", "E608", "E609"),  # too long, or secret
 )
 """Codes of Problems that do not show what their key was set to."""
@@ -103,6 +94,7 @@ def assert_values_shown(problems: Iterable[Problem], overrides: Sequence[str]) -
     for problem in problems:
         text = given.get(problem.path, "null")
         is_plain = text != "null" and re.fullmatch(r"[\w./:-]{1,200}", text)
+        is_plain = is_plain and problem.path != "cluster.scenario"  # about the content of the file that it names
         if is_plain and problem.code not in WITHOUT_VALUE and problem.value != "…":
             assert text.lower() in str(problem.value).lower(), problem
 

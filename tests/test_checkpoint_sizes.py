@@ -107,14 +107,14 @@ def test_other_configurations_are_counted(config, parameters):
     ("change", "says"),
     [
         pytest.param({"model_type": "mamba"}, "'mamba' is not supported", id="architecture"),
-        pytest.param({"hidden_size": None}, "no size", id="no size"),
-        pytest.param({"num_attention_heads": 0}, "no size", id="zero"),
-        pytest.param({"vocab_size": "32"}, "no size", id="text"),
-        pytest.param({"hidden_size": 64.5}, "no size", id="fraction"),
-        pytest.param({"num_hidden_layers": -2}, "no size", id="negative"),
-        pytest.param({"vocab_size": 10**200}, "no size", id="too many"),
-        pytest.param({"model_type": ["llama"]}, "not counted", id="architectures"),
-        pytest.param({"model_type": None, "text_config": "llama"}, "not counted", id="no part"),
+        pytest.param({"hidden_size": None}, "not a size", id="no size"),
+        pytest.param({"num_attention_heads": 0}, "not a size", id="zero"),
+        pytest.param({"vocab_size": "32"}, "not a size", id="text"),
+        pytest.param({"hidden_size": 64.5}, "not a size", id="fraction"),
+        pytest.param({"num_hidden_layers": -2}, "not a size", id="negative"),
+        pytest.param({"vocab_size": 10**200}, "not a size", id="too many"),
+        pytest.param({"model_type": ["llama"]}, "is not supported", id="architectures"),
+        pytest.param({"model_type": None, "text_config": "llama"}, "is not supported", id="no part"),
     ],
 )
 def test_what_cannot_be_counted_is_not_guessed(change, says):

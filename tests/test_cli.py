@@ -15,6 +15,7 @@ from conftest import LLAMA, ROOT, SHORT
 from terminals import on_a_terminal
 
 from launcher.cli import main as cli
+from launcher.cli.commands import arguments
 from launcher.common import yaml_io
 from launcher.config import catalogue
 
@@ -46,7 +47,7 @@ def test_a_recipe_that_is_not_there_gets_the_nearest_names(recipes, name, says):
 
 
 def test_a_word_that_two_recipes_end_in_is_a_problem(recipes, monkeypatch):
-    monkeypatch.setattr(catalogue, "names", lambda *_: ["a/same", "b/same"])
+    monkeypatch.setattr(arguments, "recipe_names", lambda *_: ["a/same", "b/same"])
     code, _, err = recipes("show", "same")
     assert code == 2 and err.startswith("E802") and "a/same, b/same" in err
 
@@ -182,7 +183,7 @@ def completed(recipes, monkeypatch, shell, words):
         pytest.param(f"plan {SHORT} cluster_", ["cluster_type="], id="key of the launch"),
         pytest.param(
             f"plan {SHORT} cluster=",
-            ["cluster=k8s", "cluster=local", "cluster=slurm", "cluster=sm_jobs"],
+            ["cluster=k8s", "cluster=local", "cluster=slurm", "cluster=sm_jobs", "cluster=sm_local"],
             id="clusters",
         ),
         pytest.param(f"plan {SHORT} instance_type=p4d.", ["instance_type=p4d.24xlarge"], id="instance type"),

@@ -140,3 +140,26 @@ def test_a_spot_training_job_is_not_elastic_for_two_reasons(problems, key):
     spot, cluster, *_ = problems(*TRAINING_JOB, ELASTIC, f"{J}.{key}=true")
     assert (spot.code, spot.path, spot.value) == ("E209", f"{J}.{key}", True)
     assert (cluster.code, cluster.path, cluster.value) == ("E211", "cluster", "sm_jobs")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "codes"),
+    [
+        ((), set()),
+        ((f"{POLICY}.min_nodes=2",), {"N101", "N102"}),
+        ((f"{POLICY}.max_nodes=15",), {"N101", "N108"}),
+        ((f"{POLICY}.max_nodes=16",), set()),
+        ((f"{NODES}=3",), set()),
+        ((f"{POLICY}.max_nodes=20", "++recipes.scale_config=auto"), {"N108"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_sizes_that_bounds_leave_out_or_do_not_add_are_noticed(prepare, overrides, codes):
+    notices = prepare(*LLAMA_K8S, ELASTIC, *overrides).notices
+    assert {notice.code for notice in notices} & {"N101", "N102", "N108", "N125"} == codes
+
+
+def test_default_bounds_are_noticed_where_the_recipe_has_none(prepare):
+    full = (LLAMA_K8S[0].removesuffix("lora") + "fft", *LLAMA_K8S[1:], "++recipes.scale_config=auto")
+    assert "N125" in {notice.code for notice in prepare(*full, ELASTIC).notices}
+    assert "N125" not in {notice.code for notice in prepare(*full).notices}

@@ -306,3 +306,35 @@ def test_a_value_that_is_not_a_type_is_a_problem(problems, cluster, value):
             each for each in problems(*recipe, *cluster, f"instance_type={value}") if each.path == "instance_type"
         ]
         assert [each.code for each in found] == [found[0].code] and found[0].code in ("E102", "E230")
+
+
+def test_a_type_of_the_list_that_is_described_is_known(prepare, problems):
+    listed = "recipes.instance_types=[ml.p5.48xlarge, p9.48xlarge, p8.48xlarge]"
+    (problem,) = problems(*LLAMA_K8S, listed, described())
+    assert (problem.code, problem.path, problem.value) == ("E233", "recipes.instance_types.2", "p8.48xlarge")
+
+
+def test_types_of_different_names_are_each_described_once(prepare):
+    two = described(f"{P9}, {P9.replace('p9.', 'p8.')}")
+    assert prepare(*LLAMA_K8S, two).resources.instance_type == "ml.p5.48xlarge"
+
+
+@pytest.mark.parametrize(("nodes", "is_told"), [(1, False), (2, True)], ids=["one node", "two nodes"])
+def test_nodes_without_efa_exchange_over_tcp(prepare, nodes, is_told):
+    words = ("instance_type=g5.2xlarge", f"recipes.trainer.num_nodes={nodes}", f"{BATCH}=8")
+    codes = [notice.code for notice in prepare(*LLAMA_K8S, "recipes.instance_types=[]", *words).notices]
+    assert ("N164" in codes) is is_told
+
+
+@pytest.mark.parametrize(("devices", "is_told"), [(8, False), (4, True)], ids=["all", "half"])
+def test_accelerators_that_no_process_uses_are_noticed(prepare, devices, is_told):
+    notices = prepare(*LLAMA_K8S, f"recipes.trainer.devices={devices}").notices
+    found = [notice.message for notice in notices if notice.code == "N128"]
+    assert bool(found) is is_told and all(text.startswith("4 of 8") for text in found)
+
+
+def test_a_described_type_that_nothing_uses_is_no_notice(prepare):
+    codes = [notice.code for notice in prepare("instance_type=p9.48xlarge", described()).notices]
+    assert "N160" not in codes
+    codes = [notice.code for notice in prepare("instance_type=p8.48xlarge", described()).notices]
+    assert "N160" in codes

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SLOWEST_S = 5.0
 """A test that takes longer, in seconds of CPU time, is left out: it runs jobs, and a mutant in those is not seen."""
 MOST_TESTS = 60
-"""Tests that a mutant has to survive: those that go where few others go in its function come first."""
+"""Tests that a mutant of a function has to survive: those that go where few others go in its function come first."""
 MEMORY_BYTES = 4 << 30
 BROKEN = 70
 """Exit code of a fork that could not judge its mutant."""
@@ -190,7 +190,8 @@ class Target:
             return UNREACHED, ""
         rarity = self._rarity(mutant)
         names.sort(key=lambda name: (-self.kills[mutant.function, name], rarity.get(name, 0), self.seconds[name]))
-        by = self._run(mutant, names[:MOST_TESTS])
+        is_late = mutant.function and mutant.first_line not in self.at_import
+        by = self._run(mutant, names[:MOST_TESTS] if is_late else names)
         if by is None:
             return SURVIVED, ""
         self.kills[mutant.function, by] += 1

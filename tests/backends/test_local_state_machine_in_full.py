@@ -118,7 +118,7 @@ def test_a_start_forgets_the_fault_and_the_wish_that_led_to_it():
 
 
 def test_nodes_lost_before_the_start_are_waited_for():
-    before = machine(Phase.PREPARING)
+    before = machine(Phase.PREPARING, size=4)
     after, commands = advance(before, observation(READY, GONE, capacity=1), POLICY)
     lost = (Fault(1, Cause.LOST),)
     assert after == machine(Phase.WAITING, 0, new_node=2, size=2, since_s=NOW, fault_since_s=NOW, faults=lost)

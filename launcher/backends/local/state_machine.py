@@ -310,7 +310,7 @@ def _restart(machine: MachineState, observation: Observation, policy: Policy) ->
     size = policy.fit(observation.capacity)
     if machine.fault_since_s is None:
         return _resize(machine, observation, policy, size)
-    if size < machine.size and _awaits_lost_node(machine, observation, policy, machine.fault_since_s):
+    if size < machine.size and _awaits_lost_node(observation, policy, machine.fault_since_s):
         return machine.enter(Phase.WAITING, observation.now_s), ()
     return _regroup(machine, observation, min(size, machine.size))
 
@@ -324,7 +324,7 @@ def _resize(machine: MachineState, observation: Observation, policy: Policy, siz
     return machine, commands if size == machine.target else (event, *commands)
 
 
-def _awaits_lost_node(machine: MachineState, observation: Observation, policy: Policy, since_s: float) -> bool:
+def _awaits_lost_node(observation: Observation, policy: Policy, since_s: float) -> bool:
     """Return whether the remaining nodes wait for a lost one: a job of one size cannot continue without it."""
     if policy.is_static:
         return not observation.is_stuck
