@@ -365,7 +365,7 @@ def test_a_goodput_of_0_percent_is_a_notice(recipes):
     words = ("--parameters", "70e9", "--mtbf-hours", "0.001", "--json")
     code, out, _ = recipes("checkpoint", "tiny_lm_cpu@4", *words)
     (message,) = [each["message"] for each in json.loads(out)["notices"] if "at 4 nodes" in each["message"]]
-    assert code == 0 and "0 % of all time makes progress" in message
+    assert code == 0 and "0 % of the time is lasting progress" in message
     code, out, _ = recipes("checkpoint", "tiny_lm_cpu@4", "--mtbf-hours", "24", "--json")
     assert "N138" not in out
 

@@ -126,9 +126,9 @@ def test_a_cluster_unlike_any_gets_no_suggestion(problems):
     ("choice", "remedy"),
     [
         ("recipes=llama", "recipes list llama shows the"),
-        ("recipes=", "list all: recipes list"),
-        ("recipes=null", "list all: recipes list"),
-        ("recipes=zzz", "list all: recipes list"),
+        ("recipes=", "recipes list shows all recipes"),
+        ("recipes=null", "recipes list shows all recipes"),
+        ("recipes=zzz", "recipes list shows all recipes"),
         (f"recipes={SHORT}", f"recipes={LLAMA}"),
         ("cluster=", "cluster="),
         ("cluster={a:1}", "one of k8s, local, slurm, sm_jobs"),

@@ -338,7 +338,7 @@ def test_a_cluster_job_without_a_store_is_not_tracked(tracked_first, context):
         ("http://127.0.0.1:9", "E501", "cannot be reached"),
         ("arn:aws:sagemaker:us-east-1:123456789012:mlflow-tracking-server/t", "E503", "pip install sagemaker-mlflow"),
         ("/data/mlflow", "E504", "out of the job's reach"),
-        ("postgresql://db/mlflow", "E507", "no kind of store"),
+        ("postgresql://db/mlflow", "E507", "not a supported kind of tracking store"),
     ],
 )
 def test_a_store_that_cannot_serve_is_a_problem_and_nothing_is_written(context, uri, code, says):

@@ -180,7 +180,7 @@ def test_what_this_machine_does_not_play_is_told(prepare):
     asked = (f"{J}.network_isolation=true", f"{J}.profiler.disabled=true")
     (notice,) = (n for n in prepare(*words, *asked).notices if n.code == "N136")
     assert notice.message == (
-        "not played on this machine: the 8 accelerators of ml.p3.16xlarge (hosts share what this machine has);"
+        "not simulated on this machine: the 8 accelerators of ml.p3.16xlarge (hosts share what this machine has);"
         " me/image:1 (what is installed here stands for it); network_isolation, ProfilerConfig"
     )
     assert not [n for n in prepare(*TINY, OUT, STARTS).notices if n.code == "N136"]
