@@ -64,19 +64,23 @@ class RecipeFiles(FileConfigSource):
 
     def __init__(self, provider: str, path: str):
         super().__init__(provider, path)
-        self.reader = Reader(FileCache())
-        """Replaced by that of a composition; not an argument of the constructor, since Hydra calls it."""
+        self.reader: Reader | None = None
+        """Set for a composition, which merges the values itself; None if Hydra does, for a flag of its own.
+
+        It is not an argument of the constructor, since Hydra calls that.
+        """
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = self.file(config_path)
-        file = self.reader.read(config_path, path)
-        if "${" in file.text:
+        file = (self.reader or Reader(FileCache())).read(config_path, path)
+        config = _outline(file.tree)
+        if self.reader is None or "${" in file.text:
             try:
-                OmegaConf.create(file.tree)
+                config = OmegaConf.create(file.tree)
             except (OmegaConfBaseException, RecursionError) as error:  # the latter from references within references
                 raise ProblemsFound(tuple(_unreadable_values(path, file.text))) from error
         return LoadedFile(
-            config=_outline(file.tree),
+            config=config,
             path=f"file://{self.path}",
             provider=self.provider,
             header=ConfigSource._get_header_dict(file.text[:512]),

@@ -273,7 +273,7 @@ def test_a_job_is_adopted_once_and_over_nothing(space, submitted, capsys, monkey
     out(capsys, "adopt", "theirs", "-n", space.name)
     assert cli.run(["adopt", "theirs", "-n", space.name]) == 2
     told = capsys.readouterr().err
-    assert "E714" in told and "this very job" in told
+    assert "E714" in told and "already follows this job" in told
     assert cli.run(["adopt", submitted.native_id, "-n", space.name, "--as", "theirs"]) == 2
     assert "another job" in capsys.readouterr().err
 

@@ -74,7 +74,7 @@ def test_a_piece_that_only_one_rank_reads_sends_all_ranks_to_the_older_checkpoin
         torch.distributed.barrier()
         model, optimizer = sharded(-1.0)
         journal = CheckpointLog("own", place.rank, tmp_path)
-        progress = Checkpoints(folder, journal=journal).load(Content(model, optimizer))
+        progress = Checkpoints(folder, log=journal).load(Content(model, optimizer))
         return progress, model.weight.full_tensor().mean().item()
 
     assert run_ranks(2, work, tmp_path) == [(Progress(1, 10, 2), 1.0)] * 2

@@ -473,7 +473,7 @@ def test_later_commands_find_the_job_from_its_record(recipes, tmp_path):
     wait_for(lambda: "ready" in "".join(again.logs(record.handle, LogSelection((1,)), follow=False)))
     assert recipes("status", folder)[1].startswith("running")
     code, out, _ = recipes("jobs", str(bundle.directory.parent))
-    assert code == 0 and "contract" in out
+    assert code == 0 and "sm_local" in out
     assert "Training" in recipes("events", folder)[1]
     assert recipes("logs", folder, "--rank", "1")[1].splitlines() == ["== attempt 0 on algo-2", "ready"]
     assert recipes("logs", folder, "--stderr")[0] == 2
