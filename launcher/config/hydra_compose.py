@@ -149,23 +149,24 @@ def _layers(defaults: Sequence[ResultDefault], files: Mapping[str, FileText]) ->
 
 def _merged(layers: Sequence[ResultDefault], repository: Any, loader: ConfigLoaderImpl) -> dict[str, Any]:
     """Return the values of the layers as Hydra merges them: by ourselves where that is the same."""
-    loaded = [repository.load_config(layer.config_path) for layer in layers]
+    loaded = [(layer, repository.load_config(layer.config_path)) for layer in layers]
     try:
-        if any("hydra" in each.tree for layer, each in zip(layers, loaded, strict=True) if not layer.primary):
-            raise NotPlain
-        placed = zip(layers, loaded, strict=True)
-        return merge_layers((_package(layer, each), each.tree) for layer, each in placed)
-    except (NotPlain, RecursionError, AttributeError):  # the last: a file of Hydra's own, which has no plain tree
-        for each in loaded:
-            if isinstance(each, LoadedFile):
-                each.wrap()
+        return merge_layers([_plain(layer, file) for layer, file in loaded])
+    except (NotPlain, RecursionError):
+        for _, file in loaded:
+            if isinstance(file, LoadedFile):
+                file.wrap()
         config = loader._compose_config_from_defaults_list(defaults=list(layers), repo=repository)
         tree: Any = OmegaConf.to_container(config, resolve=False)
         return dict(tree)
 
 
-def _package(layer: ResultDefault, loaded: ConfigResult) -> str:
-    return (loaded.header["package"] if layer.package is None else layer.package) or ""
+def _plain(layer: ResultDefault, loaded: ConfigResult) -> tuple[str, Mapping[str, Any]]:
+    """Return package and values of a layer, unless it is a file of Hydra's own or sets Hydra's keys."""
+    if not isinstance(loaded, LoadedFile) or ("hydra" in loaded.tree and not layer.primary):
+        raise NotPlain
+    package = loaded.header["package"] if layer.package is None else layer.package
+    return package or "", loaded.tree
 
 
 def _bound(repository: Any) -> None:

@@ -114,6 +114,11 @@ def store_uri(named: str | None, job: JobSpec, cwd: Path) -> str:
                 remedy="pip install sagemaker-mlflow",
             )
         return named
+    return _file_uri(named, job, cwd)
+
+
+def _file_uri(named: str, job: JobSpec, cwd: Path) -> str:
+    """Return the URI of a sqlite file, if a job can reach it."""
     scheme = named.partition("://")[0] if "://" in named else None
     if scheme not in (None, "file", "sqlite"):
         allowed = "http, https, an ARN, sqlite, or a path"
