@@ -1,6 +1,7 @@
 """Checking and rendering for this machine, and run.sh as a shell reads it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -236,3 +237,13 @@ def test_a_stop_pattern_that_is_no_regular_expression_is_a_problem():
     settings = Settings(command=[sys.executable], container_mounts=None, hang=hang)
     problems = LocalBackend().check(job(settings=settings))
     assert [(problem.code, problem.path) for problem in problems] == [("E417", "cluster.hang.stopPattern")]
+
+
+def test_wait_returns_once_the_operator_has_removed_its_files(tmp_path):
+    backend, handle = LocalBackend(), JobHandle("local", "job", tmp_path)
+    (tmp_path / "run").mkdir()
+    publish(tmp_path / "run", Snapshot(JobState.SUCCEEDED, 0, "done", 0, os.getpid(), exit_code=0))
+    with subprocess.Popen(["sleep", "1"]) as operator:  # removes what the job left
+        backend._operators[tmp_path] = operator
+        assert [status.state for status in backend.wait(handle)] == [JobState.SUCCEEDED]
+        assert operator.poll() == 0

@@ -194,6 +194,8 @@ class LocalBackend:
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
         """Yield the job as it is now, then after each change, until it has ended or the time is over.
 
+        After the final state, the operator of a job that this process submitted is given time to remove its files.
+
         Raises:
             ProblemsFound: The job's folder was removed meanwhile (E418).
         """
@@ -210,6 +212,8 @@ class LocalBackend:
                 return
             if not last.state.is_final:
                 pause()
+        if operator := self._operators.get(handle.bundle_dir):
+            operator_exit.end(operator, (None,))
 
     def logs(self, handle: JobHandle, selection: LogSelection = RANK_0, *, follow: bool) -> Iterator[str]:
         """Yield what the selected ranks wrote, attempt after attempt; with `follow`, until the job has ended.
