@@ -83,7 +83,9 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     try:
         found = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelUnknown(f"{folder}: no readable {CONFIG_FILE} ({error}); give a folder of a saved model") from error
+        raise ModelUnknown(
+            f"{folder}: no readable {CONFIG_FILE} ({error}); give a folder of a saved model"
+        ) from error
     if not isinstance(found, dict):
         raise ModelUnknown(f"{folder / CONFIG_FILE} holds no JSON object")
     text = found.get("text_config")

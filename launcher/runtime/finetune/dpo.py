@@ -36,7 +36,7 @@ class PairRows:
     """
 
     def __init__(self, pairs: PreparedPairs, indices: Sequence[int], batcher: Batcher):
-        parts = [pairs.pair(each) for each in indices]
+        parts = [pairs.sample(each) for each in indices]
         rows = [_answered(prompt, chosen) for prompt, chosen, _ in parts]
         rows += [_answered(prompt, rejected) for prompt, _, rejected in parts]
         self.indices = list(indices)

@@ -8,7 +8,8 @@ from typing import Any
 
 from launcher.runtime import process_group
 from launcher.runtime.finetune.architectures import read_config, rehearsal_config
-from launcher.runtime.finetune.data.preparation import Prepared, load, prepare
+from launcher.runtime.finetune.data.preparation import prepare
+from launcher.runtime.finetune.data.prepared import Prepared, load
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.rehearsal_data import write_rehearsal_data
 from launcher.runtime.finetune.settings import Settings

@@ -27,8 +27,12 @@ def model_config(config: Mapping[str, Any]) -> Any:
         ModelUnknown: The architecture is not known.
     """
     architecture = architecture_of(config)
-    package = importlib.import_module(f"transformers.models.{architecture.package}.configuration_{architecture.package}")
-    return getattr(package, architecture.config)(**{key: value for key, value in config.items() if key != "model_type"})
+    package = importlib.import_module(
+        f"transformers.models.{architecture.package}.configuration_{architecture.package}"
+    )
+    return getattr(package, architecture.config)(
+        **{key: value for key, value in config.items() if key != "model_type"}
+    )
 
 
 def random_model(config: Mapping[str, Any], attention: str, *, dtype: torch.dtype, seed: int) -> nn.Module:
@@ -89,7 +93,9 @@ def attention_for(config: Mapping[str, Any], wish: str, device: torch.device) ->
     if device.type != "cuda":
         return fallback, f"attn_implementation={wish} needs a GPU; {fallback} computes the same here"
     reason = _missing(wish, fallback)
-    return (fallback, f"attn_implementation={wish}: {reason}; {fallback} computes the same") if reason else (wish, None)
+    return (
+        (fallback, f"attn_implementation={wish}: {reason}; {fallback} computes the same") if reason else (wish, None)
+    )
 
 
 def _missing(wish: str, fallback: str) -> str | None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from launcher.runtime.finetune import reference
 from launcher.runtime.finetune.batches import Batcher
-from launcher.runtime.finetune.data.preparation import Prepared
+from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.dpo import Preference, Reference, uniform_reference
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.objectives import Objective
@@ -17,7 +17,9 @@ from launcher.runtime.finetune.settings import Settings
 from launcher.runtime.finetune.sft import Supervised
 
 
-def objective_of(root: nn.Module, data: Prepared, batcher: Batcher, settings: Settings, inputs: Inputs) -> Objective[Any]:
+def objective_of(
+    root: nn.Module, data: Prepared, batcher: Batcher, settings: Settings, inputs: Inputs
+) -> Objective[Any]:
     """Return the objective; where it needs a precomputed reference, compute it. Collective.
 
     Args:

@@ -14,6 +14,7 @@ from launcher.common import names
 from launcher.runtime import process_group
 from launcher.runtime.finetune import export, parallel
 from launcher.runtime.finetune.batches import Batcher
+from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
 from launcher.runtime.finetune.models import built, mask_window, trained_parameters
 from launcher.runtime.finetune.objectives import Objective
@@ -53,19 +54,22 @@ class FineTuning:
         inputs: Where the model, its tokenizer and the samples come from.
         place: Of this process.
         run_dir: Receives everything that the recipe puts nowhere else.
+        data: Prepared samples; None to prepare those of `inputs`.
     """
 
-    def __init__(self, settings: Settings, inputs: Inputs, place: Place, run_dir: Path):
+    def __init__(self, settings: Settings, inputs: Inputs, place: Place, run_dir: Path, data: Prepared | None = None):
         self.settings, self.inputs, self.place, self.run_dir = settings, inputs, place, run_dir
         if inputs.is_rehearsal:
             self._print("rehearsal: a small model with random weights, and made-up samples")
-        self.data = prepared_data(inputs, is_node_first=place.local_rank == 0)
+        self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
         self.model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)
         for line in remarks:
             self._print(line)
         if settings.parallel.recomputes:
             parallel.recompute(self.model)
-        self.root = parallel.spread(TokenScorer(self.model, settings.aux_loss_coef), self.model, settings.parallel, place)
+        self.root = parallel.spread(
+            TokenScorer(self.model, settings.aux_loss_coef), self.model, settings.parallel, place
+        )
         batcher = Batcher(place.device, settings.packs, *mask_window(self.model))
         self.objective: Objective[Any] = objective_of(self.root, self.data, batcher, settings, inputs)
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
