@@ -330,11 +330,12 @@ class Recipe(TrainingRecipe):
 
     def content(self, config: Mapping[str, Any] | None = None) -> Content:
         """Return what a checkpoint of the training state holds: all weights, or the adapters alone."""
-        from launcher.checkpointing import architecture  # few compiles need either
+        from launcher.checkpointing import architecture  # few compiles need these
         from launcher.checkpointing.sizes import lora_parameters
+        from launcher.runtime import model_configs
 
         model, args = self.training_config.model_settings, self.training_config.training_args
-        config = config or architecture.known(model.model_name_or_path or self.run.name)
+        config = config or model_configs.known(model.model_name_or_path or self.run.name)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
         saved = lora_parameters(weights, model.peft_config.model_dump()) if model.peft_config else total
