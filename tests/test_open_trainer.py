@@ -52,3 +52,115 @@ def test_the_compiled_configuration_is_the_same_whoever_trains(render, more):
     trained_openly = render(*K8S, *more, "cluster.trainer=open", IMAGE, "rehearse=true")
     here = render(*LLMFT, *more, "rehearse=true")
     assert configs(published) == configs(trained_openly) == configs(here) != {}
+
+
+TRAIN = "recipes.training_config.datasets.train_data.file_path"
+VALIDATION = "recipes.training_config.datasets.val_data.file_path"
+MODEL = "recipes.training_config.model_config.model_name_or_path"
+ADAPTERS = "recipes.training_config.model_config.lora_checkpoint_file_path"
+GPT_OSS = ("recipes=fine-tuning/gpt_oss/llmft_gpt_oss_120b_seq4k_gpu_sft_lora",)
+
+
+def found(problems):
+    return [(problem.code, problem.path) for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (LLMFT, [TRAIN]),
+        ((*LLMFT, f"{TRAIN}=absent.jsonl", f"{MODEL}=models/absent/here"), [MODEL, TRAIN]),
+        ((*LLMFT, f"{TRAIN}=/absent/a.jsonl", f"{VALIDATION}=/absent/b", f"{ADAPTERS}=/absent/c"), None),
+        ((*LLMFT, f"{MODEL}=/absent/model"), [MODEL, TRAIN]),
+        ((*LLMFT, f"{MODEL}=./org"), [MODEL, TRAIN]),
+        ((*K8S, IMAGE, "cluster.trainer=open"), [TRAIN]),
+    ],
+    ids=["empty", "relative", "every path", "absolute", "no hub id", "elsewhere"],
+)
+def test_a_model_or_data_that_is_absent_is_a_problem_that_names_the_rehearsal(problems, words, expected):
+    reported = problems(*words)
+    assert found(reported) == [("E116", path) for path in expected or (TRAIN, VALIDATION, ADAPTERS)]
+    assert all("rehearse=true" in problem.remedy and problem.where for problem in reported)
+
+
+def test_an_empty_model_is_a_problem_and_a_rehearsal_needs_none(problems, prepare):
+    assert found(problems(*GPT_OSS)) == [("E116", MODEL), ("E116", TRAIN)]
+    assert prepare(*GPT_OSS, "rehearse=true").is_rehearsal
+
+
+def test_files_are_found_from_the_folder_of_the_launch(prepare, tmp_path):
+    (tmp_path / "train.jsonl").touch()
+    (tmp_path / "model").mkdir()
+    job = prepare(*LLMFT, f"{TRAIN}=train.jsonl", f"{MODEL}=model")
+    assert (job.trainer, job.is_rehearsal) == ("open", False)
+    assert prepare(*LLMFT, f"{TRAIN}={tmp_path}/train.jsonl", f"{MODEL}=org/model-1.0").trainer == "open"
+
+
+def test_a_data_channel_counts_as_data(prepare, problems, tmp_path):
+    words = (
+        *LLMFT,
+        "cluster=sm_local",
+        "instance_type=p5.48xlarge",
+        f"cluster.sm_jobs_config.output_path=file://{tmp_path}",
+    )
+    assert found(problems(*words)) == [("E116", TRAIN)]
+    assert prepare(*words, f"cluster.sm_jobs_config.inputs.s3={{train: 'file://{tmp_path}'}}").trainer == "open"
+    assert prepare(*words, f"{TRAIN}=/opt/ml/input/data/other/a.jsonl").trainer == "open"
+    other = f"cluster.sm_jobs_config.inputs.s3={{other: 'file://{tmp_path}'}}"
+    assert found(problems(*words, other)) == [("E116", TRAIN)]
+
+
+SCRIPT = ("training_cfg.entry_module=json", "training_cfg.run.ntasks_per_node=1")
+FAULTS = [
+    # overrides, code, key, a word of the text
+    (("recipes=training/tiny/tiny_lm_cpu", "cluster.trainer=published"), "E114", "cluster.trainer", "leave"),
+    (("recipes=training/tiny/tiny_lm_cpu", "cluster.trainer=open"), "E114", "cluster.trainer", "tiny_lm"),
+    (
+        ("training_cfg.entry_script=a.py", "training_cfg.run.ntasks_per_node=1", "cluster.trainer=open"),
+        "E114",
+        None,
+        "custom",
+    ),
+    (("recipes=training/tiny/tiny_lm_cpu", "rehearse=true"), "E115", "rehearse", "tiny_lm"),
+    ((*K8S, "rehearse=true"), "E115", "rehearse", "cluster.trainer=open"),
+    ((*LLMFT, "cluster.command=[train.py]", "rehearse=true"), "E115", "rehearse", "start command"),
+    ((*LLMFT, "rehearse=true", "cluster.trainer=both"), "E102", "cluster.trainer", "published"),
+    ((*LLMFT, "rehearse=maybe"), "E102", "rehearse", "true or false"),
+    ((*LLMFT, "cluster.trainer=published"), "E404", "cluster.trainer", "cluster.trainer=open"),
+    ((*K8S, "cluster.trainer=open", "rehearse=true"), "E117", "container", "recipes container"),
+    ((*K8S, "cluster.trainer=open", "rehearse=true", "container=null"), "E117", "container", "recipes container"),
+    ((*LLMFT, "rehearse=true", "git.repo_url_or_path=https://host/r"), "E119", "git.repo_url_or_path", "published"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "path", "says"), FAULTS, ids=[f"{each[1]}-{' '.join(each[0])}" for each in FAULTS]
+)
+def test_a_choice_that_is_not_there_is_one_problem(problems, words, code, path, says):
+    (problem,) = problems(*words)
+    assert problem.code == code and path in (None, problem.path)
+    assert says in str(problem)
+
+
+def test_a_start_command_of_ones_own_has_no_trainer(prepare):
+    job = prepare(*LLMFT, "cluster.command=[train.py]")
+    assert job.trainer is None and "trainer" not in plan_report.summary(job)
+
+
+def test_a_rehearsal_is_a_notice(prepare):
+    codes = [notice.code for notice in prepare(*LLMFT, "rehearse=true").notices]
+    assert codes[0] == "N173"
+
+
+def test_a_rehearsal_needs_no_accelerator(prepare, problems):
+    words = (
+        *LLMFT,
+        "cluster=k8s",
+        "cluster.trainer=open",
+        IMAGE,
+        "recipes.instance_types=[]",
+        "instance_type=m5.2xlarge",
+    )
+    one = ("recipes.trainer.devices=1", "recipes.trainer.num_nodes=1")
+    assert prepare(*words, *one, "rehearse=true").resources.accelerators == 0
+    assert ("E235", "instance_type") in found(problems(*words, *one))
