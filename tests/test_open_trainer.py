@@ -1,9 +1,11 @@
 """Who trains: the published image's program or the open trainer, in earnest or as a rehearsal."""
 
+import importlib.util
 import json
 
 import pytest
 
+from launcher.common import yaml_io
 from launcher.common.names import CONFIG_DIR
 from launcher.planning import plan_report
 
@@ -164,3 +166,64 @@ def test_a_rehearsal_needs_no_accelerator(prepare, problems):
     one = ("recipes.trainer.devices=1", "recipes.trainer.num_nodes=1")
     assert prepare(*words, *one, "rehearse=true").resources.accelerators == 0
     assert ("E235", "instance_type") in found(problems(*words, *one))
+
+
+def pod_of(bundle):
+    spec = yaml_io.load(bundle.files["manifests/job.yaml"])["spec"]["replicaSpecs"][0]["template"]["spec"]
+    (pod,) = spec["containers"]
+    return pod
+
+
+@pytest.mark.parametrize("runtime", ["image", "launcher"])
+def test_pods_start_the_open_trainer_without_root(render, runtime):
+    words = (*K8S, ELASTIC, "cluster.trainer=open", IMAGE, "rehearse=true", f"cluster.runtime={runtime}")
+    pod = pod_of(render(*words))
+    program = ["-m", "launcher.runtime.entrypoint", "--rehearse", "--config-path=/config"]
+    assert pod["image"] == "registry.example/mine:1" and pod["command"][-4:] == program
+    assert pod["securityContext"]["runAsNonRoot"] is True and "add" not in pod["securityContext"]["capabilities"]
+    variables = {entry["name"] for entry in pod["env"]}
+    assert "NNODES" in variables and not variables & {"GIT_REPO_URL", "SCRIPT_PATH"}
+
+
+def test_torchrun_starts_the_open_trainer_of_a_kubeflow_job(render):
+    words = (*K8S, "cluster.trainer=open", IMAGE, "rehearse=true", "cluster.use_hyperpod_pytorch_job=false")
+    spec = yaml_io.load(render(*words).files["manifests/job.yaml"])["spec"]["pytorchReplicaSpecs"]["Master"]
+    command = spec["template"]["spec"]["containers"][0]["command"]
+    assert "torchrun" in command and command[-4:-1] == ["-m", "launcher.runtime.entrypoint", "--rehearse"]
+
+
+SM_JOBS = (
+    *(*LLMFT, "cluster=sm_jobs", "instance_type=p5.48xlarge", "cluster.trainer=open"),
+    "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train",
+    "cluster.sm_jobs_config.output_path=s3://results/out",
+)
+ECR = "container=123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"
+
+
+def test_a_training_job_starts_the_open_trainer_by_the_start_script(render, problems):
+    bundle = render(*SM_JOBS, ECR, "rehearse=true")
+    asked = json.loads(bundle.files["request.json"])["AlgorithmSpecification"]
+    assert asked["ContainerEntrypoint"] == ["/bin/bash", "/opt/ml/input/data/recipe/start.sh"]
+    words = '-m launcher.runtime.entrypoint --rehearse --config-path "$recipe"'
+    assert bundle.files["start.sh"].rstrip().endswith(words)
+    assert found(problems(*SM_JOBS, "rehearse=true")) == [("E117", "container")]
+    assert found(problems(*SM_JOBS, "rehearse=true", "container=null")) == [("E117", "container")]
+
+
+def test_a_training_job_on_this_machine_names_the_open_trainer(problems, tmp_path):
+    output = f"cluster.sm_jobs_config.output_path=file://{tmp_path}"
+    (problem,) = problems(
+        *LLMFT, "cluster=sm_local", "instance_type=p5.48xlarge", output, "cluster.trainer=published"
+    )
+    assert (problem.code, problem.path) == ("E430", "cluster.trainer")
+    assert problem.remedy.startswith("cluster.trainer=open")
+
+
+@pytest.mark.parametrize("words", [(), ("cluster=sm_local", "instance_type=p5.48xlarge")], ids=["local", "sm_local"])
+def test_packages_of_the_trainer_extra_are_missed_before_anything_runs(problems, monkeypatch, tmp_path, words):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "peft" else real(name))
+    output = [f"cluster.sm_jobs_config.output_path=file://{tmp_path}"] if words else []
+    (problem,) = problems(*LLMFT, *words, *output, "rehearse=true")
+    assert problem.code in ("E401", "E430") and "peft" in problem.message
+    assert problem.remedy == "pip install '.[local,trainer]'"
