@@ -227,3 +227,31 @@ def test_packages_of_the_trainer_extra_are_missed_before_anything_runs(problems,
     (problem,) = problems(*LLMFT, *words, *output, "rehearse=true")
     assert problem.code in ("E401", "E430") and "peft" in problem.message
     assert problem.remedy == "pip install '.[local,trainer]'"
+
+
+def test_a_rehearsal_needs_a_known_architecture(problems, prepare, tmp_path):
+    for name in ("acme/unheard-7b", "models/unheard"):
+        (problem,) = problems(*LLMFT, "rehearse=true", f"{MODEL}={name}")
+        assert (problem.code, problem.path, problem.value) == ("E116", MODEL, name)
+        assert "Qwen/Qwen3-8B" in problem.allowed
+    (tmp_path / "models/unheard").mkdir(parents=True)
+    (tmp_path / "models/unheard/config.json").touch()
+    assert prepare(*LLMFT, "rehearse=true", f"{MODEL}=models/unheard").is_rehearsal
+    assert prepare(*LLMFT, "rehearse=true", f"{MODEL}=openai/gpt-oss-20b-bf16").is_rehearsal
+    elsewhere = (*K8S, IMAGE, "cluster.trainer=open", "rehearse=true")
+    assert prepare(*elsewhere, f"{MODEL}=/fsx/models/mine").is_rehearsal
+    assert found(problems(*elsewhere, f"{MODEL}=acme/unheard-7b")) == [("E116", MODEL)]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((*LLMFT, "recipes.training_config.model_config.attn_implementation=flash_attention_2"), "sdpa computes"),
+        (GPT_OSS, "eager computes"),
+        (LLMFT, None),
+    ],
+    ids=["llama", "gpt_oss", "sdpa"],
+)
+def test_the_plan_names_the_attention_that_stands_in_on_this_machine(prepare, words, says):
+    messages = [notice.message for notice in prepare(*words, "rehearse=true").notices if notice.code == "N175"]
+    assert len(messages) == bool(says) and all(says in message for message in messages)

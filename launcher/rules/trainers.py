@@ -8,7 +8,7 @@ from launcher import families
 from launcher.common.problems import Notice, Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.config_tree import ABSENT, lookup
+from launcher.model.config_tree import ABSENT, get, lookup
 from launcher.model.interface import is_published_image
 from launcher.model.job_spec import OPEN
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
@@ -98,6 +98,24 @@ def open_trainer_reads_otherwise(planned: PlannedRecipe, notice: MakeNotice) -> 
         reasons.setdefault(reason, []).append(path.removeprefix("recipes.").removeprefix("training_config."))
     for reason, keys in reasons.items():
         yield notice(f"the open trainer does not read {', '.join(dict.fromkeys(keys))}: {reason}")
+
+
+@notice_rule("N175", source="transformers, Attention Interface")
+def attention_may_differ(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A kernel for GPUs does not run on every machine; another one computes the same there."""
+    checked = planned.checked
+    if checked.trainer != OPEN or not described(checked.backend).runs_here:
+        return
+    from launcher.runtime.finetune.architectures import KNOWN
+    from launcher.runtime.model_configs import known_beginning  # few compiles need either
+
+    model = get(checked.composition.tree, "recipes.training_config.model_config")
+    config = known_beginning(model["model_name_or_path"] or checked.recipe.run.name)
+    wish = model["attn_implementation"]
+    if config and wish not in (fallback := KNOWN[config["model_type"]].attention, "eager"):
+        yield notice(
+            f"attn_implementation={wish}: where this machine cannot compute it, {fallback} computes the same"
+        )
 
 
 def _unread(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:

@@ -97,6 +97,7 @@ ELSEWHERE = (
     ),
     Code("E103", "A key without a default has to be given.", _TYPES),
     Code("E104", "run.model_type chooses the keys a recipe has and the program that trains it.", "launcher/families"),
+    Code("E116", "A model or data that is absent ends a job minutes after it was started.", "docs/open-trainer.md"),
     Code("E218", "Every size is a configuration of its own, typed, checked and written.", _PLANNER),
     Code("E227", "A family without a batch has nothing to plan sizes from.", _PLANNER),
     Code(

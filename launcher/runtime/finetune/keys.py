@@ -84,17 +84,11 @@ _LOGGED_BY_MLFLOW = "metrics go to MLflow and to metrics.jsonl"
 _OF_SHARDING = "always so with this sharding"
 _FILES_OF_IMAGE = "it is a file of the published image, and the tokenizer's own chat template is used"
 
-JOB_KEYS = (
-    done("display_name", f"{_LAUNCHER}, as are the keys below without another effect"),
-    done("version", _LAUNCHER),
-    done("instance_types", _LAUNCHER),
-    done("instance_specs", _LAUNCHER),
-    done("elastic_policy", _LAUNCHER),
+_JOB = (
+    *(done(name, _LAUNCHER) for name in ("display_name", "version", "instance_types", "instance_specs")),
+    *(done(name, _LAUNCHER) for name in ("elastic_policy", "planner", "resources", "trainer")),
     done("scale_config", "each size is a configuration of its own"),
-    done("planner", _LAUNCHER),
-    done("resources", _LAUNCHER),
-    done("pre_script", "run by the image's entrypoint"),
-    done("post_script", "run by the image's entrypoint"),
+    *(done(name, "run by the entrypoint of an image of your own") for name in ("pre_script", "post_script")),
     done("training_cfg", "is for a script of your own; a recipe with a trainer refuses it"),
     done("checkpointless", "is for a feature of the vendor's that the launcher refuses"),
     done("checkpointing", "tiers of checkpoints, kept by the launcher's runtime"),
@@ -108,10 +102,9 @@ JOB_KEYS = (
     done("run.model_type", "chooses the trainer"),
     ignored("run.results_dir", "results are in training_dir, or in the job's run folder"),
     done("run.hf_access_token", "HF_TOKEN of every worker, for gated models"),
-    done("trainer", "nodes and processes a node"),
 )
 
-DATA_KEYS = (
+_DATA = (
     done(
         _STEPS,
         "the steps of the published chains: form of the samples, chat template, masks, filters",
@@ -141,7 +134,7 @@ DATA_KEYS = (
     done("training_config.mlflow", "the job's MLflow run"),
 )
 
-MODEL_KEYS = (
+_MODEL = (
     ignored(f"{MODEL}.apply_chat_template", "the preprocessing steps apply the template", False, None),
     done(
         f"{MODEL}.attn_implementation",
@@ -199,7 +192,7 @@ MODEL_KEYS = (
     ),
 )
 
-TRAINING_KEYS = (
+_TRAINING = (
     ignored(f"{ARGS}.M", "a sampling number of the image's trainer", 1, None),
     done(f"{ARGS}.adam_betas", "AdamW"),
     done(
@@ -379,7 +372,8 @@ TRAINING_KEYS = (
     done(f"{ARGS}.weight_decay", "AdamW, not of norms and biases"),
 )
 
-KEYS = (*JOB_KEYS, *DATA_KEYS, *MODEL_KEYS, *TRAINING_KEYS)
+SECTIONS = {"Job": _JOB, "Data": _DATA, "Model": _MODEL, "Training": _TRAINING}
+KEYS = tuple(key for keys in SECTIONS.values() for key in keys)
 _BY_PATH = {key.path: key for key in KEYS}
 
 
