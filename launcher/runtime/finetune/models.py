@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -130,12 +130,13 @@ def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int) -> nn.Modu
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return get_peft_model(model, config)  # type: ignore[arg-type]  # transformers' models are modules
+        wrapped: nn.Module = get_peft_model(model, config)
+    return wrapped
 
 
 def language_model(model: nn.Module) -> Any:
     """Return transformers' model inside PEFT's wrapper, if there is one."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    return cast(Any, model).get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:

@@ -1,10 +1,10 @@
-"""The open trainer: data, model, technique and adapters of a fine-tuning recipe, in the loop that any script can use."""
+"""The open trainer: data, model and technique of a fine-tuning recipe, in the loop that any script can use."""
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -26,23 +26,24 @@ from launcher.runtime.finetune.techniques import objective_of
 from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.hooks import Hooks
 from launcher.runtime.job import Job
-from launcher.runtime.process_group import Place
+from launcher.runtime.process_group import Place, join
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.resuming import resume
 from launcher.runtime.sampler import StepSampler
 
 
-def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool = False) -> None:
+def run(config: Mapping[str, Any], place: Place, run_dir: Path, rehearse: bool) -> None:
     """Train a compiled recipe to its end, or to the next scale event.
 
     Args:
         config: The compiled recipe of this number of ranks.
-        place: Of this process, which has joined the process group.
+        place: Of this process, which joins the process group.
         run_dir: Receives metrics, prepared data, checkpoints and results, where the recipe names no other folder.
         rehearse: Whether a small model with random weights takes the place of the recipe's, and made-up samples that
             of its data.
     """
     settings = settings_of(config, place.world_size)
+    join(place)
     FineTuning(settings, inputs_of(config, settings, run_dir, rehearse=rehearse), place, run_dir).run()
 
 
@@ -173,13 +174,14 @@ class FineTuning:
     def _evaluate(self) -> Mapping[str, object] | None:
         """Return the technique's metrics on the validation samples; None if training has to stop. Collective."""
         sums = torch.zeros(self.objective.num_sums, dtype=torch.float64)
+        samples = cast(Sized, self.data.validation)
         self.root.eval()
         try:
             with torch.no_grad():
-                for indices, is_filler in dealt(len(self.data.validation), self.settings.shares.micro):
+                for indices, is_filler in dealt(len(samples), self.settings.shares.micro):
                     if self.job.stopping():
                         return None
-                    outcome = self.objective.outcome(self.root, self.data.validation, indices)
+                    outcome = self.objective.outcome(self.root, samples, indices)
                     sums += 0 if is_filler else outcome.sums
         finally:
             self.root.train()
