@@ -27,7 +27,7 @@ def names() -> list[str]:
 
 
 def interface(model_type: str, trainer: Trainer | None) -> Interface:
-    """Return the interface of a known family with one of its trainers; None for a family without the choice."""
+    """Return the interface of a known family with one of its trainers; None where there is no choice."""
     return _interfaces(model_type)[trainer]
 
 
@@ -36,10 +36,10 @@ def trainers(model_type: str) -> tuple[Trainer, ...]:
     return tuple(trainer for trainer in _interfaces(model_type) if trainer)
 
 
-def trainer_of(model_type: str, wanted: Trainer | None, otherwise: Trainer) -> Trainer | None:
-    """Return who trains a known family: who is wanted or, if the family does not have that one, another."""
+def trainer_of(model_type: str, wanted: Trainer | None, otherwise: Trainer | None) -> Trainer | None:
+    """Return who trains a known family: who is wanted, otherwise another; None if the family has neither."""
     known = trainers(model_type)
-    return next((each for each in (wanted, otherwise, *known) if each in known), None)
+    return next((each for each in (wanted, otherwise) if each in known), None)
 
 
 def _interfaces(model_type: str) -> Mapping[Trainer | None, Interface]:

@@ -154,6 +154,14 @@ class BackendDescription(Generic[OptionsT]):
         """Return whether a job needs a script to start; False if its image runs a program of its own."""
         return True
 
+    def replaces_program(self, options: OptionsT) -> bool:
+        """Return whether the `cluster` section has a start command of its own in place of the family's program."""
+        return False
+
+    def channels(self, options: OptionsT) -> tuple[str, ...]:
+        """Return the names of the channels that bring data to a job; none where there are no channels."""
+        return ()
+
     def instance_groups(self, options: OptionsT) -> tuple[InstanceGroup, ...]:
         """Return the instances of a job that has several types; none if all are of `instance_type`."""
         return ()

@@ -1,13 +1,23 @@
 """How a family's programs are started: its roles, and what the images of the family expect."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from launcher.common.problems import Problem
 from launcher.model.job_spec import JobSpec
 
 WORKERS = "workers"
 """The role that every family has: the processes that train."""
+
+
+_PUBLISHED_IMAGE = "/hyperpod-recipes:"
+"""Source: the image of the published LLMFT recipes."""
+
+
+def is_published_image(image: str) -> bool:
+    """Return whether an image is the published one, whose program is closed."""
+    return _PUBLISHED_IMAGE in image
 
 
 class Entry(Enum):
@@ -23,6 +33,10 @@ class Entry(Enum):
 
 def _no_env(job: JobSpec) -> dict[str, str]:
     return {}
+
+
+def _no_problems(job: JobSpec) -> Iterator[Problem]:
+    yield from ()
 
 
 def _initial_nodes(job: JobSpec) -> int:
@@ -87,6 +101,7 @@ class Interface:
         has_own_checkpoints: Whether the image's own program decides what it does with `recipes.checkpointing`.
         modules: Modules that the program imports before its first step; a warm start has imported them already.
         needs: Packages of the `trainer` extra that the program imports.
+        absent_inputs: Yields a Problem for each model or data file that the program would not find.
     """
 
     roles: tuple[Role, ...]
@@ -98,6 +113,7 @@ class Interface:
     has_own_checkpoints: bool = False
     modules: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    absent_inputs: Callable[[JobSpec], Iterator[Problem]] = _no_problems
 
     @property
     def workers(self) -> Role:

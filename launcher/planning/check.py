@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from launcher import families
@@ -11,8 +11,10 @@ from launcher.common.suggestions import did_you_mean
 from launcher.config import interpolation
 from launcher.config.collection import GROUPS
 from launcher.model import instance_specs
+from launcher.model.backend import BackendDescription
 from launcher.model.backend_registry import described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
+from launcher.model.cluster_options import ClusterOptions
 from launcher.model.composition import Composition
 from launcher.model.config_tree import (
     AUTO,
@@ -27,6 +29,7 @@ from launcher.model.config_tree import (
     too_many_sizes,
     without,
 )
+from launcher.model.job_spec import Trainer
 from launcher.model.recipe import Launch, RecipeBase
 from launcher.model.validation import field_names, is_field, type_problems
 from launcher.planning import size_planner
@@ -82,7 +85,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})
     instance = None if not backend.has_instances else instance_specs.find(launch.instance_type, recipe.instance_specs)
-    trainer = families.trainer_of(recipe_tree["run"]["model_type"], settings.trainer, backend.default_trainer)
+    trainer = _trainer(recipe_tree["run"]["model_type"], backend, settings, settings_problems)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
     if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
@@ -92,6 +95,14 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     scales, scale_problems, overridden = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     return dataclasses.replace(checked, scales=scales, overridden_sizes=overridden), found
+
+
+def _trainer(
+    model_type: str, backend: BackendDescription[Any], settings: ClusterOptions, faults: Sequence[Problem]
+) -> Trainer | None:
+    """Return who trains; None for a family without the choice, or with a start command of the user's own."""
+    is_replaced = not faults and backend.replaces_program(settings)
+    return families.trainer_of(model_type, settings.trainer, None if is_replaced else backend.default_trainer)
 
 
 def _plan_sizes(

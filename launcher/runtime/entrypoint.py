@@ -7,7 +7,6 @@ The imports below `main` take seconds: the handler of the stop signal must be in
 """
 
 import argparse
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,8 +56,10 @@ def _train(config_dir: Path, *, rehearse: bool) -> None:
 
 
 def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool) -> None:
-    trainer = importlib.import_module("launcher.runtime.finetune.trainer")
-    trainer.run(config, place, names.run_dir(), rehearse)
+    from launcher.runtime.finetune import trainer
+    from launcher.runtime.process_group import join
+
+    trainer.run(config, join(place), names.run_dir(), rehearse=rehearse)
 
 
 def _train_tiny(config: Mapping[str, Any], place: "Place") -> None:

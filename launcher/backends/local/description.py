@@ -46,6 +46,10 @@ class LocalDescription(BackendDescription["Settings"]):
 
         return initial_size.initial_nodes(job)
 
+    def replaces_program(self, options: "Settings") -> bool:
+        """Return whether the section has a command."""
+        return bool(options.command)
+
     def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
         """Yield the words after the agent's options."""
         yield "cluster.command", options_of(checked, self.options()).command or ()

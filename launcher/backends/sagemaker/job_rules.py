@@ -30,6 +30,7 @@ from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.instances import canonical
+from launcher.model.job_spec import OPEN
 from launcher.rules import rule
 from launcher.rules.custom import is_script
 
@@ -79,6 +80,7 @@ def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
         and not image
         and not described(checked.backend).runs_here
         and not default_values.is_serverless(jobs_of(checked))
+        and checked.trainer != OPEN
     ):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
