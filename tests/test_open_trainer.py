@@ -52,3 +52,16 @@ def test_the_compiled_configuration_is_the_same_whoever_trains(render, more):
     trained_openly = render(*K8S, *more, "cluster.trainer=open", IMAGE, "rehearse=true")
     here = render(*LLMFT, *more, "rehearse=true")
     assert configs(published) == configs(trained_openly) == configs(here) != {}
+
+
+def test_a_shipped_scenario_comes_within_the_steps_of_a_rehearsal():
+    from launcher.backends.local.scenario import At, Event
+    from launcher.backends.local.scenario_files import _brought_forward
+
+    events = [
+        Event(at=At(step=100), capacity=2),
+        Event(at=At(seconds=5), capacity=3),
+        Event(at=At(step=200), capacity=4),
+    ]
+    assert [str(event.at) for event in _brought_forward(events, 9)] == ["step 3", "5 seconds", "step 6"]
+    assert _brought_forward(events, 300) == events

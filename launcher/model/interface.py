@@ -39,6 +39,10 @@ def _no_problems(job: JobSpec) -> Iterator[Problem]:
     yield from ()
 
 
+def _no_steps(job: JobSpec) -> int:
+    return 0
+
+
 def _initial_nodes(job: JobSpec) -> int:
     return job.initial_nodes
 
@@ -101,6 +105,7 @@ class Interface:
         has_own_checkpoints: Whether the image's own program decides what it does with `recipes.checkpointing`.
         modules: Modules that the program imports before its first step; a warm start has imported them already.
         needs: Packages of the `trainer` extra that the program imports.
+        rehearsal_steps: Optimizer steps of a job's rehearsal; 0 if the program has none.
         absent_inputs: Yields a Problem for each model or data file that the program would not find.
     """
 
@@ -113,6 +118,7 @@ class Interface:
     has_own_checkpoints: bool = False
     modules: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    rehearsal_steps: Callable[[JobSpec], int] = _no_steps
     absent_inputs: Callable[[JobSpec], Iterator[Problem]] = _no_problems
 
     @property

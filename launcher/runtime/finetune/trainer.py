@@ -26,24 +26,23 @@ from launcher.runtime.finetune.techniques import objective_of
 from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.hooks import Hooks
 from launcher.runtime.job import Job
-from launcher.runtime.process_group import Place, join
+from launcher.runtime.process_group import Place
 from launcher.runtime.reporting import Reporter, StepMetrics
 from launcher.runtime.resuming import resume
 from launcher.runtime.sampler import StepSampler
 
 
-def run(config: Mapping[str, Any], place: Place, run_dir: Path, rehearse: bool) -> None:
+def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool) -> None:
     """Train a compiled recipe to its end, or to the next scale event.
 
     Args:
         config: The compiled recipe of this number of ranks.
-        place: Of this process, which joins the process group.
+        place: Of this process, which has joined the process group.
         run_dir: Receives metrics, prepared data, checkpoints and results, where the recipe names no other folder.
         rehearse: Whether a small model with random weights takes the place of the recipe's, and made-up samples that
             of its data.
     """
     settings = settings_of(config, place.world_size)
-    join(place)
     FineTuning(settings, inputs_of(config, settings, run_dir, rehearse=rehearse), place, run_dir).run()
 
 
