@@ -69,7 +69,8 @@ def _rehearsal_steps(job: JobSpec) -> int:
     args, data = training["training_args"], training["datasets"]
     limits = [int(limit) for limit in (data["train_data"]["limit"], args["max_samples"]) if limit]
     trained = split.num_trained(min(rehearsal_data.NUM_SAMPLES, *limits), data["train_val_split_ratio"])
-    return math.ceil(trained * args["max_epochs"] / args["train_batch_size"])
+    steps: int = math.ceil(trained * args["max_epochs"] / args["train_batch_size"])
+    return steps
 
 
 INTERFACE = Interface(
