@@ -21,7 +21,7 @@ _NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaul
 def refused(error: Exception, choices: Choices) -> ProblemsFound:
     """Return why Hydra refused: a choice that does not exist, or faulty `defaults` behind one that does."""
     missing = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else ""
-    chosen = [(group, option.strip("'\"")) for group, _, option in (word.partition("=") for word in choices.words)]
+    chosen = list(map(_group_and_option, choices.words))
     for group, option in chosen:
         if group in GROUPS and (missing == f"{group}/{option}" or "${" in option):
             return unknown_choice(group, option, choices)
@@ -33,11 +33,15 @@ def refused(error: Exception, choices: Choices) -> ProblemsFound:
     return fail("E003", " ".join(choices.words), message, remedy=REMEDY_SYNTAX)
 
 
+def _group_and_option(word: str) -> tuple[str, str]:
+    group, _, option = word.partition("=")
+    return group, option.strip("'\"")
+
+
 def unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
     names = (config.partition("/") for config in known_configs(choices.search))
     known = clusters() if group == "cluster" else [path for folder, _, path in names if folder == group]
-    near = nearest(name, known, cutoff=0.5) or ([] if name else known)
-    remedy = f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?" if near else None
+    remedy = _near(group, name, known)
     return fail(
         "E005",
         group,
@@ -46,6 +50,11 @@ def unknown_choice(group: str, name: str, choices: Choices) -> ProblemsFound:
         allowed=", ".join(known) if group == "cluster" else None,
         remedy=_from_list(name, known) or remedy or ALL_RECIPES if group == "recipes" else remedy,
     )
+
+
+def _near(group: str, name: str, known: Sequence[str]) -> str | None:
+    near = nearest(name, known, cutoff=0.5) or ([] if name else known)
+    return f"did you mean {' or '.join(f'{group}={n}' for n in near[:_MOST_NEAR])}?" if near else None
 
 
 def _from_list(name: str, known: Sequence[str]) -> str | None:

@@ -110,6 +110,10 @@ def full_name(word: str, overrides: Sequence[str] = ()) -> str:
     known = list(dict.fromkeys(name for folder in folders(overrides) for name in recipe_names(folder)))
     if word in known:
         return word
+    return _named_by_last_word(word, known)
+
+
+def _named_by_last_word(word: str, known: Sequence[str]) -> str:
     found = [name for name in known if name.rpartition("/")[2] == word]
     if len(found) > 1:
         raise fail("E802", word, "several recipes have this name", allowed=", ".join(found))

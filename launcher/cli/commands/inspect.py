@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,9 +59,7 @@ def list_(
     """List the available recipes."""
     if elastic and static:
         raise fail("E801", "recipes list", "no recipe is both", allowed="one of --elastic and --static")
-    parts, overrides = split_args(words)
-    if unknown := [arg for arg in overrides if not arg.startswith("hydra.searchpath=")]:
-        raise fail("E801", unknown[0], "a listing takes no overrides", allowed="hydra.searchpath=[FOLDER]")
+    parts, overrides = _words_and_folders(words)
     every = [entry for folder in folders(overrides) for entry in catalogue.entries(folder)]
     tests = _filters(every, parts, family, model, technique, instance)
     if elastic or static:
@@ -70,6 +69,14 @@ def list_(
         print(json.dumps([_entry_json(entry) for entry in found], indent=2))
     else:
         _say_listed(found, len(every))
+
+
+def _words_and_folders(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return the words of a listing, and the overrides that add folders."""
+    parts, overrides = split_args(words)
+    if unknown := [arg for arg in overrides if not arg.startswith("hydra.searchpath=")]:
+        raise fail("E801", unknown[0], "a listing takes no overrides", allowed="hydra.searchpath=[FOLDER]")
+    return parts, overrides
 
 
 def _say_listed(found: Sequence["Entry"], num_recipes: int) -> None:
@@ -362,22 +369,35 @@ def _sides(old: str, new: str, overrides: Sequence[str]) -> tuple["Side", "Side"
     bundles = [folder for folder in folders if folder]
     args = [*(f"cluster={diffs.cluster_of(folder)}" for folder in bundles[:1]), *overrides]
     suffix = diffs.suffix_of(bundles[0]) if bundles else None
-    sides: list[Side] = []
+
+    def side(name: str, target: Target, folder: Path | None) -> "Side":
+        if folder:
+            return diffs.of_bundle(folder, target.nodes, is_sized=is_sized)
+        chosen = [choice(target.name, args), *args]
+        return diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized, suffix=suffix)
+
+    sides = _every(partial(side, *each) for each in zip((old, new), targets, folders, strict=True))
+    if len(bundles) == 1 and not is_sized:
+        sides = [diffs.without_launch(side) for side in sides]
+    return sides[0], sides[1]
+
+
+def _every(tasks: Iterable[Callable[[], "Side"]]) -> list["Side"]:
+    """Return what every task returns.
+
+    Raises:
+        ProblemsFound: Those of all tasks, each once.
+    """
+    results: list[Side] = []
     problems: list[Problem] = []
-    for name, target, folder in zip((old, new), targets, folders, strict=True):
+    for task in tasks:
         try:
-            if folder:
-                sides.append(diffs.of_bundle(folder, target.nodes, is_sized=is_sized))
-            else:
-                chosen = [choice(target.name, args), *args]
-                sides.append(diffs.of_recipe(name, chosen, target.nodes, is_sized=is_sized, suffix=suffix))
+            results.append(task())
         except ProblemsFound as error:
             problems += [problem for problem in error.problems if problem not in problems]
     if problems:
         raise ProblemsFound(tuple(problems))
-    if len(bundles) == 1 and not is_sized:
-        sides = [diffs.without_launch(side) for side in sides]
-    return sides[0], sides[1]
+    return results
 
 
 def _target(text: str) -> Target:

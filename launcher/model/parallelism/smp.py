@@ -109,16 +109,22 @@ def hyperparameters(tree: Mapping[str, Any], processes_per_host: int, instance_t
         found["sagemaker_mpi_num_of_processes_per_host"] = processes_per_host
         found["sagemaker_mpi_custom_mpi_options"] = mpi.get("custom_mpi_options") or ""
     if smdistributed := tree.get("smdistributed"):
-        library = smdistributed.get("modelparallel") or {"enabled": False}
-        given = {key: value for key, value in (library.get("parameters") or {}).items() if value is not None}
-        if library["enabled"] and given:
-            found["mp_parameters"] = given
-        data = smdistributed.get("dataparallel") or {"enabled": False}
-        found["sagemaker_distributed_dataparallel_enabled"] = data["enabled"]
-        found["sagemaker_instance_type"] = instance_type
-        if data["enabled"]:
-            found["sagemaker_distributed_dataparallel_custom_mpi_options"] = data.get("custom_mpi_options") or ""
+        found |= _of_libraries(smdistributed) | {"sagemaker_instance_type": instance_type}
     if torch := tree.get("torch_distributed"):
         found["sagemaker_torch_distributed_enabled"] = torch["enabled"]
         found["sagemaker_instance_type"] = instance_type
     return {name: json.dumps(value) for name, value in found.items()}
+
+
+def _of_libraries(smdistributed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters of the model and data parallel libraries."""
+    found: dict[str, Any] = {}
+    library = smdistributed.get("modelparallel") or {"enabled": False}
+    given = {key: value for key, value in (library.get("parameters") or {}).items() if value is not None}
+    if library["enabled"] and given:
+        found["mp_parameters"] = given
+    data = smdistributed.get("dataparallel") or {"enabled": False}
+    found["sagemaker_distributed_dataparallel_enabled"] = data["enabled"]
+    if data["enabled"]:
+        found["sagemaker_distributed_dataparallel_custom_mpi_options"] = data.get("custom_mpi_options") or ""
+    return found
