@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hydra.errors import MissingConfigException
 
-from launcher.common.problems import ProblemsFound, fail, first_line
+from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.suggestions import nearest
 from launcher.config import defaults_list
 from launcher.config.choices import Choices
@@ -21,16 +21,33 @@ _NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaul
 def refused(error: Exception, choices: Choices) -> ProblemsFound:
     """Return why Hydra refused: a choice that does not exist, or faulty `defaults` behind one that does."""
     missing = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else ""
-    chosen = list(map(_group_and_option, choices.words))
-    for group, option in chosen:
+    for group, option in map(_group_and_option, choices.words):
         if group in GROUPS and (missing == f"{group}/{option}" or "${" in option):
             return unknown_choice(group, option, choices)
-    if problems := tuple(p for group, option in chosen for p in defaults_list.faults(group, option, choices.search)):
+    if problems := _faulty_defaults(choices):
         return ProblemsFound(problems)
     message = first_line(error)
     if absent := _NOT_CHOSEN.match(message):
         return fail("E003", absent[1], "no file of this group is chosen yet", remedy=f"+{absent[1]}=… adds one")
     return fail("E003", " ".join(choices.words), message, remedy=REMEDY_SYNTAX)
+
+
+def too_many_files(config: str, most: int, choices: Choices) -> ProblemsFound:
+    """Return why a composition reads more than `most` files: `defaults` that lead back to themselves, or too many.
+
+    Args:
+        config: The first file above the bound.
+        most: The bound.
+        choices: The chosen files.
+    """
+    if problems := _faulty_defaults(choices):
+        return ProblemsFound(problems)
+    return fail("E005", "defaults", f"name more than {most} files", value=config)
+
+
+def _faulty_defaults(choices: Choices) -> tuple[Problem, ...]:
+    chosen = map(_group_and_option, choices.words)
+    return tuple(p for group, option in chosen for p in defaults_list.faults(group, option, choices.search))
 
 
 def _group_and_option(word: str) -> tuple[str, str]:
