@@ -252,12 +252,7 @@ class Reader:
     def _is_current(self, number: int) -> bool:
         """Return whether the log that was just opened belongs to a run, not to the next one."""
         pod = self._pod()
-        return pod is not None and not _is_previous(pod, number)
-
-
-def _is_previous(pod: Mapping[str, Any] | None, number: int) -> bool:
-    """Return whether a run is the API's previous one: another one was started after it."""
-    return int(_container(pod).get("restartCount") or 0) > number
+        return pod is not None and int(_container(pod).get("restartCount") or 0) <= number
 
 
 def _is_finished(pod: Mapping[str, Any]) -> bool:
