@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import default_values, modes
 from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
-from launcher.backends.sagemaker.training_options import Channel
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
+
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.training_options import Channel
 
 _INPUT = "How Amazon SageMaker Provides Training Information"
 _REFUSED_NAMES = {
@@ -41,7 +44,7 @@ def channels_have_one_source(checked: CheckedRecipe, problem: Callable[..., Prob
         yield from _source_faults(channel, f"{JOBS}.inputs.channels.{name}", problem)
 
 
-def _source_faults(channel: Channel, path: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
+def _source_faults(channel: "Channel", path: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
     sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
     if sources != 1:
         message = "has two sources" if sources else "has no source"
