@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli.commands.arguments import AsJson
-from launcher.cli.commands.pods import age
+from launcher.cli.commands.pod_table import age
 from launcher.common.problems import fail
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from launcher.common.problems import Problem, ProblemsFound, fail
 
 if TYPE_CHECKING:
     from launcher.governance.cluster_wide import Origin
-    from launcher.governance.team_manifests import Team
+    from launcher.governance.team import Team
 
 Out = Annotated[
     Path | None,
