@@ -10,6 +10,7 @@ from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_template
 from launcher.families import BUNDLE_CONFIGS, interface
 from launcher.model.config_tree import get
+from launcher.model.interface import is_published_image
 from launcher.model.job_spec import DEFAULT_SAVE_TIMEOUT_S, JobSpec
 
 AGENT = "hyperpod-elastic-agent==1.1.3"
@@ -36,9 +37,6 @@ UID = 1000
 HOME = "/opt/recipes"
 CONFIG_MOUNT = "/config"
 """Where a job's configurations are mounted."""
-
-_PUBLISHED = "/hyperpod-recipes:"
-"""Source: the image of the published LLMFT recipes."""
 
 _PORT = 8080
 """Source: HyperPod training operator: the agent's port."""
@@ -96,7 +94,7 @@ def _library() -> dict[str, str]:
 
 def command(job: JobSpec) -> tuple[str, ...]:
     """Return the start command of a job in such an image."""
-    family = interface(job.model_type)
+    family = interface(job.model_type, job.trainer)
     words = tuple(CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.workers.program(job))
     config = (f"--config-path={CONFIG_MOUNT}",) if family.takes_config_path else ()
     return (f"{HOME}/bin/entrypoint", *words, *config)
@@ -130,7 +128,7 @@ def problems(job: JobSpec) -> tuple[Problem, ...]:
         for key in ("repo_url_or_path", "branch", "commit")
         if git[key]
     ]
-    if job.image and _PUBLISHED in job.image:
+    if job.image and is_published_image(job.image):
         message = "is the published image, which has no entrypoint of this launcher"
         remedy = "container=<image that recipes container made>, or cluster.runtime=image"
         found.append(Problem("E367", "container", message, value=job.image, remedy=remedy))

@@ -15,7 +15,17 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from launcher.common.problems import Problem
-from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
+from launcher.model.job_spec import (
+    PUBLISHED,
+    Bundle,
+    JobEvent,
+    JobHandle,
+    JobPod,
+    JobSpec,
+    JobStatus,
+    LogSelection,
+    Trainer,
+)
 
 if TYPE_CHECKING:  # a command that only follows jobs does without pydantic
     from launcher.model.checked_recipe import CheckedRecipe
@@ -91,6 +101,8 @@ class BackendDescription(Generic[OptionsT]):
     """Whether a node is an instance of `instance_type`, which decides devices, memory and prices."""
     has_containers: ClassVar[bool] = True
     """Whether processes run in containers, which see neither the files nor the folder of the launching machine."""
+    default_trainer: ClassVar[Trainer] = PUBLISHED
+    """Who trains where `cluster.trainer` is null. Where jobs run on this machine the published image never does."""
     runs_training_jobs: ClassVar[bool] = False
     """Whether jobs are SageMaker training jobs: a request, channels, and an image whose toolkit starts scripts."""
     resizes_jobs: ClassVar[bool] = False
@@ -141,6 +153,14 @@ class BackendDescription(Generic[OptionsT]):
     def starts_scripts(self, checked: "CheckedRecipe") -> bool:
         """Return whether a job needs a script to start; False if its image runs a program of its own."""
         return True
+
+    def replaces_program(self, options: OptionsT) -> bool:
+        """Return whether the `cluster` section has a start command of its own in place of the family's program."""
+        return False
+
+    def channels(self, options: OptionsT) -> tuple[str, ...]:
+        """Return the names of the channels that bring data to a job; none where there are no channels."""
+        return ()
 
     def instance_groups(self, options: OptionsT) -> tuple[InstanceGroup, ...]:
         """Return the instances of a job that has several types; none if all are of `instance_type`."""

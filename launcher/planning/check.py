@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from launcher import families
@@ -11,8 +11,10 @@ from launcher.common.suggestions import did_you_mean
 from launcher.config import interpolation
 from launcher.config.collection import GROUPS
 from launcher.model import instance_specs
+from launcher.model.backend import BackendDescription
 from launcher.model.backend_registry import described, descriptions
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
+from launcher.model.cluster_options import ClusterOptions
 from launcher.model.composition import Composition
 from launcher.model.config_tree import (
     AUTO,
@@ -27,6 +29,7 @@ from launcher.model.config_tree import (
     too_many_sizes,
     without,
 )
+from launcher.model.job_spec import Trainer
 from launcher.model.recipe import Launch, RecipeBase
 from launcher.model.size_plan import SizePlan
 from launcher.model.validation import field_names, is_field, type_problems
@@ -70,10 +73,10 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
-    tree = composition.tree
+    tree, backend = composition.tree, described(composition.backend)
     recipe_tree = tree["recipes"]
     launch, problems = type_problems(Launch, tree, "")
-    settings, settings_problems = type_problems(described(composition.backend).options(), tree["cluster"], "cluster")
+    settings, settings_problems = type_problems(backend.options(), tree["cluster"], "cluster")
     family, family_problems = _family(recipe_tree)
     found = [*problems, *settings_problems, *family_problems]
     if family is None:
@@ -81,9 +84,9 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     recipe, recipe_problems = _type_recipe(family, recipe_tree)
     found += recipe_problems
     recipe = _without_faulty_instance(recipe, recipe_problems)
-    is_here = not described(composition.backend).has_instances
-    instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
-    checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {})
+    instance = None if not backend.has_instances else instance_specs.find(launch.instance_type, recipe.instance_specs)
+    trainer = _trainer(recipe_tree["run"]["model_type"], backend, settings, settings_problems)
+    checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
     if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
         return checked, [*found, problem]
@@ -92,6 +95,14 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     scales, scale_problems, overridden = _scales(family, recipe, recipe_tree, composition.decided, faulty=faulty)
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     return dataclasses.replace(checked, scales=scales, overridden_sizes=overridden), found
+
+
+def _trainer(
+    model_type: str, backend: BackendDescription[Any], settings: ClusterOptions, faults: Sequence[Problem]
+) -> Trainer | None:
+    """Return who trains; None for a family without the choice, or with a start command of the user's own."""
+    is_replaced = not faults and backend.replaces_program(settings)
+    return families.trainer_of(model_type, settings.trainer, None if is_replaced else backend.default_trainer)
 
 
 def _plan_sizes(

@@ -22,6 +22,7 @@ from launcher.common.secret_names import names_secret
 from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN, IMAGE_FORM, is_image
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.instances import canonical
+from launcher.model.job_spec import OPEN
 from launcher.rules import rule
 
 _OBJECT_NAMES = "Kubernetes, Object Names and IDs"
@@ -148,9 +149,9 @@ def annotations_are_annotations(checked: CheckedRecipe, problem: Callable[..., P
 def image_is_a_reference(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
     """A pod needs an image, written as a registry reads it."""
     image = checked.launch.container
-    if not image:
+    if not image and checked.trainer != OPEN:
         yield problem("container", "the recipe has no image of its own", remedy="container=<registry>/<name>:<tag>")
-    elif not is_image(image):
+    elif image and not is_image(image):
         shown = {"where": "container"} if holds_credentials(image) else {"value": image}
         yield problem("container", "is no image reference", allowed=IMAGE_FORM, **shown)
 

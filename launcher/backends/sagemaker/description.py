@@ -48,6 +48,21 @@ class TrainingJobDescription(BackendDescription[TrainingOptions]):
         if getattr(getattr(jobs, "additional_estimator_kwargs", None), "use_spot_instances", None) is True:
             yield f"{JOBS}.additional_estimator_kwargs.use_spot_instances", True
 
+    def replaces_program(self, options: TrainingOptions) -> bool:
+        """Return whether an entrypoint, an algorithm or a serverless recipe of AWS's own is given."""
+        from launcher.backends.sagemaker import default_values
+        from launcher.backends.sagemaker.training_options import effective
+
+        jobs = effective(options.sm_jobs_config)
+        return bool(jobs.container_entrypoint or jobs.algorithm_name) or default_values.is_serverless(jobs)
+
+    def channels(self, options: TrainingOptions) -> tuple[str, ...]:
+        """Return the names of the job's own channels."""
+        from launcher.backends.sagemaker import default_values
+        from launcher.backends.sagemaker.training_options import effective
+
+        return tuple(channel.name for channel in default_values.channels(effective(options.sm_jobs_config)))
+
     def starts_scripts(self, checked: "CheckedRecipe") -> bool:
         """Return whether the toolkit in the image starts the job's script."""
         from launcher.backends.sagemaker import default_values

@@ -30,6 +30,7 @@ from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
 from launcher.model.instances import canonical
+from launcher.model.job_spec import OPEN
 from launcher.rules import rule
 from launcher.rules.custom import is_script
 
@@ -75,7 +76,7 @@ def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
             f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
         )
     needs_none = described(checked.backend).runs_here or default_values.is_serverless(jobs_of(checked))
-    if not (name or image or needs_none):
+    if not (name or image or needs_none or checked.trainer == OPEN):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
     if image:
