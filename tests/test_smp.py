@@ -16,6 +16,7 @@ from launcher.model.parallelism import mpi, smp
 from launcher.model.parallelism.distribution import Distribution, SmpParameters
 from launcher.model.parallelism.mpi import MpiRun
 from launcher.model.parallelism.ranks import host_names
+from launcher.model.parallelism.smp_parameters import PARAMETERS
 from launcher.planning.check import examine, with_origin
 from launcher.rules import all_rules
 
@@ -82,7 +83,7 @@ def test_the_documents_example_is_accepted(found):
 
 
 def test_every_parameter_has_a_type_a_default_and_a_description():
-    assert smp.PARAMETERS.keys() == SmpParameters.model_fields.keys() == descriptions(SmpParameters).keys()
+    assert PARAMETERS.keys() == SmpParameters.model_fields.keys() == descriptions(SmpParameters).keys()
 
 
 def test_the_page_has_every_parameter_with_its_default_framework_and_version():
@@ -92,8 +93,8 @@ def test_the_page_has_every_parameter_with_its_default_framework_and_version():
         for line in page.splitlines()
         if line.startswith("| `") and len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 5
     }
-    assert rows.keys() == smp.PARAMETERS.keys()
-    for name, known in smp.PARAMETERS.items():
+    assert rows.keys() == PARAMETERS.keys()
+    for name, known in PARAMETERS.items():
         default, framework, since = rows[name]
         assert framework == {None: "both", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}[known.framework], name
         assert since == (".".join(map(str, known.since)) if known.since else ""), name

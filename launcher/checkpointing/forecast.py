@@ -93,12 +93,11 @@ def forecast(
     """
     section = checked.recipe.checkpointing or Checkpointing()
     known = estimate or section.estimate or Estimate()
-    own = checked.recipe.content(None if known.parameters else model_config)
-    saved = known.parameters or own.saved
-    if not saved:
+    content = _content(checked, known, model_config)
+    if content is None:
         return None
     return Forecast(
-        content=_replaced(own, known, saved),
+        content=content,
         ranks_per_node=checked.devices,
         sizes=tuple(scale.nodes for scale in checked.sizes),
         section=section,
@@ -112,8 +111,12 @@ def forecast(
     )
 
 
-def _replaced(own: Content, known: Estimate, saved: int) -> Content:
-    """Return what a family saves, with the recipe's own estimate in its place."""
+def _content(checked: CheckedRecipe, known: Estimate, model_config: Mapping[str, Any] | None) -> Content | None:
+    """Return what a family saves, with what is known in its place; None while the parameters are unknown."""
+    own = checked.recipe.content(None if known.parameters else model_config)
+    saved = known.parameters or own.saved
+    if not saved:
+        return None
     parameters = own.parameters if saved == own.saved else None
     return Content(
         saved,

@@ -92,15 +92,20 @@ def _main(overrides: Sequence[str], name: str | None, cache: CompositionCache | 
     except KeyboardInterrupt as interrupt:
         return exit_code(interrupt)
     except ProblemsFound as error:
-        if "debug=true" in (text.lstrip("+") for text in overrides):
-            traceback.print_exception(error, chain=False)  # its causes may contain a secret
-        console.show_problems(error.problems, error.outcome or outcome)
+        _show_refusal(error, overrides, error.outcome or outcome)
         return USER_ERROR
     except OSError as error:
         if (problem := os_errors.environmental(error)) is None:
             raise
         console.show_problems((problem,), outcome)
         return USER_ERROR
+
+
+def _show_refusal(error: ProblemsFound, overrides: Sequence[str], outcome: str) -> None:
+    """Print why nothing was launched; with debug=true also where that was found."""
+    if "debug=true" in (text.lstrip("+") for text in overrides):
+        traceback.print_exception(error, chain=False)  # its causes may contain a secret
+    console.show_problems(error.problems, outcome)
 
 
 def _prepared(

@@ -13,6 +13,7 @@ from launcher.cli.commands import (
     build_context,
     checkpoint,
     cluster,
+    comparing,
     compiling,
     governance,
     inspect,
@@ -32,7 +33,7 @@ _COMPLETE = "_RECIPES_COMPLETE"
 """Environment variable by which a shell asks for completion."""
 
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Recipes": {"list": inspect.list_, "show": inspect.show, "explain": inspect.explain, "diff": inspect.diff},
+    "Recipes": {"list": inspect.list_, "show": inspect.show, "explain": inspect.explain, "diff": comparing.diff},
     "From a recipe to a job": {
         "check": compiling.check,
         "plan": compiling.plan,

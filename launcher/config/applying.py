@@ -1,6 +1,6 @@
 """The values of overrides, set one by one on the composed files, and why one cannot be."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -152,10 +152,15 @@ def _misplaced(config: DictConfig, key: str) -> str | None:
     found = [path for path, _ in leaves(tree) if path.endswith(f".{key}") and not path.startswith(SCALES)]
     if found:
         return " or ".join(found[:_MOST_PLACES])
-    of_parts = {name: names for name in ("recipes", "cluster") if (names := tree.get(name)) and head in names}
+    return next((f"{part}.{key}" for part in _parts_with(tree, head)), None)
+
+
+def _parts_with(tree: Mapping[str, Any], head: str) -> list[str]:
+    """Return which of recipe and cluster have a key, or where a recipe may have it."""
+    of_parts = [name for name in ("recipes", "cluster") if (names := tree.get(name)) and head in names]
     if not of_parts and head in field_names(RecipeBase):
-        of_parts = {"recipes": None}
-    return next((f"{name}.{key}" for name in of_parts), None)
+        return ["recipes"]
+    return of_parts
 
 
 def _is_planned(config: DictConfig, values: Sequence[Override]) -> bool:

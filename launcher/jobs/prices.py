@@ -104,6 +104,25 @@ def read(path: Path) -> Prices:
     Raises:
         ProblemsFound: It cannot be read, or every entry that is not a price.
     """
+    tree = _mapping(path)
+    rows = {name: price for name, price in tree.items() if name != _CURRENCY}
+    wrong = [
+        Problem(
+            "E806", f"{path.name}: {name}", "is not a price of an hour", value=price, allowed="a number, 0 or more"
+        )
+        for name, price in rows.items()
+        if not _is_price(price)
+    ]
+    if wrong:
+        raise ProblemsFound(tuple(wrong))
+    times = Counter(canonical(str(name)) for name in rows)
+    for name in (name for name, count in times.items() if count > 1):
+        raise fail("E806", f"{path.name}: {name}", "has two prices, with and without ml.", allowed="one of them")
+    prices = {canonical(str(name)): float(price) for name, price in rows.items()}
+    return Prices(prices, str(tree.get(_CURRENCY) or ""), dict.fromkeys(prices, Basis(path.name)))
+
+
+def _mapping(path: Path) -> Mapping[Any, Any]:
     try:
         tree = yaml_io.load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.MarkedYAMLError) as error:
@@ -111,20 +130,7 @@ def read(path: Path) -> Prices:
     if not isinstance(tree, Mapping):
         allowed = "ml.p5.48xlarge: <price of an hour>"
         raise fail("E806", "--prices", "is not a table", value=str(path), allowed=allowed)
-    wrong = [
-        Problem(
-            "E806", f"{path.name}: {name}", "is not a price of an hour", value=price, allowed="a number, 0 or more"
-        )
-        for name, price in tree.items()
-        if name != _CURRENCY and not _is_price(price)
-    ]
-    if wrong:
-        raise ProblemsFound(tuple(wrong))
-    times = Counter(canonical(str(name)) for name in tree if name != _CURRENCY)
-    for name in (name for name, count in times.items() if count > 1):
-        raise fail("E806", f"{path.name}: {name}", "has two prices, with and without ml.", allowed="one of them")
-    prices = {canonical(str(name)): float(price) for name, price in tree.items() if name != _CURRENCY}
-    return Prices(prices, str(tree.get(_CURRENCY) or ""), dict.fromkeys(prices, Basis(path.name)))
+    return tree
 
 
 def unknown(prices: Prices, described: str | None = None) -> tuple[Notice, ...]:

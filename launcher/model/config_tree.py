@@ -105,15 +105,18 @@ def scale_trees(
         of_size = f"{SCALES}.{key}."
         typed = {path.removeprefix(of_size): None for path in explicit if path.startswith(of_size)}.keys()
         for override in base_overrides:
-            if not typed.isdisjoint(prefixes(override)):
-                continue
-            path = reachable(tree, override)
-            value = lookup(recipe, path)
-            shadowed[override] += lookup(own, path) not in (ABSENT, value)
-            tree = without(tree, path) if value is ABSENT else replaced(tree, path, value)
-            own = _cleared(own, path)
+            if typed.isdisjoint(prefixes(override)):
+                path = reachable(tree, override)
+                shadowed[override] += lookup(own, path) not in (ABSENT, lookup(recipe, path))
+                tree, own = _as_in(recipe, tree, path), _cleared(own, path)
         scales.append(ScaleTree(key, own, _with_typed(tree, entries[key], typed)))
     return tuple(scales), {path: count for path, count in shadowed.items() if count}
+
+
+def _as_in(recipe: Mapping[str, Any], tree: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return a size's tree with the value that the recipe has at a path."""
+    value = lookup(recipe, path)
+    return without(tree, path) if value is ABSENT else replaced(tree, path, value)
 
 
 def reachable(tree: Any, path: str) -> str:

@@ -50,8 +50,7 @@ def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
     """
     seen: dict[tuple[Any, ...], list[ErrorDetails]] = {}
     for error in errors:
-        last = error["loc"][-1:] if error["type"] == "extra_forbidden" else ()  # a key, whatever it looks like
-        loc = (*(part for part in error["loc"][: len(error["loc"]) - len(last)] if not _is_union_tag(part)), *last)
+        loc = _location(error)
         seen.setdefault(loc, []).append({**error, "loc": loc})
     inside = {loc[:n] for loc in seen for n in range(1, len(loc))}
     for loc, (first, *others) in seen.items():
@@ -62,6 +61,12 @@ def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
             allowed = f"{_allowed(first)} or {literal['ctx']['expected']}"
             literal = {**literal, "msg": f"should be {allowed}", "ctx": {"expected": allowed}}
         yield literal or first
+
+
+def _location(error: ErrorDetails) -> tuple[int | str, ...]:
+    """Return the keys to a faulty value, without the names of the members of unions."""
+    last = error["loc"][-1:] if error["type"] == "extra_forbidden" else ()  # a key, whatever it looks like
+    return *(part for part in error["loc"][: len(error["loc"]) - len(last)] if not _is_union_tag(part)), *last
 
 
 def _is_union_tag(part: int | str) -> bool:
@@ -165,12 +170,16 @@ def _stand_in(model: type[BaseModel], tree: Any) -> Any:
     values = {}
     for name, info in model.model_fields.items():
         value = tree.get(info.alias or name) if isinstance(tree, Mapping) else None
-        inner, held = _model_in(info.annotation), _model_of_values(info.annotation)
-        if held and isinstance(value, Mapping):
-            value = {key: _stand_in(held, item) for key, item in value.items()}
-        elif inner and _is_list(info.annotation):
-            value = [_stand_in(inner, item) for item in value] if isinstance(value, list) else []
-        elif inner and (value is not None or type(None) not in get_args(info.annotation)):
-            value = _stand_in(inner, value)
-        values[name] = value
+        values[name] = _stand_in_value(info.annotation, value)
     return model.model_construct(**values)
+
+
+def _stand_in_value(annotation: Any, value: Any) -> Any:
+    inner, held = _model_in(annotation), _model_of_values(annotation)
+    if held and isinstance(value, Mapping):
+        return {key: _stand_in(held, item) for key, item in value.items()}
+    if inner and _is_list(annotation):
+        return [_stand_in(inner, item) for item in value] if isinstance(value, list) else []
+    if inner and (value is not None or type(None) not in get_args(annotation)):
+        return _stand_in(inner, value)
+    return value

@@ -31,6 +31,7 @@ from launcher.model.config_tree import (
 )
 from launcher.model.job_spec import Trainer
 from launcher.model.recipe import Launch, RecipeBase
+from launcher.model.size_plan import SizePlan
 from launcher.model.validation import field_names, is_field, type_problems
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, related, rules_for
@@ -82,8 +83,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
         return None, found
     recipe, recipe_problems = _type_recipe(family, recipe_tree)
     found += recipe_problems
-    if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
-        recipe = recipe.model_copy(update={"instance_specs": None})
+    recipe = _without_faulty_instance(recipe, recipe_problems)
     instance = None if not backend.has_instances else instance_specs.find(launch.instance_type, recipe.instance_specs)
     trainer = _trainer(recipe_tree["run"]["model_type"], backend, settings, settings_problems)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
@@ -120,19 +120,29 @@ def _plan_sizes(
     tree = {**composition.tree["recipes"], "scale_config": entries}
     explicit = {path: text for path, text in composition.decided.items() if path != keys.bound}
     trees, overridden = scale_trees(tree, explicit)
-    uneven = f"{keys.uneven_batch}."
-    is_plain = not any(f".{uneven}" in f".{path}." for path in explicit)
-    known = {
-        entry.key: recipe.at_size(size_of(entry.key), entry.own)
-        for entry in trees
-        if is_plain and entries[entry.key] is plan.entries[entry.key]
-    }
+    known = {} if _is_on(explicit, keys.uneven_batch) else _as_planned(recipe, plan, trees, entries)
     scales, problems = _typed_scales(family, trees, entries, known)
     if not checked.is_elastic:
-        static = [dataclasses.replace(scale, path="recipes") for scale in scales]
-        scales = tuple(static) or (_static(family, recipe, tree),)
+        scales = _as_static(scales) or (_static(family, recipe, tree),)
     checked = dataclasses.replace(checked, scales=scales, overridden_sizes=overridden, size_plan=plan)
     return checked, [*found, *problems]
+
+
+def _is_on(paths: Iterable[str], part: str) -> bool:
+    """Return whether a key is on any of these paths."""
+    return any(f".{part}." in f".{path}." for path in paths)
+
+
+def _as_planned(
+    recipe: RecipeBase, plan: SizePlan, trees: Iterable[ScaleTree], entries: Mapping[str, Any]
+) -> dict[str, RecipeBase]:
+    """Return the typed recipe at each size that nothing but the plan sets."""
+    own = [entry for entry in trees if entries[entry.key] is plan.entries[entry.key]]
+    return {entry.key: recipe.at_size(size_of(entry.key), entry.own) for entry in own}
+
+
+def _as_static(scales: Iterable[SizedRecipe]) -> tuple[SizedRecipe, ...]:
+    return tuple(dataclasses.replace(scale, path="recipes") for scale in scales)
 
 
 def _unplannable(recipe: RecipeBase) -> Problem:
@@ -236,6 +246,13 @@ def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[Rec
     return type_problems(family, tree, "recipes")
 
 
+def _without_faulty_instance(recipe: RecipeBase, problems: Iterable[Problem]) -> RecipeBase:
+    """Return a recipe without the instance type that it describes, where that description is faulty."""
+    if any(related(instance_specs.KEY, problem.path) for problem in problems):
+        return recipe.model_copy(update={"instance_specs": None})
+    return recipe
+
+
 def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
     """Return faults with where each faulty value came from, and where a key that is not here belongs.
 
@@ -268,11 +285,7 @@ def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) 
 
 def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
     """Add to each unknown key where its name is known, else how to declare all unknown keys of the recipe."""
-    known: dict[str, dict[str, None]] = {}
-    for path, _ in leaves(composition.tree):
-        if "scale_config" not in path:
-            for prefix in prefixes(path):
-                known.setdefault(prefix.rpartition(".")[2], {})[prefix] = None
+    known = _paths_by_name(composition.tree)
     placed = [_with_place(composition, known, p) if p.code == "E101" else p for p in problems]
     unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
     declared = get(composition.tree, "recipes.extra_keys")
@@ -280,6 +293,16 @@ def _with_places(composition: Composition, problems: list[Problem]) -> list[Prob
     remedy = f"recipes.extra_keys=[{','.join(dict.fromkeys(map(str, keys)))}] if your training code reads "
     remedy += "it" if len(unread) == 1 else "them"
     return [dataclasses.replace(p, remedy=remedy) if p in unread else p for p in placed]
+
+
+def _paths_by_name(tree: Mapping[str, Any]) -> dict[str, dict[str, None]]:
+    """Return each name of a key to the paths that end in it, those of sizes left out."""
+    known: dict[str, dict[str, None]] = {}
+    for path, _ in leaves(tree):
+        if "scale_config" not in path:
+            for prefix in prefixes(path):
+                known.setdefault(prefix.rpartition(".")[2], {})[prefix] = None
+    return known
 
 
 def _clusters_with(path: str) -> list[str]:
@@ -292,12 +315,10 @@ def _clusters_with(path: str) -> list[str]:
 
 def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
     """Add where the name of an unknown key is known: `learning_rate=…` without its long path."""
-    name, unknown = problem.path.rpartition(".")[2], problem.path
+    unknown = problem.path
     if others := _clusters_with(unknown):
         return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
-    places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
-    if not places and name == unknown and name in field_names(RecipeBase):
-        places = [f"recipes.{name}"]
+    places = _known_places(known, unknown)
     if not places:
         return problem
     inside = [leaf for leaf, _ in leaves(get(composition.tree, unknown), unknown)]
@@ -305,3 +326,12 @@ def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], pr
     rest = whole.removeprefix(unknown)
     remedy = f"did you mean {' or '.join(f'{place}{rest}' for place in places[:3])}?"
     return dataclasses.replace(problem, path=whole, remedy=remedy)
+
+
+def _known_places(known: Mapping[str, Iterable[str]], unknown: str) -> list[str]:
+    """Return the other paths that end in the same name as an unknown key."""
+    name = unknown.rpartition(".")[2]
+    places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
+    if not places and name == unknown and name in field_names(RecipeBase):
+        return [f"recipes.{name}"]
+    return places

@@ -126,15 +126,22 @@ def find(sizes: Sizes, key: str) -> list[str]:
     """
     known = sizes.paths
     for path in (key, f"{_ROOT}{key}"):
-        if path in known:
-            return [path]
-        if inside := [leaf for leaf in known if leaf.startswith(f"{path}.")]:
-            return inside
-        if lookup(sizes.composition.tree, path) is not ABSENT:  # in a list, which is one leaf
-            return [leaf for leaf in prefixes(path) if leaf in known]
+        if (leaves := _leaves_at(sizes, known, path)) is not None:
+            return leaves
     if found := [leaf for leaf in known if f".{key}." in f"{leaf}." and not leaf.startswith(f"{SCALES}.")]:
         return found
     raise fail("E101", key, "no such key in this recipe", remedy=_suggestion(key, known))
+
+
+def _leaves_at(sizes: Sizes, known: Sequence[str], path: str) -> list[str] | None:
+    """Return the leaves at or below a path, or the one that contains it; None where nothing is there."""
+    if path in known:
+        return [path]
+    if inside := [leaf for leaf in known if leaf.startswith(f"{path}.")]:
+        return inside
+    if lookup(sizes.composition.tree, path) is ABSENT:
+        return None
+    return [leaf for leaf in prefixes(path) if leaf in known]  # in a list, which is one leaf
 
 
 def _suggestion(key: str, known: Sequence[str]) -> str | None:

@@ -4,7 +4,7 @@ The result has the form of a `scale_config` written by hand, so that the rules c
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from launcher.config.provenance import is_stand_in
@@ -29,12 +29,8 @@ def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> Batch
         base_batch: That of the base recipe, typed.
     """
     written = composition.sources.layers("recipes.scale_config")
-    first_own = max((layer for layer, value in written if value == AUTO), default=math.inf)
-    below = max((layer for layer, value in written if value != AUTO), default=-1)
-    chosen = {layer for layer in composition.sources.own_layers if layer > below}
-    table: Mapping[str, Any] = {}
-    for _, value in written:
-        table = merged(table, value) if isinstance(value, Mapping) else table if value == AUTO else {}
+    first_own, chosen = _own_layers(written, composition.sources.own_layers)
+    table = _written_sizes(value for _, value in written)
     base: dict[BatchName, Any] = {}
     own: set[BatchName] = set()
     for name in (BATCH, MICRO, RATE):
@@ -46,6 +42,24 @@ def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> Batch
             own.add(name)
     has_rate = not is_stand_in(composition.origin(f"recipes.{keys.learning_rate}"))
     return BatchInputs(keys, base_batch, table, base, frozenset(own), has_rate)
+
+
+def _own_layers(written: Sequence[tuple[int, Any]], user: Iterable[int]) -> tuple[float, set[int]]:
+    """Return the layer that plans the sizes, and the user's layers above all that write them by hand."""
+    first_own = max((layer for layer, value in written if value == AUTO), default=math.inf)
+    below = max((layer for layer, value in written if value != AUTO), default=-1)
+    return first_own, {layer for layer in user if layer > below}
+
+
+def _written_sizes(values: Iterable[Any]) -> Mapping[str, Any]:
+    """Return the sizes that files write by hand, each file's over those before it; `auto` leaves them."""
+    table: Mapping[str, Any] = {}
+    for value in values:
+        if isinstance(value, Mapping):
+            table = merged(table, value)
+        elif value != AUTO:
+            table = {}
+    return table
 
 
 def basis(recipe: RecipeBase, given: BatchInputs, *, is_elastic: bool) -> SizingBasis:
@@ -153,16 +167,7 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
         is_elastic: Whether the job may change its size.
     """
     found = basis(recipe, given, is_elastic=is_elastic)
-    fits: dict[int, batch.Fit] = {}
-    starved, undivided = [], []
-    for nodes in _candidates(recipe, is_elastic):
-        size, rest = divmod(nodes * devices, recipe.ranks_per_sample)
-        if rest:
-            undivided.append(nodes)
-        elif fitted := batch.fit(found.samples, size, found.max_micro):
-            fits[nodes] = fitted
-        else:
-            starved.append(nodes)
+    fits, starved, undivided = _fits(recipe, devices, found, _candidates(recipe, is_elastic))
     is_selective = recipe.planner is not None and recipe.planner.sizes in USEFUL
     slower = _slower(fits) if is_elastic and is_selective else frozenset()
     kept = {nodes: fitted for nodes, fitted in fits.items() if nodes not in slower}
@@ -174,6 +179,23 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
         slower=tuple(nodes for nodes in fits if nodes in slower),
         accumulated=tuple(n for n, f in kept.items() if f.grad_accumulation > 1 and not f.split.is_even),
     )
+
+
+def _fits(
+    recipe: RecipeBase, devices: int, found: SizingBasis, sizes: Iterable[int]
+) -> tuple[dict[int, batch.Fit], list[int], list[int]]:
+    """Return how the batch fits each size, the sizes it is too small for, and those not of full model replicas."""
+    fits: dict[int, batch.Fit] = {}
+    starved, undivided = [], []
+    for nodes in sizes:
+        size, rest = divmod(nodes * devices, recipe.ranks_per_sample)
+        if rest:
+            undivided.append(nodes)
+        elif fitted := batch.fit(found.samples, size, found.max_micro):
+            fits[nodes] = fitted
+        else:
+            starved.append(nodes)
+    return fits, starved, undivided
 
 
 def _candidates(recipe: RecipeBase, is_elastic: bool) -> range:

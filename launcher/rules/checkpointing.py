@@ -160,20 +160,26 @@ def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
         return
     section, kept = expected.section, memory.retention or MEMORY_KEPT
     replicas = REPLICAS if section.replicas is None else section.replicas
-    # The service has a part of the memory for itself; what the pods stage is beside it.
-    is_service = described(planned.checked.backend).memory_tier is MemoryKeeper.SERVICE
-    copies = SERVICE_HOST_COPIES if is_service else 1
+    copies, in_tier = _host_copies(planned.checked.backend)
     total, percent = instance.memory_gib * GIB, section.memory_percent or 100
     for nodes in expected.sizes:
         size, neighbours = expected.share(nodes).node_written, min(replicas, nodes - 1)
         need = memory_needed(size, kept, neighbours, copies)
-        own = memory_needed(size, kept, neighbours, 0 if is_service else copies)
+        own = memory_needed(size, kept, neighbours, in_tier)
         if need > total or own > total * percent // 100:
             yield notice(
                 f"{kept} checkpoints in memory, their replicas and {copies} host copies need up to {_gib(need)} on a"
                 f" node at {nodes} nodes, {_gib(own)} of them in the tier; {instance.name} has {_gib(total)},"
                 f" and {percent} % for the tier are {_gib(total * percent // 100)}",
             )
+
+
+def _host_copies(backend: str) -> tuple[int, int]:
+    """Return how many host copies of a checkpoint a node holds, and how many of them the memory tier has to hold."""
+    if described(backend).memory_tier is MemoryKeeper.SERVICE:
+        # The service has a part of the memory for itself; what the pods stage is beside it.
+        return SERVICE_HOST_COPIES, 0
+    return 1, 1
 
 
 @notice_rule("N138", source=_CHECKPOINTING)

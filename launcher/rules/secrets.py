@@ -93,11 +93,15 @@ def _named_secrets(tree: Mapping[str, Any], path: str) -> Iterator[str]:
         elif isinstance(value, Mapping) and not is_reference(value):
             yield from _named_secrets(value, f"{path}.{key}")
         elif isinstance(value, list):
-            words = [each for each in value if isinstance(each, str)]
-            if any(word.startswith("-") for word in words) and holds_secret(" ".join(words)):
-                yield f"{path}.{key}"
-            for i, each in enumerate(value):
-                yield from _named_secrets(each, f"{path}.{key}.{i}") if isinstance(each, Mapping) else ()
+            yield from _secrets_of_list(value, f"{path}.{key}")
+
+
+def _secrets_of_list(items: list[Any], path: str) -> Iterator[str]:
+    words = [each for each in items if isinstance(each, str)]
+    if any(word.startswith("-") for word in words) and holds_secret(" ".join(words)):
+        yield path
+    for i, each in enumerate(items):
+        yield from _named_secrets(each, f"{path}.{i}") if isinstance(each, Mapping) else ()
 
 
 @rule(

@@ -9,7 +9,8 @@ from launcher.model.backend_registry import choices, described
 from launcher.model.base_model import Model
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.instances import Instance
-from launcher.model.parallelism.smp import PARAMETERS, TENSORFLOW, TORCH, effective
+from launcher.model.parallelism.smp import effective
+from launcher.model.parallelism.smp_parameters import PARAMETERS, TENSORFLOW, TORCH
 from launcher.model.training_args import BATCH_KEYS
 from launcher.rules import SIZES, rule
 from launcher.rules.batches import planned, planned_batches
@@ -260,17 +261,20 @@ def instance_runs_it(checked: CheckedRecipe, problem: Callable[..., Problem]) ->
     if distribution.library and _NO_SMP_IMAGE in (checked.launch.container or ""):
         message = "that image has no model parallel library that MPI starts"
         yield problem("container", message, value=checked.launch.container, remedy="an image of SMP 1")
-    if distribution.library and instance.accelerator_resource != _GPU:
-        reason = "has no GPUs, and the model parallel library needs one a process"
-    elif distribution.library and _NO_SMP in instance.name:
-        reason = "is not supported by the model parallel library that MPI starts"
-    elif instance.name.startswith("ml.trn"):
-        reason = "starts scripts by torchrun only, not by MPI"
-    else:
-        return
-    yield problem(
-        "instance_type", f"{instance.name} {reason}", value=instance.name, remedy="instance_type=p4d.24xlarge"
-    )
+    if reason := _why_not(instance, needs_library=bool(distribution.library)):
+        message = f"{instance.name} {reason}"
+        yield problem("instance_type", message, value=instance.name, remedy="instance_type=p4d.24xlarge")
+
+
+def _why_not(instance: Instance, *, needs_library: bool) -> str | None:
+    """Return why MPI, or the library that it starts, does not run on an instance type; None if it does."""
+    if needs_library and instance.accelerator_resource != _GPU:
+        return "has no GPUs, and the model parallel library needs one a process"
+    if needs_library and _NO_SMP in instance.name:
+        return "is not supported by the model parallel library that MPI starts"
+    if instance.name.startswith("ml.trn"):
+        return "starts scripts by torchrun only, not by MPI"
+    return None
 
 
 @rule("E251", _MPI, "instance_type", source=f"{_PAGE}, mpi Parameters (processes_per_host)")

@@ -16,9 +16,10 @@ from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, HUB, PACKAGE, SERV
 from launcher import pipeline
 from launcher.backends.sagemaker import constraints, default_values, request, submit
 from launcher.backends.sagemaker.backend import SageMakerBackend
-from launcher.backends.sagemaker.keys import SDK_NAMES
+from launcher.backends.sagemaker.estimator_names import SDK_NAMES
 from launcher.backends.sagemaker.training_options import EstimatorArguments, Settings
 from launcher.common import yaml_io
+from launcher.common.secret_names import is_secret
 from launcher.model.instances import table
 from launcher.model.validation import type_problems
 
@@ -502,7 +503,7 @@ def test_a_request_that_is_accepted_is_one_that_the_model_takes(defaults, data):
     usual = {"role": "arn:aws:iam::123456789012:role/train", "output_path": "s3://data/x"}
     tree = {"sm_jobs_config": {**defaults, **usual, **drawn}, "container_mounts": None}
     typed, faults = type_problems(Settings, tree, "cluster")
-    assert all(fault.code == "E102" and fault.message for fault in faults)
+    assert all(fault.code == ("E601" if is_secret(fault.path) else "E102") and fault.message for fault in faults)
     blamed = {fault.path.split(".")[2] for fault in faults}
     assert blamed <= set(drawn)
     event("refused" if faults else "accepted")

@@ -5,7 +5,7 @@ Source: Kubernetes, "Object Names and IDs" (RFC 1123 labels and subdomains), "La
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from launcher.backends.kubernetes.api_objects import PREFIX
 from launcher.backends.kubernetes.bounds import (
@@ -15,7 +15,7 @@ from launcher.backends.kubernetes.bounds import (
     is_label_key,
     is_label_value,
 )
-from launcher.backends.kubernetes.job_options import k8s_options
+from launcher.backends.kubernetes.job_options import Settings, k8s_options
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.secret_names import names_secret
@@ -67,16 +67,21 @@ def labels_are_labels(checked: CheckedRecipe, problem: Callable[..., Problem]) -
                     value=None if names_secret(key or "") else value,
                     allowed="at most 63 letters, digits, -, _ and ., starting and ending with a letter or digit",
                 )
-    for name in k8s_options(checked).custom_labels or {}:
-        prefix = name.partition("/")[0]
-        if "/" in name and _RESERVED.search(prefix):
+    yield from _reserved_prefixes(k8s_options(checked).custom_labels or {}, problem)
+
+
+def _reserved_prefixes(labels: Mapping[str, str], problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Yield a Problem for each label whose prefix belongs to Kubernetes or to the launcher."""
+    for name in labels:
+        prefix, slash, _ = name.partition("/")
+        if slash and _RESERVED.search(prefix):
             yield problem(
                 f"cluster.custom_labels.{name}",
                 f"{prefix} is reserved for Kubernetes itself",
                 value=name,
                 remedy="cluster.queue_name and cluster.workload_priority_class set Kueue's labels",
             )
-        if prefix == PREFIX and "/" in name:
+        if slash and prefix == PREFIX:
             yield problem(
                 f"cluster.custom_labels.{name}",
                 f"{PREFIX}/ is reserved for the labels by which the launcher finds a job's pods",
@@ -88,20 +93,30 @@ def labels_are_labels(checked: CheckedRecipe, problem: Callable[..., Problem]) -
 def _labels(checked: CheckedRecipe) -> Iterator[tuple[str, str | None, list[str]]]:
     """Yield path, key and values of everything that is, or selects, a label or a taint."""
     settings = k8s_options(checked)
+    yield from _labels_of_nodes(checked, settings)
+    yield from _label_mappings(settings)
+    for name in ("queue_name", "workload_priority_class"):
+        if value := getattr(settings, name):
+            yield f"cluster.{name}", name, [value]
+
+
+def _labels_of_nodes(checked: CheckedRecipe, settings: Settings) -> Iterator[tuple[str, str | None, list[str]]]:
+    """Yield what stands for the instance type, and the taints that the job tolerates."""
     if checked.instance:  # an unknown one is a Problem of its own
         yield "instance_type", settings.instance_type_label, [canonical(checked.launch.instance_type)]
     for i, each in enumerate(settings.tolerations or ()):
         yield f"cluster.tolerations.{i}.key", each.key or None, []
         yield f"cluster.tolerations.{i}.value", None, [each.value or ""]
+
+
+def _label_mappings(settings: Settings) -> Iterator[tuple[str, str | None, list[str]]]:
+    """Yield the labels of the job, and those by which it selects nodes."""
     for name in ("custom_labels", "node_selector"):
         for key, value in (getattr(settings, name) or {}).items():
             yield f"cluster.{name}.{key}", key, [value]
     for kind in ("required", "preferred"):
         for key, values in (getattr(settings.label_selector, kind, None) or {}).items():
             yield f"cluster.label_selector.{kind}.{key}", key, values
-    for name in ("queue_name", "workload_priority_class"):
-        if value := getattr(settings, name):
-            yield f"cluster.{name}", name, [value]
 
 
 @rule("E304", "cluster.annotations", source="Kubernetes, Annotations: Syntax and character set")

@@ -121,12 +121,7 @@ def _member_faults(value: Mapping[str, Any], shape: Mapping[str, Any], path: str
 def _own_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Iterator[Fault]:
     """Yield what is wrong with the size of a value, its form, or its not being one of those listed."""
     kind = shape["type"]
-    size = value if kind in ("integer", "long") else len(value) if kind in ("string", "list", "map") else None
-    least, most = shape.get("min", 0), shape.get("max")
-    if size is not None and (("min" in shape and size < least) or (most is not None and size > most)):
-        unit = {"string": " characters", "list": " entries", "map": " entries"}.get(kind, "")
-        allowed = f"at least {least}" if most is None else f"{least} to {most}"
-        yield Fault(at, f"{name} is {size}{unit}", value if len(str(value)) < 80 else None, f"{allowed}{unit}")
+    yield from _size_faults(value, shape, name, at)
     if kind in _BITS and value.bit_length() >= _BITS[kind]:
         yield Fault(at, f"{name} has more than {_BITS[kind]} bits", value)
     enum = shape.get("enum")
@@ -136,6 +131,20 @@ def _own_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Ite
     pattern = shape.get("pattern")
     if pattern and not java_pattern(pattern).fullmatch(value):
         yield Fault(at, f"{name} has another form", value, _described(pattern))
+
+
+_UNITS = {"integer": "", "long": "", "string": " characters", "list": " entries", "map": " entries"}
+
+
+def _size_faults(value: Any, shape: Mapping[str, Any], name: str, at: str) -> Iterator[Fault]:
+    kind = shape["type"]
+    if kind not in _UNITS:
+        return
+    size, unit = value if kind in ("integer", "long") else len(value), _UNITS[kind]
+    least, most = shape.get("min"), shape.get("max")
+    if (least is not None and size < least) or (most is not None and size > most):
+        allowed = f"at least {least}" if most is None else f"{least or 0} to {most}"
+        yield Fault(at, f"{name} is {size}{unit}", value if len(str(value)) < 80 else None, f"{allowed}{unit}")
 
 
 def _described(pattern: str) -> str:

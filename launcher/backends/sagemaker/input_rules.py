@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import default_values, modes
 from launcher.backends.sagemaker.keys import API, JOBS, jobs_of, sm_rule
@@ -9,7 +10,15 @@ from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 
+if TYPE_CHECKING:
+    from launcher.backends.sagemaker.training_options import Channel
+
 _INPUT = "How Amazon SageMaker Provides Training Information"
+_REFUSED_NAMES = {
+    default_values.RECIPE_CHANNEL: "that channel brings the recipe",
+    **dict.fromkeys((".", ".."), "is no name of a folder"),
+}
+"""Names that a channel cannot have, and why."""
 
 
 @sm_rule("E372", "inputs", "input_mode", source=f"{API}: Channel, S3DataSource; {_INPUT}")
@@ -32,16 +41,18 @@ def channels_have_one_source(checked: CheckedRecipe, problem: Callable[..., Prob
         remedy = f"{JOBS}.inputs.channels takes both kinds, by name"
         yield problem(f"{JOBS}.inputs.file_system", message, remedy=remedy)
     for name, channel in (inputs.channels or {}).items():
-        sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
-        if sources != 1:
-            message = "has two sources" if sources else "has no source"
-            allowed = "one of s3, file_system and dataset_arn"
-            yield problem(f"{JOBS}.inputs.channels.{name}", message, allowed=allowed)
-        elif not channel.s3 and (channel.accept_eula is not None or channel.hub_content_arn):
-            yield problem(f"{JOBS}.inputs.channels.{name}", "accept_eula and hub_content_arn are of what s3 names")
-        if channel.file_system and (channel.distribution != "FullyReplicated" or channel.instance_groups):
-            path = f"{JOBS}.inputs.channels.{name}"
-            yield problem(path, "a file system is mounted whole on every host", allowed="neither shares nor groups")
+        yield from _source_faults(channel, f"{JOBS}.inputs.channels.{name}", problem)
+
+
+def _source_faults(channel: "Channel", path: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    sources = sum(map(bool, (channel.s3, channel.file_system, channel.dataset_arn)))
+    if sources != 1:
+        message = "has two sources" if sources else "has no source"
+        yield problem(path, message, allowed="one of s3, file_system and dataset_arn")
+    elif not channel.s3 and (channel.accept_eula is not None or channel.hub_content_arn):
+        yield problem(path, "accept_eula and hub_content_arn are of what s3 names")
+    if channel.file_system and (channel.distribution != "FullyReplicated" or channel.instance_groups):
+        yield problem(path, "a file system is mounted whole on every host", allowed="neither shares nor groups")
 
 
 @sm_rule("E374", "inputs", "input_mode", source=f"{API}: InputDataConfig; {_INPUT}")
@@ -53,15 +64,13 @@ def channels_have_their_own_places(checked: CheckedRecipe, problem: Callable[...
     if len(found) + 1 > most:
         yield problem(f"{JOBS}.inputs", f"are {len(found)} channels, and the recipe's", allowed=f"at most {most - 1}")
     times = Counter(channel.name for channel in found)
+    streamed = {channel.name for channel in found if (channel.mode or jobs.input_mode) == "Pipe"}
     for channel in found:
-        if channel.name == default_values.RECIPE_CHANNEL:
-            yield problem(channel.path, "that channel brings the recipe", value=channel.name, allowed="another name")
-        elif channel.name in (".", ".."):
-            yield problem(channel.path, "is no name of a folder", value=channel.name, allowed="another name")
+        if channel.name in _REFUSED_NAMES:
+            yield problem(channel.path, _REFUSED_NAMES[channel.name], value=channel.name, allowed="another name")
         elif times[channel.name] > 1 and ".channels." in channel.path:
             yield problem(channel.path, "is the name of another channel too", value=channel.name)
         base, _, epoch = channel.name.rpartition("_")
-        streamed = {other.name for other in found if (other.mode or jobs.input_mode) == "Pipe"}
         if epoch.isdigit() and base in streamed:
             message = f"is also the name of FIFO {epoch} of channel {base}"
             yield problem(channel.path, message, value=channel.name, allowed="another name")

@@ -5,18 +5,18 @@ What one member may be by itself is checked where it is typed (`backends/sagemak
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from launcher.backends.sagemaker import constraints, default_values
 from launcher.backends.sagemaker.documented import FILE
+from launcher.backends.sagemaker.estimator_names import SDK_NAMES
 from launcher.backends.sagemaker.keys import (
     API,
     JOBS,
     KWARGS,
     SCRIPT,
-    SDK_NAMES,
     given_jobs,
     jobs_of,
     path_of,
@@ -35,7 +35,7 @@ from launcher.rules import rule
 from launcher.rules.custom import is_script
 
 if TYPE_CHECKING:
-    from launcher.backends.sagemaker.training_options import SmJobs
+    from launcher.backends.sagemaker.training_options import InstanceGroup, SmJobs
 
 _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
@@ -75,19 +75,19 @@ def one_image(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterat
         yield problem(
             f"{JOBS}.algorithm_name", "is given together with an image", value=name, remedy="container=null"
         )
-    elif (
-        not name
-        and not image
-        and not described(checked.backend).runs_here
-        and not default_values.is_serverless(jobs_of(checked))
-        and checked.trainer != OPEN
-    ):
+    needs_none = described(checked.backend).runs_here or default_values.is_serverless(jobs_of(checked))
+    if not (name or image or needs_none or checked.trainer == OPEN):
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "there is no image, and the recipe has none of its own", remedy=remedy)
-    faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage")) if image else []
+    if image:
+        yield from _image_faults(image, problem)
+
+
+def _image_faults(image: str, problem: Callable[..., Problem]) -> Iterator[Problem]:
+    faults = list(constraints.faults(image, "AlgorithmSpecification.TrainingImage"))
     for fault in faults:
         yield problem("container", fault.message, value=fault.value, allowed=fault.allowed)
-    if image and not faults and not is_image(image):
+    if not faults and not is_image(image):
         shown = {} if holds_credentials(image) else {"value": image}
         yield problem("container", "is not an image reference", allowed=IMAGE_FORM, **shown)
 
@@ -163,21 +163,32 @@ def groups_add_up(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
     """Groups have their own names and together as many instances as are planned; who names a group means one."""
     jobs, path = jobs_of(checked), f"{JOBS}.instance_groups"
     names = [group.name for group in default_values.groups(jobs)]
+    yield from _unknown_groups(jobs, names, problem)
+    nodes = checked.recipe.trainer.num_nodes
+    placed = sum(each.instance_count for each in jobs.placement.specifications or ())
+    if placed > nodes:
+        message = f"places {placed} instances; the job is planned for {nodes}"
+        yield problem(f"{JOBS}.placement.specifications", message, value=placed)
+    for name in [name for name, times in Counter(names).items() if times > 1]:
+        yield problem(path, "two groups have one name", value=name)
+    if names and jobs.instance_groups:
+        yield from _unplanned(checked, jobs.instance_groups, nodes, problem)
+
+
+def _unknown_groups(jobs: "SmJobs", names: Sequence[str], problem: Callable[..., Problem]) -> Iterator[Problem]:
+    """Yield a Problem for each group that a channel names and that does not exist."""
     for channel in default_values.channels(jobs):
         wanted = channel.source.get("S3DataSource", {}).get("InstanceGroupNames", ())
         for name in (each for each in wanted if each not in names):
             allowed = ", ".join(names) or "none without instance_groups"
             yield problem(f"{channel.path}.instance_groups", "there is no such group", value=name, allowed=allowed)
-    placed = sum(each.instance_count for each in jobs.placement.specifications or ())
-    if placed > checked.recipe.trainer.num_nodes:
-        message = f"places {placed} instances; the job is planned for {checked.recipe.trainer.num_nodes}"
-        yield problem(f"{JOBS}.placement.specifications", message, value=placed)
-    for name in [name for name, times in Counter(names).items() if times > 1]:
-        yield problem(path, "two groups have one name", value=name)
-    groups = jobs.instance_groups or ()
-    if not names or not groups:
-        return
-    count, nodes = sum(group.instance_count for group in groups), checked.recipe.trainer.num_nodes
+
+
+def _unplanned(
+    checked: CheckedRecipe, groups: Sequence["InstanceGroup"], nodes: int, problem: Callable[..., Problem]
+) -> Iterator[Problem]:
+    """Yield a Problem where the groups are not the instances that are planned."""
+    path, count = f"{JOBS}.instance_groups", sum(group.instance_count for group in groups)
     if count != nodes:
         message = f"have {count} instances together; the job is planned for {nodes}"
         yield problem(path, message, value=count, remedy=f"recipes.trainer.num_nodes={count}")

@@ -27,17 +27,20 @@ def misfits(
     objects = source.get("S3DataSource")
     if objects is None:
         return
-    kind, uri = objects["S3DataType"], objects["S3Uri"]
+    yield from _object_misfits(objects["S3DataType"], objects["S3Uri"], mode)
+    yield from _attribute_misfits(objects["S3DataType"], objects.get("AttributeNames"), mode)
+    for key, member in (("compression", "CompressionType"), ("record_wrapper", "RecordWrapperType")):
+        if channel.get(member) not in (None, "None") and mode != "Pipe":
+            yield key, f"is for Pipe mode, not for {mode} mode", channel[member], "None"
+
+
+def _object_misfits(kind: str, uri: str, mode: str) -> Iterator[tuple[str, str, Any, str | None]]:
     if kind in ("ManifestFile", "AugmentedManifestFile") and (uri.endswith("/") or uri.count("/") < _SLASHES):
         yield "s3", f"{kind} names one object, and this is a folder", uri, "s3://bucket/folder/data.manifest"
     if mode == "FastFile" and kind != "S3Prefix":
         yield "s3_data_type", "FastFile mode reads prefixes only", kind, "S3Prefix"
     elif mode == "FastFile" and not uri.endswith("/"):
         yield "s3", "FastFile mode shows folders, and a prefix without a slash may be part of a name", uri, f"{uri}/"
-    yield from _attribute_misfits(kind, objects.get("AttributeNames"), mode)
-    for key, member in (("compression", "CompressionType"), ("record_wrapper", "RecordWrapperType")):
-        if channel.get(member) not in (None, "None") and mode != "Pipe":
-            yield key, f"is for Pipe mode, not for {mode} mode", channel[member], "None"
 
 
 def _attribute_misfits(kind: str, names: Any, mode: str) -> Iterator[tuple[str, str, Any, str | None]]:

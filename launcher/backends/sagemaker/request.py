@@ -4,7 +4,7 @@ Source: Amazon SageMaker API 2017-07-24, CreateTrainingJob.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.backends.sagemaker import default_values, sections
@@ -64,7 +64,7 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
         nodes=plan.nodes,
         max_runtime_s=jobs.stopping_condition.max_runtime_s or DEFAULT_MAX_RUNTIME_S,
     )
-    request: dict[str, Any] = yaml_io.load(text) | dict(sections.members(jobs))
+    request: dict[str, Any] = yaml_io.load(text) | dict(members(jobs))
     return request
 
 
@@ -94,3 +94,29 @@ def recipe_files(files: Mapping[str, str]) -> dict[str, str]:
         path.removeprefix(f"{CONFIG_DIR}/"): text for path, text in files.items() if path.startswith(CONFIG_DIR)
     }
     return configs | ({START: files[START]} if START in files else {})
+
+
+def members(jobs: SmJobs) -> Iterator[tuple[str, Any]]:
+    """Yield the members of the request that sections and switches become; ResourceConfig's are not among them."""
+    for name, section in (
+        ("DebugHookConfig", jobs.debugger),
+        ("ProfilerConfig", jobs.profiler),
+        ("ExperimentConfig", jobs.experiment),
+        ("ModelPackageConfig", jobs.model_package),
+        ("ServerlessJobConfig", jobs.serverless),
+    ):
+        if value := sections.api(section, without={"rules"}):
+            yield name, value
+    for name, rules in (
+        ("DebugRuleConfigurations", jobs.debugger.rules),
+        ("ProfilerRuleConfigurations", jobs.profiler.rules),
+    ):
+        if rules:
+            yield name, [sections.api(rule) for rule in rules]
+    for name, switch, is_on in (
+        ("RemoteDebugConfig", "EnableRemoteDebug", jobs.remote_debug),
+        ("InfraCheckConfig", "EnableInfraCheck", jobs.infra_check),
+        ("SessionChainingConfig", "EnableSessionTagChaining", jobs.session_tag_chaining),
+    ):
+        if is_on is not None:
+            yield name, {switch: is_on}

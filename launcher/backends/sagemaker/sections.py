@@ -3,9 +3,8 @@
 A section of which no key is given is left out of the request.
 """
 
-from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -13,9 +12,6 @@ from launcher.backends.sagemaker.constraints import member
 from launcher.backends.sagemaker.documented import absolute_path, image, kept_folder
 from launcher.backends.sagemaker.members import Count, S3Uri, VolumeSize
 from launcher.model.base_model import Listed, Model, default
-
-if TYPE_CHECKING:
-    from launcher.backends.sagemaker.training_options import SmJobs
 
 
 def _is(name: str) -> Any:
@@ -192,32 +188,6 @@ class Serverless(Model):
     """ARN of the evaluator, for a scorer or a reward of your own."""
     sequence_length: Annotated[SequenceLength | None, _is("SequenceLength")] = default(None)
     """Longest sequence in thousands of tokens, such as 8K."""
-
-
-def members(jobs: "SmJobs") -> Iterator[tuple[str, Any]]:
-    """Yield the members of the request that sections and switches become; ResourceConfig's are not among them."""
-    for name, section in (
-        ("DebugHookConfig", jobs.debugger),
-        ("ProfilerConfig", jobs.profiler),
-        ("ExperimentConfig", jobs.experiment),
-        ("ModelPackageConfig", jobs.model_package),
-        ("ServerlessJobConfig", jobs.serverless),
-    ):
-        if value := api(section, without={"rules"}):
-            yield name, value
-    for name, rules in (
-        ("DebugRuleConfigurations", jobs.debugger.rules),
-        ("ProfilerRuleConfigurations", jobs.profiler.rules),
-    ):
-        if rules:
-            yield name, [api(rule) for rule in rules]
-    for name, switch, is_on in (
-        ("RemoteDebugConfig", "EnableRemoteDebug", jobs.remote_debug),
-        ("InfraCheckConfig", "EnableInfraCheck", jobs.infra_check),
-        ("SessionChainingConfig", "EnableSessionTagChaining", jobs.session_tag_chaining),
-    ):
-        if is_on is not None:
-            yield name, {switch: is_on}
 
 
 def api(section: Model, *, without: AbstractSet[str] = frozenset()) -> dict[str, Any]:

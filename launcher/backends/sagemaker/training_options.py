@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from launcher.backends.sagemaker.estimator import EstimatorArguments
-from launcher.backends.sagemaker.keys import SDK_NAMES
+from launcher.backends.sagemaker.estimator_names import SDK_NAMES
 from launcher.backends.sagemaker.members import (
     AlgorithmName,
     Attributes,

@@ -17,6 +17,7 @@ Piece: TypeAlias = Object | bytes
 """What is streamed as one: an object's bytes, or a value of an augmented manifest."""
 
 _MOST_SHOWN = 10
+_FORM = '[{"prefix": "s3://bucket/folder/"}, "key", …]'
 _REFERENCE = "-ref"
 
 
@@ -111,26 +112,39 @@ def _path_below(prefix: str, uri: str) -> str:
 
 def _manifest(uri: str, stores: Stores) -> list[Entry]:
     """Return the objects of a manifest: [{"prefix": "s3://…"}, "key", …]."""
-    try:
-        with stores.open(uri) as stream:
-            listed = json.load(stream)
-    except ValueError as error:
-        raise fail("E423", uri, f"is no JSON: {error}") from error
-    allowed = '[{"prefix": "s3://bucket/folder/"}, "key", …]'
-    if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
-        raise fail("E423", uri, "is no list that begins with a prefix", allowed=allowed)
-    prefix, keys = listed[0].get("prefix"), listed[1:]
-    if list(listed[0]) != ["prefix"] or not isinstance(prefix, str) or not prefix:
-        raise fail("E423", uri, "has no prefix", value=listed[0], allowed=allowed)
-    wrong = [key for key in keys if not isinstance(key, str)]
-    if wrong or not keys:
-        message = "lists something that is no key" if wrong else "lists no object"
-        raise fail("E423", uri, message, value=wrong[:1] or None, allowed=allowed)
+    prefix, keys = _listed(uri, stores)
     there = {found.uri: found for found in stores.list(prefix)}
     missing = [key for key in keys if prefix + key not in there]
     if missing:
         raise ProblemsFound(tuple(_missing(prefix, missing, uri)))
     return [Entry(key.lstrip("/"), (there[prefix + key],)) for key in keys]
+
+
+def _listed(uri: str, stores: Stores) -> tuple[str, list[str]]:
+    """Return a manifest's prefix and keys."""
+    try:
+        with stores.open(uri) as stream:
+            listed = json.load(stream)
+    except ValueError as error:
+        raise fail("E423", uri, f"is no JSON: {error}") from error
+    if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
+        raise fail("E423", uri, "is no list that begins with a prefix", allowed=_FORM)
+    return _prefix(listed[0], uri), _keys(listed[1:], uri)
+
+
+def _prefix(first: dict[str, Any], uri: str) -> str:
+    prefix = first.get("prefix")
+    if list(first) != ["prefix"] or not isinstance(prefix, str) or not prefix:
+        raise fail("E423", uri, "has no prefix", value=first, allowed=_FORM)
+    return prefix
+
+
+def _keys(keys: list[Any], uri: str) -> list[str]:
+    wrong = [key for key in keys if not isinstance(key, str)]
+    if wrong or not keys:
+        message = "lists something that is no key" if wrong else "lists no object"
+        raise fail("E423", uri, message, value=wrong[:1] or None, allowed=_FORM)
+    return keys
 
 
 def _missing(prefix: str, keys: Sequence[str], uri: str) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from launcher.backends.sagemaker import default_values, request, sections
+from launcher.backends.sagemaker import default_values, request
 from launcher.backends.sagemaker.keys import given_jobs
 from launcher.backends.sagemaker.training_options import SmJobs, effective
 from launcher.common.problems import Notice
@@ -59,6 +59,6 @@ def _settings(jobs: SmJobs) -> Iterator[str]:
         "mlflow": jobs.mlflow.resource_arn,
         "metric_definitions": jobs.metric_definitions,
     }
-    found = [key for key, value in keys.items() if value] + [name for name, _ in sections.members(jobs)]
+    found = [key for key, value in keys.items() if value] + [name for name, _ in request.members(jobs)]
     if found:
         yield ", ".join(found)

@@ -69,19 +69,24 @@ def of_job(
         hosts: All of the job's.
         host: The program's.
     """
-    own = {n: v for n, v in os.environ.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}
-    entry = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
-    if f"{RECIPE_DIR}/{START}" not in entry:
-        # Only the launcher's own program finds the launcher in a checkout; to any other it is not there.
-        paths = [path for path in own.pop("PYTHONPATH", "").split(os.pathsep) if path and path != str(_HOME)]
-        own |= {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
-    found = own | {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
+    found = _inherited(request) | {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
     found |= {"AWS_ENDPOINT_URL_S3": endpoint} if endpoint else {}
     found |= {"TRAINING_JOB_NAME": request["TrainingJobName"], "TRAINING_JOB_ARN": arn}
     if not host.is_private:
         found |= toolkit(request, hosts, host) | {"SAGEMAKER_BASE_DIR": host.base}
         found |= {ENV_RUN_DIR: f"{host.base}/output/data", ENV_MASTER_ADDR: "127.0.0.1"}
     return found | {name: host.mapped(value) for name, value in (request.get("Environment") or {}).items()}
+
+
+def _inherited(request: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the program keeps of this process's environment."""
+    own = {n: v for n, v in os.environ.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}
+    entry = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
+    if f"{RECIPE_DIR}/{START}" not in entry:
+        # Only the launcher's own program finds the launcher in a checkout; to any other it is not there.
+        paths = [path for path in own.pop("PYTHONPATH", "").split(os.pathsep) if path and path != str(_HOME)]
+        own |= {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+    return own
 
 
 def decoded(request: Mapping[str, Any], host: Host) -> dict[str, Any]:

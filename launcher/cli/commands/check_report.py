@@ -76,8 +76,7 @@ def report(results: Sequence[Checked]) -> None:
     shared = _shared(places)
     for text, recipes in shared.items():
         console.show_problem(text)
-        more = f" and {len(recipes) - _MOST_SHOWN} more" if len(recipes) > _MOST_SHOWN else ""
-        console.say(f"     in {len(recipes)} recipes: {', '.join(recipes[:_MOST_SHOWN])}{more}", stderr=True)
+        console.say(f"     in {len(recipes)} recipes: {_first(recipes)}", stderr=True)
     for (recipe, text), (_, types) in places.items():
         if text in shared:
             continue
@@ -86,8 +85,13 @@ def report(results: Sequence[Checked]) -> None:
             shown = recipe
         console.show_problem(text)
         if types and len(results) > 1:
-            more = f" and {len(types) - _MOST_SHOWN} more" if len(types) > _MOST_SHOWN else ""
-            console.say(f"     on {', '.join(types[:_MOST_SHOWN])}{more}", stderr=True)
+            console.say(f"     on {_first(types)}", stderr=True)
+
+
+def _first(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return f"{', '.join(names[:_MOST_SHOWN])}{more}"
 
 
 def _say_right(result: Checked) -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,7 @@ from launcher.common.problems import fail
 
 if TYPE_CHECKING:
     from launcher.checkpointing.forecast import Forecast
+    from launcher.common.problems import Notice
     from launcher.model.checked_recipe import CheckedRecipe
     from launcher.model.checkpointing import Estimate
 
@@ -83,20 +84,31 @@ def checkpoint(
     given |= {"parameters": _whole(parameters), **_bandwidths(bandwidth or ())}
     expected = _forecast(checked, target.name, _estimate(checked, given), config)
     if picture is not None:
-        from launcher.checkpointing import picture as pictures
-
-        pictures.draw(expected, nodes, target.name.rpartition("/")[2], picture)
+        _draw(expected, nodes, target, picture)
     job = plan(checked, LaunchContext.read())
     found = [notice for notice in rules.notices(checked, job, expected) if notice.code in _ABOUT_THE_FORECAST]
     if as_json:
         said = [{"code": notice.code, "message": notice.message} for notice in found]
         print(json.dumps(report.as_json(expected, nodes) | {"notices": said}, indent=2))
         return
-    console.say_all(report.lines(expected, nodes))
-    for notice in found:
-        console.show_notice(notice)
+    _say(expected, nodes, found)
     if picture is not None:
         console.say(f"picture {console.shown_path(picture)}")
+
+
+def _draw(expected: "Forecast", nodes: int, target: Target, picture: Path) -> None:
+    from launcher.checkpointing import picture as pictures
+
+    pictures.draw(expected, nodes, target.name.rpartition("/")[2], picture)
+
+
+def _say(expected: "Forecast", nodes: int, notices: Iterable["Notice"]) -> None:
+    from launcher.checkpointing import report
+    from launcher.common import console
+
+    console.say_all(report.lines(expected, nodes))
+    for notice in notices:
+        console.show_notice(notice)
 
 
 def _rate(rate: float | None, mtbf_hours: float | None, nodes: int) -> float | None:

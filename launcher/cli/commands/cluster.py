@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli.commands.arguments import AsJson
-from launcher.cli.commands.pods import age
+from launcher.cli.commands.pod_table import age
 from launcher.common.problems import fail
 
 if TYPE_CHECKING:
@@ -191,8 +191,11 @@ def _show_nodes(found: "Capacity") -> None:
         return
     console.show_table(_NODES, [_node_cells(node) for node in found.nodes])
     accelerated = [node for node in found.nodes if node.resource]
-    for instance in sorted({node.instance or "-" for node in accelerated}):
-        console.say(_total(instance, [node for node in accelerated if (node.instance or "-") == instance]))
+    by_instance: dict[str, list[Node]] = {}
+    for node in accelerated:
+        by_instance.setdefault(node.instance or "-", []).append(node)
+    for instance, nodes in sorted(by_instance.items()):
+        console.say(_total(instance, nodes))
     for notice in hardware.unknown_nodes(node.instance for node in accelerated):
         console.show_notice(notice, stderr=True)
 

@@ -23,6 +23,7 @@ from launcher.cli.commands.arguments import (
 from launcher.common.problems import ProblemsFound, fail
 
 if TYPE_CHECKING:
+    from launcher.jobs.prices import Prices
     from launcher.model.job_spec import JobSpec
 
 
@@ -114,23 +115,34 @@ def _costs(job: "JobSpec", table: Path | None, hours: float | None) -> tuple[dic
 
     A job on this machine costs nothing, so its costs are computed only with `--prices` or `--hours`.
     """
-    from launcher.common import console
     from launcher.jobs import costs
+    from launcher.model.backend_registry import described
+
+    is_asked = table is not None or hours is not None
+    if described(job.backend).runs_here and not is_asked:
+        return {}, []
+    if costs.is_serverless(job) and not is_asked:
+        return {"costs": None}, [costs.SERVERLESS]
+    prices = _prices(job, table)
+    hint = "" if table else "; give yours with --prices FILE"
+    lacking = [name for name in costs.instance_types(job) if name not in prices.per_hour]
+    if lacking and table is None:
+        return {"costs": None}, [f"no known price of {', '.join(lacking)}{hint}"]
+    found = costs.costs(job, prices, hours)
+    source = [f"{line}{hint}" for line in costs.bases(job, prices)]
+    return {"costs": costs.as_json(job, found, prices)}, [*costs.table(found, prices), *source]
+
+
+def _prices(job: "JobSpec", table: Path | None) -> "Prices":
+    """Return the user's prices, else the dated ones, with a notice of the user's unknown instance types."""
+    from launcher.common import console
     from launcher.jobs import prices as tables
     from launcher.model.backend_registry import described
 
-    if described(job.backend).runs_here and table is None and hours is None:
-        return {}, []
-    if costs.is_serverless(job) and table is None and hours is None:
-        return {"costs": None}, [costs.SERVERLESS]
     prices = tables.read(table) if table else tables.shipped(described(job.backend).instance_use)
     for notice in tables.unknown(prices, job.resources.instance_type):
         console.show_notice(notice, stderr=True)
-    if table is None and (lacking := [name for name in costs.instance_types(job) if name not in prices.per_hour]):
-        return {"costs": None}, [f"no known price of {', '.join(lacking)}; give yours with --prices FILE"]
-    found = costs.costs(job, prices, hours)
-    source = [f"{line}{'' if table else '; give yours with --prices FILE'}" for line in costs.bases(job, prices)]
-    return {"costs": costs.as_json(job, found, prices)}, [*costs.table(found, prices), *source]
+    return prices
 
 
 def render(

@@ -1,8 +1,8 @@
 """The command that lists instance types."""
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +17,34 @@ if TYPE_CHECKING:
 _HEAD = ("type", "accelerators", "GiB each", "processes", "vCPUs", "GiB", "EFA", "RDMA", "use", "USD/h", "price of")
 _RDMA = {True: "yes", False: "-", None: "?"}
 _USES = ("training", "hyperpod")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The filters of a listing; None, or an empty one, selects all."""
+
+    words: Sequence[str]
+    accelerator: str | None
+    memory_gib: float | None
+    has_efa: bool
+    use: str | None
+    max_price: float | None
+
+    def is_met_by(self, each: "Instance", per_hour: Mapping[str, float]) -> bool:
+        """Return whether an instance type meets every filter."""
+        return self._has_accelerator(each) and self._is_offered(each, per_hour)
+
+    def _has_accelerator(self, each: "Instance") -> bool:
+        if self.accelerator is not None and self.accelerator.lower() not in each.accelerator.lower():
+            return False
+        return self.memory_gib is None or each.accelerator_memory_gib >= self.memory_gib
+
+    def _is_offered(self, each: "Instance", per_hour: Mapping[str, float]) -> bool:
+        if not all(word.lower() in each.name for word in self.words) or (self.has_efa and each.efa <= 0):
+            return False
+        if self.use is not None and self.use not in each.use:
+            return False
+        return self.max_price is None or per_hour.get(each.name, float("inf")) <= self.max_price
 
 
 def instances(
@@ -42,15 +70,8 @@ def instances(
     if use not in (None, *_USES):
         raise fail("E801", "--use", "is not a use of instances", value=use, allowed=" or ".join(_USES))
     known = prices.shipped(use or "training")
-    tests: list[tuple[bool, Callable[[Instance], bool]]] = [
-        (bool(words), lambda each: all(word.lower() in each.name for word in words or ())),
-        (accelerator is not None, lambda each: (accelerator or "").lower() in each.accelerator.lower()),
-        (memory is not None, lambda each: each.accelerator_memory_gib >= (memory or 0)),
-        (efa, lambda each: each.efa > 0),
-        (use is not None, lambda each: use in each.use),
-        (most is not None, lambda each: known.per_hour.get(each.name, float("inf")) <= (most or 0)),
-    ]
-    found = [each for each in table().values() if all(test(each) for is_given, test in tests if is_given)]
+    wanted = _Wanted(words or (), accelerator, memory, efa, use, most)
+    found = [each for each in table().values() if wanted.is_met_by(each, known.per_hour)]
     if as_json:
         print(json.dumps([_as_json(each, known) for each in found], indent=2))
         return

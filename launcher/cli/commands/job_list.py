@@ -204,19 +204,24 @@ def remove(
 
 def _remove(chosen: "removal.Chosen", *, is_confirmed: bool, as_json: bool) -> None:
     """Print the chosen bundles, ask unless that is confirmed, and remove them."""
-    from launcher.common import console
     from launcher.jobs import removal
 
     if not as_json:
         _show_removable(chosen)
     is_wanted = bool(chosen.removable) and (is_confirmed or _is_confirmed(chosen.removable))
-    removed = [each for each in chosen.removable if removal.remove(each)] if is_wanted else []
+    wanted = chosen.removable if is_wanted else ()
+    removed = [each for each in wanted if removal.remove(each)]
     if as_json:
         print(json.dumps([{"job": each.job.name, "bytes": each.num_bytes} for each in removed], indent=2))
         return
-    for each in chosen.removable if is_wanted else ():
-        if each not in removed:
-            console.say(f"kept {each.job.name}: it was launched in the meantime", "yellow", stderr=True)
+    _say_removed(wanted, removed)
+
+
+def _say_removed(wanted: "Sequence[removal.Removable]", removed: "Sequence[removal.Removable]") -> None:
+    from launcher.common import console
+
+    for each in [each for each in wanted if each not in removed]:
+        console.say(f"kept {each.job.name}: it was launched in the meantime", "yellow", stderr=True)
     console.say(f"removed {_jobs(removed)}; MLflow runs are kept" if removed else "nothing was removed")
 
 

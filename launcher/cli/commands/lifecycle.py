@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli.commands.arguments import AsJson, AsLines, JobName
-from launcher.cli.commands.pods import show_reasons, troubled_json
+from launcher.cli.commands.pod_table import show_reasons, troubled_json
 
 if TYPE_CHECKING:
     from launcher.jobs.registry import JobRecord

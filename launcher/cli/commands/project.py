@@ -4,12 +4,15 @@ import json
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from launcher.cli.commands.arguments import AsJson
 from launcher.common.problems import ProblemsFound, fail
+
+if TYPE_CHECKING:
+    from launcher.cli.devtools.codes import Code
 
 _WIDTH = 100
 """Columns of a reason where there is no terminal."""
@@ -76,17 +79,21 @@ def rules(
 ) -> None:
     """List every code, its reason and its source."""
     from launcher.cli.devtools.codes import all_codes
-    from launcher.common import console
 
-    codes = all_codes()
-    said = {c.code: f"{c.subject} {c.reason} {c.source}" for c in codes}
-    found = [c for c in codes if not words or any(_is_about(c.code, said[c.code], word) for word in words)]
+    found = [code for code in all_codes() if not words or any(_is_about(code, word) for word in words)]
     if not found:
         raise fail("E802", " ".join(words or ()), "no code is that, or is about it", remedy="recipes rules lists all")
     if as_json:
         keys = ("code", "subject", "reason", "source", "cluster")
         print(json.dumps([{key: getattr(code, key) for key in keys} for code in found], indent=2))
         return
+    _say_rules(found)
+
+
+def _say_rules(found: Sequence["Code"]) -> None:
+    """Print codes under their subjects."""
+    from launcher.common import console
+
     width, subject = console.width() or _WIDTH, ""
     for code in found:
         if code.subject != subject:
@@ -98,10 +105,11 @@ def rules(
         console.say_all([*((line, "") for line in reason), *((line, "dim") for line in source)])
 
 
-def _is_about(code: str, text: str, word: str) -> bool:
-    """Tell whether a word begins a code or, if it looks like none, is in what the code is about."""
-    is_code = word[:1].upper() in ("E", "N") and word[1:].isdigit()
-    return code.startswith(word.upper()) if is_code else word.lower() in text.lower()
+def _is_about(code: "Code", word: str) -> bool:
+    """Return whether a word begins a code or, if it looks like none, is in what the code is about."""
+    if word[:1].upper() in ("E", "N") and word[1:].isdigit():
+        return code.code.startswith(word.upper())
+    return word.lower() in f"{code.subject} {code.reason} {code.source}".lower()
 
 
 def scripts(check: Check = False) -> None:

@@ -15,21 +15,12 @@ from launcher.model.checkpoint_content import Content, Sharding
 from launcher.model.recipe_keys import RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
 
+# fmt: off
 Scheduler = Literal[
-    # fmt: off
-    "linear",
-    "cosine",
-    "cosine_with_restarts",
-    "polynomial",
-    "constant",
-    "constant_with_warmup",
-    "inverse_sqrt",
-    "reduce_lr_on_plateau",
-    "cosine_with_min_lr",
-    "cosine_warmup_with_min_lr",
-    "warmup_stable_decay",
-    # fmt: on
+    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
+    "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay",
 ]
+# fmt: on
 """Shapes of the learning rate. Source: transformers, SchedulerType."""
 _ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 """Attention kernels by name. Source: transformers, Attention Interface."""
