@@ -338,7 +338,7 @@ def test_a_bundle_is_named_when_it_is_rendered_or_launched(recipes, monkeypatch)
     assert recipes("launch", "first")[0] == 2
 
     def refuse(*_, **__):
-        raise fail("E405", "cluster", "this bundle's job is running already")
+        raise fail("E405", "cluster", "this bundle's job is already running")
 
     monkeypatch.setattr(launch, "launch", refuse)
     assert recipes("launch", "second", "--name", "third")[0] == 2

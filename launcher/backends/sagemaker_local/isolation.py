@@ -50,8 +50,8 @@ FOLDERS = Isolation(
     (),
     False,
     "this kernel does not allow namespaces: each host has a folder instead of /opt/ml, which SM_* and"
-    " SAGEMAKER_BASE_DIR name, and words that begin with /opt/ml/ are rewritten; host names do not resolve, and mounts"
-    " are replaced by links, which allow writing",
+    " SAGEMAKER_BASE_DIR name, and words that begin with /opt/ml/ are rewritten; host names do not resolve, and"
+    " mounts are replaced by links, which allow writing",
 )
 """Always possible."""
 
