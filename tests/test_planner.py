@@ -284,7 +284,7 @@ def test_an_override_of_the_base_wins_over_planned_sizes_too(prepare):
             (f"++{POLICY}.replica_increment_step=2", "++recipes.planner.sizes=worthwhile"),
             "E225",
             f"{POLICY}.replica_increment_step",
-            "none can be left out",
+            "none can be omitted",
         ),
         (("++recipes.planner.sizes=best",), "E102", "recipes.planner.sizes", "worthwhile"),
         (("++recipes.planner.max_micro=3",), "E101", "recipes.planner.max_micro", "max_micro_batch_size"),

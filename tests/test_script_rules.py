@@ -17,7 +17,7 @@ CLUSTERS = {
     "k8s": ("cluster=k8s",),
 }
 TRAIN = "training_cfg.entry_script=train.py"
-ITS_OWN = f"{TRAIN}; or {J}.toolkit=false for an image with a program of its own"
+ITS_OWN = f"{TRAIN}; or {J}.toolkit=false for an image with its own program"
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def test_a_file_whose_self_comes_first_loses_and_is_named(elastic, prepare, tmp_
         f"defaults: [_self_, {INHERITED}]\ntraining_config: {{training_args: {{seed: 7, max_epochs: 9}}}}\n"
     )
     (message,) = notices(prepare("recipes=mine.yaml", "cluster=k8s", *elastic), "N168")
-    assert message.startswith(f"seed, max_epochs of {file} lose to its defaults") and "_self_" in message
+    assert message.startswith(f"seed, max_epochs of {file} are overridden by its defaults") and "_self_" in message
 
 
 @pytest.mark.slow
