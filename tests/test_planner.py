@@ -353,9 +353,9 @@ def test_a_recipe_without_a_learning_rate_is_planned_without_one():
     rateless = replace(inputs(job, own={"train_batch_size"}), has_rate=False)
     found = size_planner.basis(job, rateless, is_elastic=True)
     assert found.learning_rate is None
-    assert found.description == "64 samples a step (yours), at most 8 in a pass (the base recipe)"
+    assert found.description == "64 samples per step (yours), at most 8 in a pass (the base recipe)"
     unsaid = size_planner.basis(job, replace(rateless, own=frozenset()), is_elastic=True)
-    assert unsaid.description == "64 samples a step (the base recipe), at most 8 in a pass (the base recipe)"
+    assert unsaid.description == "64 samples per step (the base recipe), at most 8 in a pass (the base recipe)"
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from launcher.model.job_spec import Bundle
 
 _EXECUTABLE = ".sh"
 RESULTS = "results"
-"""Where bundles are written unless `base_results_dir` says otherwise."""
+"""Default folder of bundles, unless `base_results_dir` is set."""
 _MOST_NAMES = 8
 
 

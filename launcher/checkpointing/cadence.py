@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 RATE_PER_NODE_HOUR = 419 / (54 * 24 * 2048)
-"""Failures of one node in an hour: 419 in 54 days of 16,384 GPUs, eight a node.
+"""Failures of one node per hour: 419 in 54 days of 16,384 GPUs, eight a node.
 
 Source: Grattafiori et al., The Llama 3 Herd of Models (2024), section 3.3.4.
 """

@@ -25,7 +25,7 @@ class Forecast:
         content: What a checkpoint holds.
         ranks_per_node: Processes a node.
         sizes: Numbers of nodes the job may have, ascending.
-        section: The recipe's section; an empty one where it has none.
+        section: The recipe's section; an empty one if it has none.
         failures_per_node_hour: Of one node.
         restart_s: From a failure until training continues.
         step_s: Of one optimizer step; None when unknown.
@@ -81,7 +81,7 @@ class Forecast:
 def forecast(
     checked: CheckedRecipe, estimate: Estimate | None = None, model_config: Mapping[str, Any] | None = None
 ) -> Forecast | None:
-    """Return what is expected of a checked recipe's checkpoints; None while its parameters are unknown.
+    """Return the forecast for a checked recipe's checkpoints; None if its parameters are unknown.
 
     Args:
         checked: The recipe.

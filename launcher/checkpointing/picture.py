@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT, _DPI = 9.6, 4.2, 150
 """Inches and dots per inch."""
 _LOOKS = {MEMORY: ("#0072B2", "-"), PERSISTENT: ("#E69F00", "--"), WAITING: ("#D55E00", ":")}
-"""Colour and line of each way; the dashed line lies over the solid one, which it often follows."""
+"""Colour and line of each way; the dashed line is drawn over the solid one, which it often follows."""
 _POINTS = 240
 _ZOOM = 5
 """The axis of goodput shows this many times the least loss of the worst way."""

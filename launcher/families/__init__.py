@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.model.recipe import RecipeBase
 
 BUNDLE_CONFIGS = f"bundle:{CONFIG_DIR}"
-"""Argument of a program that stands for the folder of the configurations, wherever the job runs."""
+"""Placeholder in a program's arguments for the folder of the configurations, wherever the job runs."""
 
 
 def names() -> list[str]:

@@ -144,7 +144,7 @@ class Datasets(Model):
     val_data: Data
     """Samples to validate on. Without a file, train_val_split_ratio takes a part of the training data."""
     train_val_split_ratio: float
-    """Part of the samples that is trained on where val_data has none of its own, 0 to 1."""
+    """Fraction of the samples used for training if val_data is not given, 0 to 1."""
     train_val_split_seed: int
     """Seed of that split. Keep it, or a resumed run trains on what it validated on."""
 
@@ -261,7 +261,7 @@ class TrainingArgs(BatchArgs):
     """true also saves each checkpoint in the Hugging Face format, ready to load elsewhere. Takes time and disk space.
     """
     save_steps: int
-    """Optimizer steps between two checkpoints; 0: once an epoch. A fault loses what is not saved; a graceful scale
+    """Optimizer steps between two checkpoints; 0: once an epoch. A fault loses unsaved work; a graceful scale
     event saves first."""
     seed: int
     """Seed of sample order and dropout."""

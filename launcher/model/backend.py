@@ -54,7 +54,7 @@ class InstanceGroup:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeLimit:
-    """When a backend stops a job by itself.
+    """The time limit at which a backend stops a job.
 
     Args:
         hours: Most hours that a job runs.
@@ -204,14 +204,14 @@ class Backend(Protocol):
         A bundle whose job exists already is not submitted again; the handle's `is_new` is then false.
 
         Raises:
-            ProblemsFound: Every reason for which it was not submitted; nothing of it is left.
+            ProblemsFound: Every reason why it was not submitted; nothing remains of it.
         """
 
     def status(self, handle: JobHandle) -> JobStatus:
-        """Return the job as it is now; DELETED if it was submitted and no longer exists."""
+        """Return the job's current status; DELETED if it was submitted and no longer exists."""
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
-        """Yield the job as it is now, then as it is after each change, the last time as it ended.
+        """Yield the job's status now and after each change, up to its final one.
 
         Args:
             handle: The job.
@@ -241,14 +241,14 @@ class Backend(Protocol):
         """
 
     def cancel(self, handle: JobHandle) -> None:
-        """Stop the job and everything it started; return when nothing of it runs. A job that has ended is left alone.
+        """Stop the job and everything it started; return when all of it has ended. A finished job is left unchanged.
 
         Raises:
             ProblemsFound: It cannot be stopped, or does not end.
         """
 
     def clear(self, handle: JobHandle) -> None:
-        """Remove what is left of a job that has ended, where it would keep its bundle from being launched again.
+        """Remove the remains of a finished job if they would prevent its bundle from being launched again.
 
         Raises:
             ProblemsFound: It cannot be removed, or this backend runs no bundle twice (E716).

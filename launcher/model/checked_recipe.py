@@ -1,4 +1,4 @@
-"""A composition with its types: what rules read and what is planned."""
+"""A typed composition, which rules read and from which jobs are planned."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

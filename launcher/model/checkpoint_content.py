@@ -39,7 +39,7 @@ class Content:
         optimizer: A key of `OPTIMIZERS`.
         sharding: How the state is spread over ranks.
         parameters: Of the complete model; None if only `saved` is known.
-        is_dealt: Whether the ranks share the writing of what each of them holds, also under `ddp`.
+        is_dealt: Whether the ranks divide the writing of replicated content among them, also under `ddp`.
     """
 
     saved: int

@@ -67,7 +67,7 @@ class Estimate(Model):
     """Seconds of one optimizer step, measured; turns seconds between saves into steps. Without it no steps are
     reported."""
     failures_per_node_hour: Rate | None = None
-    """Failures of one node in an hour; 1.6e-4 when left out, those of a published run on 2,048 nodes."""
+    """Failures of one node per hour; 1.6e-4 when left out, those of a published run on 2,048 nodes."""
     restart_s: Rate | None = None
     """Seconds from a failure until training continues, without the steps it repeats; 300 when left out."""
     copy_gb_per_s: Rate | None = None
@@ -120,7 +120,7 @@ class Checkpointing(Model):
 
     @property
     def has_tiers(self) -> bool:
-        """Whether any tier is asked for."""
+        """Whether any tier is requested."""
         return self.memory is not None or self.persistent is not None
 
 

@@ -72,7 +72,7 @@ class ValueSources(Protocol):
 
 @dataclass(frozen=True)
 class Composition:
-    """What the overrides mean.
+    """The effect of the overrides.
 
     Args:
         tree: The complete configuration, resolved; every key a string.

@@ -78,7 +78,7 @@ def too_many_sizes(policy: "ElasticSettings | None", scale_config: Any) -> Probl
 
 
 def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:
-    """Return the recipe at a size that has no `scale_config` entry. It shares with `recipe` what is the same."""
+    """Return the recipe at a size that has no `scale_config` entry. Equal parts are shared with `recipe`."""
     return replaced({key: value for key, value in recipe.items() if key != "scale_config"}, _SIZE, num_nodes)
 
 
@@ -207,7 +207,7 @@ def get(tree: Any, path: str) -> Any:
 
 
 def replaced(tree: Mapping[str, Any], path: str, value: Any) -> Mapping[str, Any]:
-    """Return `tree` with another value at a dotted path; what is on the way is new, the rest is shared.
+    """Return `tree` with another value at a dotted path; nodes along the path are copied, the rest is shared.
 
     A value on the way that holds no such key or item gives way to a mapping.
     """

@@ -152,7 +152,7 @@ class JobSpec:
         name: Job name, a DNS label of at most 63 characters.
         backend: Name of the package under `launcher.backends`.
         recipe: Recipe path as the user named it.
-        nproc_per_node: Worker processes a node.
+        nproc_per_node: Worker processes per node.
         initial_nodes: Nodes the job starts with.
         scales: One point per size, ascending.
         elastic: None for a job of fixed size.
@@ -240,7 +240,7 @@ class JobHandle:
         bundle_dir: The bundle's folder, absolute.
         native_id: What the backend calls it: the resource's name, the operator's pid.
         kind: Kind of the resource, where the backend has several.
-        namespace: Where the resource lies; None where there are none.
+        namespace: Namespace of the resource; None if the backend has none.
         context: Which cluster, by the name that later commands reach it with; None within it, or on this machine.
         uid: Tells the job from others of its name, before and after it; None where names are not used again, and
             after a launch that was killed before it could record it.

@@ -84,7 +84,7 @@ class Trainer(Model):
     """Processes a node, and nodes the job starts with."""
 
     devices: DeviceCount
-    """Worker processes a node, one for each accelerator. On an instance with fewer it is lowered, with a notice,
+    """Worker processes per node, one for each accelerator. On an instance with fewer it is lowered, with a notice,
     unless you set it yourself."""
     num_nodes: NodeCount
     """Nodes the job starts with. A static job keeps them; an elastic one starts at its smallest size where this is
@@ -154,7 +154,7 @@ class RecipeResources(Model):
     """Extra resources of each pod, as Kubernetes quantities."""
 
     hugepages: str | int | None = None
-    """2 MiB huge pages for each pod, as a quantity (5120Mi). Needs memory beside it. EFA may want them; the node must
+    """2 MiB huge pages for each pod, as a quantity (5120Mi). Needs memory beside it. EFA may need them; the node must
     have them set aside."""
     memory: str | int | None = None
     """Main memory for each pod, requested and at most, as a quantity (512Gi). Left out: no limit, and a request
@@ -190,7 +190,7 @@ class CustomRun(Model):
     nodes: NodeCount
     """Nodes the job starts with."""
     ntasks_per_node: DeviceCount
-    """Worker processes a node; one for each accelerator uses them all."""
+    """Worker processes per node; one for each accelerator uses them all."""
 
 
 def _argument(value: Any) -> Any:
@@ -236,9 +236,9 @@ class RecipeBase(Model, ABC):
     """What changes at each size: number of nodes to trainer.num_nodes and training_config keys. `auto` derives the
     sizes from the batch, the memory bound and the instance; an override of one size's key then holds on top."""
     planner: Planner | None = None
-    """How `scale_config: auto` plans; it has no effect on sizes written by hand."""
+    """How `scale_config: auto` plans; it has no effect on sizes in the recipe."""
     training_cfg: CustomTraining | None = None
-    """A script of your own: what is started on every rank. Recipes of model_type custom only."""
+    """Your own script, started on every rank. Only for recipes of model_type custom."""
     pre_script: list[str] | None = None
     """Shell commands the image runs on each node before training, in this order."""
     post_script: list[str] | None = None
@@ -251,7 +251,7 @@ class RecipeBase(Model, ABC):
     checkpointless: bool | None = None
     """Checkpointless training. Not yet supported, and never together with an elastic job."""
     checkpointing: Checkpointing | None = None
-    """Tiers that checkpoints go to, and what is known of failures and storage. A job with tiers is never elastic."""
+    """Tiers that checkpoints go to, and rates of failures and storage. A job with tiers is never elastic."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys()
     """Where the family keeps what the launcher reads."""

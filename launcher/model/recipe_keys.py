@@ -1,4 +1,4 @@
-"""Where a family keeps what the launcher reads of every recipe, in whatever shape; and the batch as it is read."""
+"""The keys of a family for values that the launcher reads from every recipe; and the batch it reads."""
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -98,7 +98,7 @@ class RecipeKeys:
         mlflow: Section of the MLflow run.
         training_dir: Folder of checkpoints and results.
         same_folder: Whether a restart continues in that folder.
-        left_to_image: Keys whose empty value stands for the container's own default.
+        left_to_image: Keys whose empty value selects the container's own default.
     """
 
     batch: BatchKeys | None = None

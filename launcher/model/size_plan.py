@@ -16,7 +16,7 @@ _MOST_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class BatchInputs:
-    """What the files set of a recipe's batch, and which of it is the user's own choice.
+    """The batch values that the files of a recipe set, and which of them the user chose.
 
     Args:
         keys: Where the family keeps its batch.

@@ -1,6 +1,6 @@
 """The shape that several families share: `training_config` with `training_args` and `mlflow`.
 
-A family of another shape subclasses `RecipeBase` and answers for itself where its batch is.
+A family of another shape subclasses `RecipeBase` and defines where its batch is.
 """
 
 from typing import Annotated, ClassVar

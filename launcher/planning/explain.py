@@ -122,7 +122,7 @@ def find(sizes: Sizes, key: str) -> list[str]:
     """Return the leaves that `key` names: a path, the end of one (`learning_rate`), or a mapping above some.
 
     Raises:
-        ProblemsFound: There is no such key; the nearest are named.
+        ProblemsFound: No such key exists; similar ones are suggested.
     """
     known = sizes.paths
     for path in (key, f"{_ROOT}{key}"):

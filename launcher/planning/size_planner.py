@@ -1,6 +1,6 @@
 """`scale_config: auto`: every size a job may take, derived from one batch, one memory bound and the real devices.
 
-The result has the form of a `scale_config` written by hand, so that the rules check it by the same arithmetic.
+The result has the form of a hand-written `scale_config`, so the rules check it by the same arithmetic.
 """
 
 import math
@@ -56,22 +56,22 @@ def basis(recipe: RecipeBase, given: BatchInputs, *, is_elastic: bool) -> Sizing
 
     Args:
         recipe: The typed base recipe.
-        given: What the files set.
+        given: The values that the files set.
         is_elastic: Whether the job may change its size.
     """
     (samples, rate), source = _inherited(given, is_elastic=is_elastic)
     is_own = BATCH in given.own
-    texts = [f"{samples} samples a step and learning rate {rate:g} ({source})"]
+    texts = [f"{samples} samples per step and learning rate {rate:g} ({source})"]
     chosen: float | None = rate
     if is_own or RATE in given.own:
         chosen, reason = _learning_rate(recipe, given, samples, rate, source)
         samples = given.batch.train_batch_size if is_own else samples
         texts = [
-            f"{samples} samples a step ({'yours' if is_own else source})",
+            f"{samples} samples per step ({'yours' if is_own else source})",
             f"learning rate {chosen:g} ({reason})",
         ]
     if not given.has_rate:
-        chosen, texts = None, [f"{samples} samples a step ({'yours' if is_own else source})"]
+        chosen, texts = None, [f"{samples} samples per step ({'yours' if is_own else source})"]
     max_micro, reason = _memory_bound(recipe, given)
     return SizingBasis(samples, chosen, max_micro, ", ".join([*texts, f"at most {max_micro} in a pass ({reason})"]))
 
@@ -124,7 +124,7 @@ def _memory_bound(recipe: RecipeBase, given: BatchInputs) -> tuple[int, str]:
 
 
 def _pass_of(keys: BatchKeys, entry: object, base_micro: int) -> int:
-    """Return the largest pass of a size written by hand: an uneven share is one pass.
+    """Return the largest pass of a hand-written size: an uneven share is one pass.
 
     Source: the published elastic recipes: sizes whose uneven share exceeds the micro batch of the others are absent.
     """
@@ -148,8 +148,8 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
 
     Args:
         recipe: The typed base recipe; `BatchKeys.planned_from` must be valid.
-        devices: Worker processes a node.
-        given: What the files set of its batch.
+        devices: Worker processes per node.
+        given: The batch values that the files set.
         is_elastic: Whether the job may change its size.
     """
     found = basis(recipe, given, is_elastic=is_elastic)

@@ -16,7 +16,7 @@ Topology = Literal[
     "topology.k8s.aws/network-node-layer-2",
     "topology.k8s.aws/network-node-layer-3",
 ]
-"""Node labels that tell how near nodes are. Source: the HyperPod training job model, topology annotations."""
+"""Node labels of the network topology. Source: the HyperPod training job model, topology annotations."""
 UserId = Annotated[int, Field(ge=1, le=INT32)]
 AnyUserId = Annotated[int, Field(ge=0, le=INT32)]
 """User and group ids. Source: Kubernetes, IsValidUserID of the API's validation."""
@@ -24,7 +24,7 @@ AnyUserId = Annotated[int, Field(ge=0, le=INT32)]
 
 @dataclass(frozen=True, slots=True)
 class PodField:
-    """Marks a key whose value, unless null, is a field of the pods' spec as it is: no other code need read it.
+    """Marks a key whose value, unless null, becomes a field of the pods' spec unchanged; no other code reads it.
 
     Args:
         name: The field. Source: Kubernetes API, PodSpec.
@@ -54,9 +54,9 @@ class RestartPolicy(Model):
     evalPeriodSeconds: Positive32
     """Seconds of the window in which restarts are counted."""
     maxFullJobRestarts: NonNegative32 | None = None
-    """Restarts of the whole job in that window before it fails."""
+    """Restarts of the complete job in that window before it fails."""
     numRestartBeforeFullJobRestart: NonNegative32 | None = None
-    """Restarts of the processes alone in that window before the whole job, pods included, is restarted."""
+    """Restarts of only the processes in that window before the complete job, pods included, is restarted."""
     maxNumRepeatOffendersToAvoid: NonNegative32 | None = None
     """Most nodes that failed again and again which a restart keeps away from."""
 
@@ -68,7 +68,7 @@ class LogMonitor(Model):
     """
 
     name: Word
-    """What it is called in events; none twice."""
+    """Its name in events; unique."""
     logPattern: Word
     """Regular expression from the start of a line (begin with .* to find it anywhere); its first group is the metric.
     """
@@ -77,7 +77,7 @@ class LogMonitor(Model):
     expectedRecurringFrequencyInSeconds: Positive32 | None = None
     """Seconds between two matches; beyond them the job hangs."""
     metricThreshold: Annotated[int, Field(ge=-INT32, le=INT32)] | None = None
-    """What the metric is compared with, a whole number. Together with operator."""
+    """Integer that the metric is compared with. Requires operator."""
     operator: Literal["gt", "gteq", "lt", "lteq", "eq"] | None = None
     """How a slow job's metric compares with metricThreshold: lteq calls it slow at or below the threshold."""
     metricEvaluationDataPoints: Positive32 | None = None
@@ -87,7 +87,7 @@ class LogMonitor(Model):
 
 
 class RunPolicy(Model):
-    """How long the job may take, how often it starts again, what is watched. Times in seconds; the operator's names.
+    """Time limits, restarts and monitoring. Times in seconds; the operator's names.
 
     Source: the HyperPod training job model, runPolicy; AWS, Using the training operator to run jobs.
     """
@@ -99,7 +99,7 @@ class RunPolicy(Model):
     faultDeadlineSeconds: Positive32 | None = None
     """Seconds it has to recover from a fault before it fails."""
     jobMaxRetryCount: NonNegative32 | None = None
-    """Restarts over the job's whole life before it fails; a Kubeflow job's backoffLimit."""
+    """Restarts over the job's lifetime before it fails; a Kubeflow job's backoffLimit."""
     suspend: bool | None = None
     """true makes the job without starting it. Kueue sets this itself."""
     ttlSecondsAfterFinished: Annotated[int, Field(ge=-1, le=INT32)] | None = None
@@ -177,7 +177,7 @@ class Capabilities(Model):
     add: Listed[Capability] | None = None
     """Capabilities that the container gets beyond the runtime's own; they reach root alone."""
     drop: Listed[Capability] | None = None
-    """Capabilities that are taken from it; the restricted profile wants ALL."""
+    """Capabilities that are dropped; the restricted profile requires ALL."""
 
 
 class Profile(Model):
@@ -298,12 +298,12 @@ class Settings(ClusterOptions):
     command: Listed[Word] | None = default(None)
     """Words that replace the image's start command. The variables that command would read stay set."""
     security_context: SecurityContext | None = default(None)
-    """Replaces the container's whole securityContext, which otherwise is as the restricted profile wants it."""
+    """Replaces the container's complete securityContext, which by default satisfies the restricted profile."""
     run_as_root: bool | None = default(None)
-    """true lets the container run as root, with what root needs to write to mounted folders; false refuses to start
+    """true lets the container run as root, with the capabilities to write to mounted folders; false refuses to start
     it so. null takes what the family's published image needs."""
     run_as_user: UserId | None = default(None)
-    """User id the container runs as, whatever its image says. An image whose own user is root or a name needs one."""
+    """User id the container runs as, overriding its image's. Required if the image's user is root or a name."""
     fs_group: UserId | None = default(None)
     """Group id that mounted claims are made writable for."""
     container_mounts: Listed[str] | None = default(None)

@@ -17,7 +17,7 @@ class Settings(ClusterOptions):
     """Every key of cluster=slurm."""
 
     exclusive: bool = default(True)
-    """true takes whole nodes; false lets other jobs share them."""
+    """true allocates nodes exclusively; false lets other jobs share them."""
     mem: NonNegativeInt = default(0)
     """Memory per node in MiB; 0 takes all of it."""
     job_name_prefix: str = default("sagemaker-")

@@ -67,7 +67,7 @@ class SmpParameters(Model):
     """true shards the optimizer's state over the replicas; false by default. PyTorch, SMP 1.6."""
     prescaled_batch: bool | None = None
     """true where the ranks that share a tensor get the same batch; false, the default, where each gets its own. It
-    decides how many samples a step takes. PyTorch, SMP 1.6."""
+    decides how many samples a step uses. PyTorch, SMP 1.6."""
     skip_tracing: bool | None = None
     """true leaves out the first, tracing step, for models that do not fit in main memory; false by default. PyTorch,
     SMP 1.6."""

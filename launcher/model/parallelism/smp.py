@@ -22,7 +22,7 @@ ORDERS = {"cluster": "DPT", "spread": "TPD"}
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What the documents state about a parameter besides its type.
+    """Documented properties of a parameter besides its type.
 
     Args:
         default: Value that the library uses if it is left out; None if that follows from others, or is nothing.
@@ -98,7 +98,7 @@ def hyperparameters(tree: Mapping[str, Any], processes_per_host: int, instance_t
 
     Args:
         tree: `distribution` as the user wrote it, checked; its order is that of `mp_parameters`.
-        processes_per_host: What `mpi.processes_per_host` stands for.
+        processes_per_host: Value for `mpi.processes_per_host`.
         instance_type: With its `ml.` prefix.
 
     Source: SageMaker Python SDK 2.251.1, Framework._distribution_configuration and _json_encode_hyperparameters.
