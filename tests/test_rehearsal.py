@@ -130,7 +130,7 @@ def test_crashes_partial_preemption_a_late_checkpoint_and_an_operator_that_is_aw
     assert code == 0, err
     assert sizes_of(tmp_path) == [(0, 2), (2, 2), (2, 2), (2, 1)]
     assert "event  job more (normal-priority) arrives and waits: it needs 1 node and can have 0" in out
-    assert "event  the operator goes away for 1 s" in out
+    assert "event  the operator is down for 1 s" in out
     assert_every_sample_once_an_epoch(tmp_path)
     assert losses_in_the_model(bundle_of(tmp_path) / "run") == pytest.approx(alone, abs=1e-5)
     assert_one_whole_run(tmp_path)

@@ -1,7 +1,7 @@
 """Recipe families: one module for each `run.model_type`, and nothing elsewhere names one.
 
-A module has `Recipe`, the typed recipe, and `INTERFACE`, how its programs are started. Everything that is a family's
-own is in its module; code outside asks through these two and names no family.
+A module has `Recipe`, the typed recipe, and `INTERFACE`, how its programs are started. Everything specific to a
+family is in its module; other code uses these two and names no family.
 """
 
 import importlib

@@ -1,9 +1,9 @@
-"""SageMaker's model parallel library, SMP 1: the defaults of its parameters, and how a training image gets them.
+"""SageMaker's model parallel library, SMP 1: the defaults of its parameters, and their form for a training image.
 
 Their types are in `launcher.model.parallelism.distribution`, which costs milliseconds to import.
 
 Source: Amazon SageMaker Python SDK, Required SageMaker Python SDK parameters: the two editions for SMP 1.0 to 1.3 and
-for SMP 1.11, and `validate_mp_config` of SDK 2.251.1 for what both leave out.
+for SMP 1.11, and `validate_mp_config` of SDK 2.251.1 for parameters that both omit.
 """
 
 import json
@@ -25,7 +25,7 @@ class Parameter:
     """Documented properties of a parameter besides its type.
 
     Args:
-        default: Value that the library uses if it is left out; None if that follows from others, or is nothing.
+        default: Value that the library uses if it is left out; None if it follows from others, or there is none.
         framework: The only framework that has it; None for both.
         since: First version of the library with it, major and minor; None for all.
     """
@@ -77,10 +77,10 @@ _ACTIVE_BEYOND = 2
 
 
 def effective(parameters: "SmpParameters", framework: str) -> dict[str, Any]:
-    """Return what the library works with: each parameter of its framework as given, or its default.
+    """Return the library's effective parameters: each of its framework's as given, or its default.
 
     Args:
-        parameters: With the number of partitions.
+        parameters: The given parameters, including the number of partitions.
         framework: `pytorch` or `tensorflow`.
     """
     own = {name for name, known in PARAMETERS.items() if known.framework in (None, framework)}
@@ -94,7 +94,7 @@ def effective(parameters: "SmpParameters", framework: str) -> dict[str, Any]:
 
 
 def hyperparameters(tree: Mapping[str, Any], processes_per_host: int, instance_type: str) -> dict[str, str]:
-    """Return the hyperparameters by which a training image knows of a distribution, each as JSON.
+    """Return the hyperparameters that describe a distribution to a training image, each as JSON.
 
     Args:
         tree: `distribution` as the user wrote it, checked; its order is that of `mp_parameters`.
