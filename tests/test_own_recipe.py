@@ -81,7 +81,7 @@ def test_a_new_recipe_says_what_it_inherits(base, tmp_path, context):
     assert lines[0] == f"# yaml-language-server: $schema=.schemas/{written['run']['model_type']}.json"
     assert json.loads((tmp_path / ".schemas" / f"{written['run']['model_type']}.json").read_text())["properties"]
 
-    start = next(i for i, line in enumerate(lines) if line.startswith("# What people change most"))
+    start = next(i for i, line in enumerate(lines) if line.startswith("# The keys changed most often"))
     nested_lines = [line.removeprefix("#") for line in lines[start + 1 :] if line.startswith("#  ")]
     assert len(nested_lines) > 10
     text = "\n".join([*lines[:start], *(line.removeprefix("#") for line in lines[start + 1 : -2])])

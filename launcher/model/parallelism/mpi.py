@@ -129,7 +129,7 @@ def _efa(instance_type: str | None) -> Iterator[str]:
 
 
 def _model_parallel(run: MpiRun) -> Iterator[str]:
-    """Yield the options of the model parallel library: its protocols, and the program that sets up its collectives."""
+    """Yield options of the model parallel library: its protocols, and the program that sets up its collectives."""
     if not run.mp_parameters:
         return
     if run.torch_version:
