@@ -21,12 +21,12 @@ _OWN_SIZES, _BASE = "the recipe's own sizes", "the base recipe"
 
 
 def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> BatchInputs:
-    """Return what a recipe's files set of its batch, below what the user chose.
+    """Return the batch values that a recipe's files set, without the user's.
 
     Args:
-        composition: Where every value comes from.
-        keys: Where the family keeps its batch.
-        base_batch: That of the base recipe, typed.
+        composition: Origin of every value.
+        keys: The family's keys of the batch.
+        base_batch: The base recipe's batch, typed.
     """
     written = composition.sources.layers("recipes.scale_config")
     first_own = max((layer for layer, value in written if value == AUTO), default=math.inf)
@@ -51,7 +51,7 @@ def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> Batch
 def basis(recipe: RecipeBase, given: BatchInputs, *, is_elastic: bool) -> SizingBasis:
     """Return batch, learning rate and memory bound: the user's, else the recipe's own sizes', else the base recipe's.
 
-    Batch and learning rate belong together, so they are taken from the recipe's own sizes only where these agree on
+    Batch and learning rate belong together, so they are taken from the recipe's own sizes only if these agree on
     both. A static job has never read them.
 
     Args:
@@ -77,7 +77,7 @@ def basis(recipe: RecipeBase, given: BatchInputs, *, is_elastic: bool) -> Sizing
 
 
 def _inherited(given: BatchInputs, *, is_elastic: bool) -> tuple[tuple[int, float], str]:
-    """Return batch and learning rate below what the user chose, and where they are from."""
+    """Return batch and learning rate without the user's values, and their source."""
     keys, own = given.keys, given.batch
     base = _whole(given.base[BATCH]) or own.train_batch_size, _number(given.base[RATE]) or own.learning_rate
     pairs = {
@@ -93,7 +93,7 @@ def _inherited(given: BatchInputs, *, is_elastic: bool) -> tuple[tuple[int, floa
 def _learning_rate(
     recipe: RecipeBase, given: BatchInputs, samples: int, rate: float, source: str
 ) -> tuple[float, str]:
-    """Return the learning rate where the user chose a part of the batch, and the reason for it.
+    """Return the learning rate if the user chose a part of the batch, and the reason for it.
 
     Source: the linear rule, Goyal et al. 2017, "Accurate, Large Minibatch SGD"; the square root for Adam, Malladi et
     al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms". The published elastic recipes follow
@@ -188,7 +188,7 @@ def _slower(fits: Mapping[int, batch.Fit]) -> frozenset[int]:
 
 
 def _entry(nodes: int, fitted: batch.Fit, found: SizingBasis, given: BatchInputs) -> Mapping[str, Any]:
-    """Return a size as `scale_config` writes it."""
+    """Return a size as an entry of `scale_config`."""
     keys, split = given.keys, fitted.split
     values: dict[str, object] = {
         keys.train_batch_size: found.samples,
