@@ -178,7 +178,7 @@ def test_a_script_recipe_takes_the_published_section(prepare, tmp_path):
 
 
 FAULTS = [
-    (("recipes=training/custom/script",), "E106", "entry_script", "no script"),
+    (("recipes=training/custom/script",), "E106", "entry_script", "script to run is missing"),
     ((SCRIPT, "training_cfg.entry_module=a", *K8S), "E106", "entry_script", "both"),
     ((SCRIPT, *K8S, "training_cfg.script_args=[{a: {b: c}}]"), "E107", "script_args.0.a", "a text"),
     ((SCRIPT, *K8S, "training_cfg.script_args=[{a: 1, b: 2}]"), "E107", "script_args.0", "one name"),
@@ -192,7 +192,7 @@ FAULTS = [
         (SCRIPT, *K8S, "recipes.trainer.devices=4"),
         "E111",
         "recipes.trainer.devices",
-        "leave out recipes.trainer.devices",
+        "omit recipes.trainer.devices",
     ),
     (("training_cfg.entry_script=absent.py",), "E404", "entry_script", "no such file"),
     (("training_cfg.entry_module=absent_module",), "E404", "cluster", "absent_module"),

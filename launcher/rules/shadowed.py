@@ -54,7 +54,7 @@ def files_lose_to_their_defaults(planned: PlannedRecipe, notice: MakeNotice) -> 
             names = ", ".join(path.rpartition(".")[2] for path in losing[:_MOST_NAMES])
             more = f" and {len(losing) - _MOST_NAMES} more" if len(losing) > _MOST_NAMES else ""
             file, _ = composition.sources.place(layer)
-            what = f"{names}{more} of {file} are overridden by its defaults, which follow _self_"
+            what = f"defaults after _self_ override {names}{more} of {file}"
             yield notice(f"{what}: move _self_ to the end of the list, or omit it")
 
 

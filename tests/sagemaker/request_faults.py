@@ -459,13 +459,13 @@ FAULTS = {
         ("training_cfg.entry_script=null", f"{J}.toolkit=true", f"{J}.container_entrypoint=[train]"),
         "E106",
         f"{CFG}.entry_script",
-        "no script",
+        "script to run is missing",
     ),
     "no-script-for-the-image": (
         ("training_cfg.entry_script=null",),
         "E106",
         f"{CFG}.entry_script",
-        f"{J}.toolkit=false for an image with a program of its own",
+        f"{J}.toolkit=false for an image with its own program",
     ),
     "unread-source": (
         (f"{J}.toolkit=false", f"{J}.source_dir=s3://code/x.tar.gz"),
@@ -500,13 +500,13 @@ FAULTS = {
         (f"{DIST}.mpi.enabled=true", f"{DIST}.torch_distributed.enabled=true"),
         "E256",
         "recipes.distribution.torch_distributed.enabled",
-        "mpi starts the script too",
+        "mpi also starts the script",
     ),
     "launcher-and-library": (
         (f"{DIST}.mpi.enabled=true", f"{DIST}.smdistributed.dataparallel.enabled=true"),
         "E256",
         "recipes.distribution.smdistributed.dataparallel.enabled",
-        "mpi starts the script too",
+        "mpi also starts the script",
     ),
     "dataparallel-instance": (
         (f"{DIST}.smdistributed.dataparallel.enabled=true", "instance_type=p5.48xlarge"),
@@ -524,7 +524,7 @@ FAULTS = {
         (f"{DIST}.smdistributed.dataparallel={{enabled: true, custom_mpi_options: -np 4}}",),
         "E253",
         "recipes.distribution.smdistributed.dataparallel.custom_mpi_options",
-        "move ranks",
+        "placement of ranks",
     ),
     "no-launcher": (
         (f"{DIST}.torch_distributed.enabled=false",),
