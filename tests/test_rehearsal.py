@@ -189,7 +189,7 @@ def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_
         code, _, err = run("scale", name, "--nodes", "7", cwd=tmp_path, module=True)
         assert code == 2 and "E413" in err and "1, 2, 3, 4" in err
         code, out, _ = run("scale", name, "--nodes", "2", cwd=tmp_path, module=True)
-        assert code == 0 and "asked for 2 nodes" in out
+        assert code == 0 and "requested 2 nodes" in out
         wait_for(lambda: running_on(tmp_path, 2), "two nodes")
         assert listening_addresses(tmp_path) == {"127.0.0.1"}
         run("scale", name, "--nodes", "1", cwd=tmp_path, module=True)
