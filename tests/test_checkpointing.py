@@ -5,9 +5,9 @@ import json
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
 
-from launcher.checkpointing import architecture
 from launcher.common import yaml_io
 from launcher.common.names import ENV_CHECKPOINTING
+from launcher.runtime import model_configs
 
 KEY = "recipes.checkpointing"
 SET = f"++{KEY}"
@@ -467,4 +467,4 @@ def test_every_model_of_the_collection_is_known():
     for path in sorted((ROOT / "recipes_collection/base/llmft/model").glob("*.yaml")):
         tree = yaml_io.load(path.read_text(encoding="utf-8"))
         name = tree["training_config"]["model_config"]["model_name_or_path"] or tree["run"]["name"]
-        assert architecture.known(name), path.stem
+        assert model_configs.known(name), path.stem

@@ -35,11 +35,11 @@ class Recipe(RecipeBase):
     def content(self, config=None):
         return Content(0, "bfloat16", "none", "ddp")
 
-INTERFACE = Interface(
+INTERFACES = {{None: Interface(
     roles=tuple(
         Role(name, lambda job: ("-m", "evaluate"), lambda job: ("evaluate",)) for name in {roles}
     ),
-)
+)}}
 """
 NO_BATCH = "evaluation: Section"
 OWN_BATCH = """data: Data
@@ -142,7 +142,8 @@ def test_roles_are_found_by_their_name(prepare):
 
 @pytest.mark.parametrize("name", families.names())
 def test_every_family_has_workers_and_a_model(name):
-    assert families.interface(name).workers.name == "workers"
+    for trainer in families.trainers(name) or (None,):
+        assert families.interface(name, trainer).workers.name == "workers"
     assert families.recipe_model(name).keys.batch is not None
 
 

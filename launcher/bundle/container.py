@@ -96,7 +96,7 @@ def _library() -> dict[str, str]:
 
 def command(job: JobSpec) -> tuple[str, ...]:
     """Return the start command of a job in such an image."""
-    family = interface(job.model_type)
+    family = interface(job.model_type, job.trainer)
     words = tuple(CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in family.workers.program(job))
     config = (f"--config-path={CONFIG_MOUNT}",) if family.takes_config_path else ()
     return (f"{HOME}/bin/entrypoint", *words, *config)

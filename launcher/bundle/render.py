@@ -43,6 +43,8 @@ def render_bundle(job: JobSpec, context: LaunchContext, backend: Backend) -> Bun
         "job_name": job.name,
         "backend": job.backend,
         "recipe": job.recipe,
+        "trainer": job.trainer,
+        "rehearsal": job.is_rehearsal,
         "overrides": [shown(text) for text in job.overrides],
         "created": context.created,
         "user": context.user,

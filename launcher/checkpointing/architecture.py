@@ -5,11 +5,7 @@ Exact for the architectures of `KNOWN`; others raise `UnknownArchitecture` and a
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
-
-from launcher.common import yaml_io
 
 Config = Mapping[str, Any]
 
@@ -76,19 +72,6 @@ def weights(config: Config) -> tuple[Weight, ...]:
 def num_parameters(config: Config) -> int:
     """Return the parameters of a model. Raises like `weights`."""
     return sum(weight.parameters for weight in weights(config))
-
-
-@cache
-def table() -> Mapping[str, Config]:
-    """Return the configuration of every known model by its name on the Hugging Face Hub."""
-    found: Mapping[str, Config] = yaml_io.load(Path(__file__).with_name("models.yaml").read_text(encoding="utf-8"))
-    return found
-
-
-def known(name: str) -> Config | None:
-    """Return the configuration of a model by its name on the Hub, also with - for the slash; None when unknown."""
-    wanted = name.lower().replace("/", "-")
-    return next((config for key, config in table().items() if key.lower().replace("/", "-") == wanted), None)
 
 
 def _ends(config: Config) -> Iterator[Weight]:

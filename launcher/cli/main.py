@@ -186,7 +186,7 @@ def _command(words: Sequence[str]) -> Any:
 def _usage_problem(error: Any) -> Problem:
     """Return typer's error about a command line as a Problem."""
     where = error.ctx.command_path if error.ctx else "recipes"
-    is_unknown = bool(hasattr(error, "possibilities") and error.ctx)
+    is_unknown = bool(hasattr(error, "option_name") and hasattr(error, "possibilities") and error.ctx)
     near = _suggestions(error.option_name, error.ctx.command.params) if is_unknown else []
     message = error.message if is_unknown else error.format_message()
     return Problem(

@@ -100,4 +100,4 @@ _WORKERS = Role(
     image_env=lambda job: {"NNODES": str(job.initial_nodes)},
     env=_worker_env,
 )
-INTERFACE = Interface(roles=(_WORKERS,), takes_config_path=False, entry=Entry.SCRIPT)
+INTERFACES = {None: Interface(roles=(_WORKERS,), takes_config_path=False, entry=Entry.SCRIPT)}

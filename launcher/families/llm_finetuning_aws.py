@@ -10,11 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from launcher.common.names import ENTRYPOINT
 from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt
 from launcher.model.checkpoint_content import Content, Sharding
 from launcher.model.config_tree import get
-from launcher.model.interface import WORKERS, Entry, Interface, Role
-from launcher.model.job_spec import JobSpec
+from launcher.model.interface import WORKERS, Entry, Interface, Role, runtime_workers
+from launcher.model.job_spec import OPEN, PUBLISHED, JobSpec
 from launcher.model.recipe_keys import RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
 
@@ -333,11 +334,12 @@ class Recipe(TrainingRecipe):
 
     def content(self, config: Mapping[str, Any] | None = None) -> Content:
         """Return what a checkpoint of the training state holds: all weights, or only the adapters."""
-        from launcher.checkpointing import architecture  # few compiles need either
+        from launcher.checkpointing import architecture  # few compiles need these
         from launcher.checkpointing.sizes import lora_parameters
+        from launcher.runtime import model_configs
 
         model, args = self.training_config.model_settings, self.training_config.training_args
-        config = config or architecture.known(model.model_name_or_path or self.run.name)
+        config = config or model_configs.known(model.model_name_or_path or self.run.name)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
         saved = lora_parameters(weights, model.peft_config.model_dump()) if model.peft_config else total
@@ -393,13 +395,27 @@ def _repository(git: dict[str, Any]) -> str:
     return url
 
 
-_WORKERS = Role(
+_IMAGE_WORKERS = Role(
     name=WORKERS,
     program=lambda job: ("-m", _MODULE),
     image_command=lambda job: _COMMAND,
     image_env=_image_env,
     image_log=_LOG,
 )
-INTERFACE = Interface(
-    roles=(_WORKERS,), runs_as_root=True, accelerator="gpu", entry=Entry.RECIPE, has_own_checkpoints=True
+_PUBLISHED = Interface(
+    roles=(_IMAGE_WORKERS,), runs_as_root=True, accelerator="gpu", entry=Entry.RECIPE, has_own_checkpoints=True
 )
+
+
+def _open_program(job: JobSpec) -> tuple[str, ...]:
+    return ("-m", ENTRYPOINT, *(("--rehearse",) if job.is_rehearsal else ()))
+
+
+_OPEN = Interface(
+    roles=(runtime_workers(_open_program),),
+    cuts_uneven_shares=True,
+    accelerator="gpu",
+    modules=("transformers.modeling_utils", "peft", "launcher.runtime.finetune.trainer"),
+    needs=("peft", "pyarrow", "safetensors", "tokenizers", "transformers"),
+)
+INTERFACES = {PUBLISHED: _PUBLISHED, OPEN: _OPEN}

@@ -8,8 +8,7 @@ from pydantic import Field
 from launcher.common.names import ENTRYPOINT
 from launcher.model.base_model import Model, NonNegativeInt, PositiveInt
 from launcher.model.checkpoint_content import Content
-from launcher.model.interface import WORKERS, Interface, Role
-from launcher.model.job_spec import JobSpec
+from launcher.model.interface import Interface, runtime_workers
 from launcher.model.training_args import BatchArgs, TrainingRecipe, TrainingSection
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -122,19 +121,5 @@ def _num_parameters(model: ModelConfig, max_len: int) -> int:
     return (2 * model.vocab_size + max_len) * hidden + model.num_layers * block + 2 * hidden
 
 
-_PROGRAM = ("-m", ENTRYPOINT)
-
-
-def _image_command(job: JobSpec) -> tuple[str, ...]:
-    """Return the agent's command line in an image that has this package; the operator sends it the real size."""
-    agent = ("hyperpodrun", "--nnodes=1", f"--nproc-per-node={job.nproc_per_node}", "--rdzv-backend=hyperpod")
-    return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *_PROGRAM, "--config-path=/config")
-
-
-_WORKERS = Role(
-    name=WORKERS,
-    program=lambda job: _PROGRAM,
-    image_command=_image_command,
-    image_env=lambda job: {"NNODES": str(job.initial_nodes)},
-)
-INTERFACE = Interface(roles=(_WORKERS,), cuts_uneven_shares=True)
+_WORKERS = runtime_workers(lambda job: ("-m", ENTRYPOINT))
+INTERFACES = {None: Interface(roles=(_WORKERS,), cuts_uneven_shares=True, modules=("launcher.runtime.trainer",))}

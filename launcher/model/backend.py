@@ -15,7 +15,17 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from launcher.common.problems import Problem
-from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobPod, JobSpec, JobStatus, LogSelection
+from launcher.model.job_spec import (
+    PUBLISHED,
+    Bundle,
+    JobEvent,
+    JobHandle,
+    JobPod,
+    JobSpec,
+    JobStatus,
+    LogSelection,
+    Trainer,
+)
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.checked_recipe import CheckedRecipe
@@ -91,6 +101,8 @@ class BackendDescription(Generic[OptionsT]):
     """Whether a node is an instance of `instance_type`, which determines devices, memory and prices."""
     has_containers: ClassVar[bool] = True
     """Whether processes run in containers, which see neither the files nor the folder of the launching machine."""
+    default_trainer: ClassVar[Trainer] = PUBLISHED
+    """Who trains where `cluster.trainer` is null. Where jobs run on this machine the published image never does."""
     runs_training_jobs: ClassVar[bool] = False
     """Whether jobs are SageMaker training jobs: a request, channels, and an image whose toolkit starts scripts."""
     resizes_jobs: ClassVar[bool] = False

@@ -8,6 +8,7 @@ from launcher.model import instance_specs
 from launcher.model.cluster_options import ClusterOptions
 from launcher.model.composition import Composition
 from launcher.model.instances import Instance
+from launcher.model.job_spec import Trainer
 from launcher.model.recipe import ElasticSettings, Launch, RecipeBase
 from launcher.model.size_plan import SizePlan
 
@@ -46,6 +47,7 @@ class CheckedRecipe:
         scales: Every size the job may run at, ascending.
         overridden_sizes: For each base override that overrides entries of `scale_config`, their number.
         size_plan: The planned sizes, if `scale_config` is `auto`.
+        trainer: The chosen trainer; None for a family without the choice.
     """
 
     composition: Composition
@@ -56,11 +58,17 @@ class CheckedRecipe:
     scales: tuple[SizedRecipe, ...]
     overridden_sizes: Mapping[str, int]
     size_plan: SizePlan | None = None
+    trainer: Trainer | None = None
 
     @property
     def backend(self) -> str:
         """The chosen cluster."""
         return self.composition.backend
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether the open trainer shrinks the model and makes up its data."""
+        return self.launch.rehearse is True
 
     @property
     def elastic(self) -> ElasticSettings | None:

@@ -52,6 +52,26 @@ class Role:
     image_log: str | None = None
 
 
+def runtime_workers(program: Callable[[JobSpec], tuple[str, ...]]) -> Role:
+    """Return the workers of a program of `launcher.runtime`, which any image with this package and the agent starts.
+
+    Args:
+        program: As of a role; it is given the folder of configurations with `--config-path`.
+    """
+
+    def image_command(job: JobSpec) -> tuple[str, ...]:
+        """Return the agent's command line; the operator sends it the real size."""
+        agent = ("hyperpodrun", "--nnodes=1", f"--nproc-per-node={job.nproc_per_node}", "--rdzv-backend=hyperpod")
+        return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *program(job), "--config-path=/config")
+
+    return Role(
+        name=WORKERS,
+        program=program,
+        image_command=image_command,
+        image_env=lambda job: {"NNODES": str(job.initial_nodes)},
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Interface:
     """How a family's programs are started.
@@ -65,6 +85,8 @@ class Interface:
         accelerator: Kind of accelerator that the program needs, `gpu` or `neuron`; None if it runs without.
         entry: Starts the program in a SageMaker training job.
         has_own_checkpoints: Whether the image's own program interprets `recipes.checkpointing`.
+        modules: Modules that the program imports before its first step; a warm start has imported them already.
+        needs: Packages of the `trainer` extra that the program imports.
     """
 
     roles: tuple[Role, ...]
@@ -74,6 +96,8 @@ class Interface:
     accelerator: str | None = None
     entry: Entry = Entry.LAUNCHER
     has_own_checkpoints: bool = False
+    modules: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     @property
     def workers(self) -> Role:

@@ -4,13 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from launcher.common.problems import Notice
 from launcher.model.instances import Instance
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.cluster_options import ClusterOptions
+
+Trainer = Literal["published", "open"]
+"""Who reads the compiled configuration of a family that has the choice, as `cluster.trainer` names it."""
+PUBLISHED: Trainer = "published"
+"""The closed program of the family's published image."""
+OPEN: Trainer = "open"
+"""The trainer of this package, `launcher.runtime`."""
 
 DEFAULT_SAVE_TIMEOUT_S = 600
 """Seconds for a last checkpoint if the recipe does not set them.
@@ -165,6 +172,8 @@ class JobSpec:
         notices: Notices for the user.
         cwd: Folder that the user's relative paths start from.
         save_timeout_s: Seconds that the workers of a job, elastic or not, have for a last checkpoint.
+        trainer: Who trains; None for a family without the choice.
+        is_rehearsal: Whether the open trainer shrinks the model and makes up its data.
     """
 
     name: str
@@ -184,6 +193,8 @@ class JobSpec:
     notices: tuple[Notice, ...] = ()
     cwd: Path = Path()
     save_timeout_s: int = DEFAULT_SAVE_TIMEOUT_S
+    trainer: Trainer | None = None
+    is_rehearsal: bool = False
 
     @property
     def max_nodes(self) -> int:

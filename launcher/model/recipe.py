@@ -362,6 +362,9 @@ class Launch(Model):
     """Image of the job. null uses the recipe's own, if it has one."""
     base_results_dir: Annotated[str, Field(min_length=1)]
     """Folder that receives one bundle for each job, <job name>/; relative to the current folder."""
+    rehearse: bool
+    """true trains a small model of the recipe's architecture, with random weights, on samples made up on the spot;
+    every other key of the recipe applies. Nothing is downloaded. Needs the open trainer, see cluster.trainer."""
     dry_run: bool
     """true writes the bundle and stops. If tracking is on, it also opens the MLflow run."""
     server_dry_run: bool

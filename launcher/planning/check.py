@@ -69,10 +69,10 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
-    tree = composition.tree
+    tree, backend = composition.tree, described(composition.backend)
     recipe_tree = tree["recipes"]
     launch, problems = type_problems(Launch, tree, "")
-    settings, settings_problems = type_problems(described(composition.backend).options(), tree["cluster"], "cluster")
+    settings, settings_problems = type_problems(backend.options(), tree["cluster"], "cluster")
     family, family_problems = _family(recipe_tree)
     found = [*problems, *settings_problems, *family_problems]
     if family is None:
@@ -81,9 +81,9 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     found += recipe_problems
     if any(related(instance_specs.KEY, problem.path) for problem in recipe_problems):
         recipe = recipe.model_copy(update={"instance_specs": None})
-    is_here = not described(composition.backend).has_instances
-    instance = None if is_here else instance_specs.find(launch.instance_type, recipe.instance_specs)
-    checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {})
+    instance = None if not backend.has_instances else instance_specs.find(launch.instance_type, recipe.instance_specs)
+    trainer = families.trainer_of(recipe_tree["run"]["model_type"], settings.trainer, backend.default_trainer)
+    checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
     if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
         return checked, [*found, problem]

@@ -63,6 +63,8 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         overrides=checked.composition.overrides,
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
+        trainer=checked.trainer,
+        is_rehearsal=checked.is_rehearsal,
     )
     return dataclasses.replace(job, initial_nodes=described(job.backend).initial_nodes(job) or job.initial_nodes)
 
@@ -131,7 +133,7 @@ def _micro_of_uneven(checked: CheckedRecipe, found: SizedBatch) -> int | None:
     Source: the published elastic recipes, whose uneven sizes set no micro batch beside a base of 1.
     """
     is_own = get(found.size.own, found.keys.micro_train_batch_size) is not None
-    is_cut = is_own or interface(checked.recipe.run.model_type).cuts_uneven_shares
+    is_cut = is_own or interface(checked.recipe.run.model_type, checked.trainer).cuts_uneven_shares
     return found.batch.micro_train_batch_size if is_cut else None
 
 

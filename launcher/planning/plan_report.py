@@ -71,10 +71,12 @@ def aligned(job: JobSpec, *, in_full: bool = False) -> tuple[tuple[str, ...], li
 
 
 def summary(job: JobSpec) -> str:
-    """Return the batch of a job, if it has one, and the size it starts with, in a line."""
+    """Return the batch of a job, if it has one, the size it starts with and who trains it, in a line."""
     samples, nodes = _samples(job), job.initial_nodes
     batch_text = f"{samples} sample{'' if samples == '1' else 's'} per optimizer step; " if samples else ""
-    return f"{batch_text}{START_MARK} starts on {nodes} node{'s' if nodes > 1 else ''}"
+    trainer_text = f"; {job.trainer} trainer" if job.trainer else ""
+    rehearsal_text = ", a rehearsal" if job.is_rehearsal else ""
+    return f"{batch_text}{START_MARK} starts on {nodes} node{'s' if nodes > 1 else ''}{trainer_text}{rehearsal_text}"
 
 
 def _nodes(job: JobSpec, point: ScalePoint) -> str:
@@ -168,6 +170,8 @@ def plan_json(job: JobSpec) -> dict[str, Any]:
         "backend": job.backend,
         "recipe": job.recipe,
         "model_type": job.model_type,
+        "trainer": job.trainer,
+        "rehearsal": job.is_rehearsal,
         "nproc_per_node": job.nproc_per_node,
         "initial_nodes": job.initial_nodes,
         "instance_type": job.resources.instance_type,

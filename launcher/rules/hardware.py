@@ -68,7 +68,7 @@ def program_finds_its_accelerators(checked: CheckedRecipe, problem: Callable[...
     """A program for GPUs fails on an instance without any, after waiting for the instance and paying for it."""
     allowed, lack = _allowed(checked), _lack(checked)
     if checked.instance and lack and (not allowed or checked.instance.name in allowed):
-        kind = interface(checked.recipe.run.model_type).accelerator
+        kind = _accelerator(checked)
         needed = instances.RESOURCES[kind] if kind else None
         fitting = [name for name in allowed if _resource(checked, name) == needed]
         yield problem(
@@ -127,11 +127,16 @@ def devices_exist(checked: CheckedRecipe, problem: Callable[..., Problem]) -> It
 
 def _lack(checked: CheckedRecipe) -> str:
     """Describe the accelerators that the recipe's program needs and the instance lacks; "" for none."""
-    kind = interface(checked.recipe.run.model_type).accelerator
+    kind = _accelerator(checked)
     if checked.instance is None or kind is None or checked.instance.accelerator_resource == instances.RESOURCES[kind]:
         return ""
     has = f"{checked.instance.name} has {checked.instance.accelerator or 'no accelerators'}"
     return f"{has}, not {'NVIDIA GPUs' if kind == 'gpu' else 'Trainium chips'}"
+
+
+def _accelerator(checked: CheckedRecipe) -> str | None:
+    """Return the kind of accelerator that the recipe's program needs; None if it runs without."""
+    return None if checked.is_rehearsal else interface(checked.recipe.run.model_type, checked.trainer).accelerator
 
 
 def _resource(checked: CheckedRecipe, name: str) -> str | None:

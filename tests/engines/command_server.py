@@ -128,7 +128,8 @@ def leave_at_once(code: object) -> None:
 def main() -> None:
     """Serve until the other end is closed; in a fork, run the command and end as it does."""
     asking = socket.socket(fileno=int(sys.argv[1]))
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # mlflow imports numpy: no pool of threads, which a fork would lack
+    # No threads, which a fork would lack: mlflow imports numpy, and pandas, which imports pyarrow.
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
     import_everything()
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page

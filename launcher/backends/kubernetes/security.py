@@ -51,7 +51,7 @@ def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> I
 def _is_root(job: JobSpec) -> bool:
     settings = k8s_options(job)
     if settings.run_as_root is None:
-        needs_root = interface(job.model_type).runs_as_root and not container.is_own(job)
+        needs_root = interface(job.model_type, job.trainer).runs_as_root and not container.is_own(job)
         return needs_root and settings.run_as_user is None
     return bool(settings.run_as_root)
 

@@ -98,7 +98,7 @@ def of_draft(checked: "CheckedRecipe") -> Plan:
     return Plan(
         jobs_of(checked),
         checked.composition.tree,
-        interface(checked.recipe.run.model_type).entry,
+        interface(checked.recipe.run.model_type, checked.trainer).entry,
         checked.recipe.trainer.num_nodes,
         checked.devices,
         canonical(checked.launch.instance_type or ""),

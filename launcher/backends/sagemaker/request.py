@@ -31,7 +31,8 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
     plan = of_job(job)
     start = {}
     if default_values.is_started(plan):
-        start[START] = render_template("sagemaker/start.sh.j2", processes=plan.processes)
+        program = interface(job.model_type, job.trainer).workers.program(job)
+        start[START] = render_template("sagemaker/start.sh.j2", processes=plan.processes, program=program)
     request = build(plan, job.name, {**configs, **start})
     return {REQUEST: json.dumps(request, indent=2, ensure_ascii=False) + "\n", **start}
 
@@ -78,12 +79,12 @@ def of_job(job: JobSpec) -> Plan:
     return Plan(
         effective(given_jobs(job)),
         job.config,
-        interface(job.model_type).entry,
+        interface(job.model_type, job.trainer).entry,
         job.initial_nodes,
         job.nproc_per_node,
         job.resources.instance_type or "",
         job.image,
-        interface(job.model_type).workers.env(job),
+        interface(job.model_type, job.trainer).workers.env(job),
     )
 
 

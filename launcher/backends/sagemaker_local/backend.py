@@ -199,7 +199,7 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
         if importlib.util.find_spec("torch") is None:
             message = "the program needs torch, which is not installed in this Python environment"
             yield Problem("E430", "cluster", message, remedy="pip install '.[local]'")
-    elif interface(job.model_type).entry is Entry.SCRIPT:
+    elif interface(job.model_type, job.trainer).entry is Entry.SCRIPT:
         if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
             yield _without_train(job, entry)
         if jobs.source_dir and not jobs.source_dir.startswith((f"{OPT_ML}/", "s3://")):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from launcher.backends.sagemaker.description import RULE_MODULES, TrainingJobDescription
 from launcher.model.backend import Backend
-from launcher.model.job_spec import JobSpec
+from launcher.model.job_spec import OPEN, JobSpec, Trainer
 
 if TYPE_CHECKING:
     from launcher.backends.sagemaker_local.contract_options import Settings
@@ -18,6 +18,7 @@ class SageMakerLocalDescription(TrainingJobDescription["Settings"]):
     cluster_types: ClassVar[tuple[str, ...]] = ("sm_local", "local")
     rule_modules: ClassVar[tuple[str, ...]] = (*RULE_MODULES, "launcher.backends.sagemaker_local.unsupported")
     runs_here: ClassVar[bool] = True
+    default_trainer: ClassVar[Trainer] = OPEN
 
     def load(self) -> Backend:
         """Return the backend that runs training jobs on this machine."""

@@ -24,7 +24,7 @@ def settings_are_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> I
 
 def _accelerators(job: JobSpec, jobs: SmJobs) -> Iterator[str]:
     is_toolkits = (
-        interface(job.model_type).entry is Entry.SCRIPT
+        interface(job.model_type, job.trainer).entry is Entry.SCRIPT
         and default_values.has_toolkit(request.of_job(job))
         and not _is_mpi(job)
     )

@@ -1,0 +1,178 @@
+"""The forms of samples, and the conversation or preference pair that each of them means."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.runtime.finetune.data.errors import SampleError
+from launcher.runtime.finetune.data.steps import Chain
+
+Message = dict[str, Any]
+Messages = list[Message]
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+ASSISTANT = "assistant"
+_SFT_FORMS = (
+    "messages (a list of {role, content})",
+    "prompt and completion (text, or lists of messages)",
+    "instruction, optional input, and output",
+)
+_PAIR_FORMS = (
+    "{prompt}, {chosen} and {rejected} (text, or lists of messages)",
+    "{chosen} and {rejected} as complete conversations",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages of which the assistant's are trained.
+
+    Args:
+        messages: In order.
+        tools: Descriptions of functions for the template; None if there are none.
+        prompt_messages: Messages at the start that are never trained, even if they are the assistant's.
+    """
+
+    messages: Messages
+    tools: list[Any] | None = None
+    prompt_messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prompt and two answers, of which `chosen` is preferred."""
+
+    prompt: Messages
+    chosen: Messages
+    rejected: Messages
+    tools: list[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Plain text, of which every token is trained."""
+
+    text: str
+
+
+def sft_sample(record: Mapping[str, Any], pretrain_mode: bool) -> Conversation | Text:
+    """Return the conversation of a record, or its plain text if `pretrain_mode` allows that.
+
+    Raises:
+        SampleError: The record has none of the known forms.
+    """
+    if record.get("messages") is not None:
+        return Conversation(_messages("messages", record["messages"]), _tools(record))
+    if record.get("prompt") is not None and record.get("completion") is not None:
+        prompt = _as_messages("prompt", record["prompt"], "user")
+        completion = _as_messages("completion", record["completion"], ASSISTANT)
+        return Conversation(prompt + completion, _tools(record), len(prompt))
+    if record.get("instruction") is not None and record.get("output") is not None:
+        parts = [_text(name, record[name]) for name in ("instruction", "input") if record.get(name)]
+        answer = _text("output", record["output"])
+        return Conversation([_message("user", "\n\n".join(parts)), _message(ASSISTANT, answer)])
+    if record.get("text") is not None and pretrain_mode:
+        return Text(_text("text", record["text"]))
+    raise SampleError(_unknown_form(record, _SFT_FORMS, pretrain_mode))
+
+
+def pair_sample(record: Mapping[str, Any], chain: Chain) -> Pair:
+    """Return the preference pair of a record.
+
+    Raises:
+        SampleError: The record has none of the known forms.
+    """
+    names = {"prompt": chain.prompt_key, "chosen": chain.chosen_key, "rejected": chain.rejected_key}
+    prompt, chosen, rejected = (record.get(name) for name in names.values())
+    if chosen is None or rejected is None or (prompt is None and isinstance(chosen, str)):
+        forms = tuple(form.format(**names) for form in _PAIR_FORMS)
+        raise SampleError(_unknown_form(record, forms, pretrain_mode=True))
+    answers = [
+        _as_messages(names["chosen"], chosen, ASSISTANT),
+        _as_messages(names["rejected"], rejected, ASSISTANT),
+    ]
+    before = _as_messages(names["prompt"], prompt, "user") if prompt is not None else []
+    if before and not _are_complete(answers):
+        return Pair(before, answers[0], answers[1], _tools(record))
+    shared = _shared(answers)
+    if shared < max(1, len(before)) or any(answer[shared]["role"] != ASSISTANT for answer in answers):
+        columns = f"{names['chosen']} and {names['rejected']}"
+        raise SampleError(f"{columns} must be the same messages up to an answer of the assistant, where they differ")
+    return Pair(answers[0][:shared], answers[0][shared:], answers[1][shared:], _tools(record))
+
+
+def _are_complete(answers: Sequence[Messages]) -> bool:
+    """Return whether the answers are conversations that begin before the assistant's turn."""
+    return all(answer[0]["role"] != ASSISTANT for answer in answers)
+
+
+def _shared(answers: Sequence[Messages]) -> int:
+    """Return how many messages two conversations share at their start; at least one of each is left."""
+    longest = min(map(len, answers)) - 1
+    return next((i for i in range(longest) if answers[0][i] != answers[1][i]), longest)
+
+
+def _as_messages(name: str, value: object, role: str) -> Messages:
+    return [_message(role, value)] if isinstance(value, str) else _messages(name, value)
+
+
+def _message(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def _messages(name: str, value: object) -> Messages:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise SampleError(f"{name} is {_shown(value)}; it must be a list of messages with role and content")
+    if not value:
+        raise SampleError(f"{name} is an empty list; it must hold at least one message")
+    return [_checked(f"{name}[{number}]", each) for number, each in enumerate(value)]
+
+
+def _checked(name: str, message: object) -> Message:
+    if not isinstance(message, Mapping):
+        raise SampleError(f"{name} is {_shown(message)}; a message has role and content")
+    # Columns of a table give every message every key; templates treat a missing key and null differently.
+    found = {key: value for key, value in message.items() if value is not None}
+    if found.get("role") not in ROLES:
+        raise SampleError(f"{name}.role is {_shown(message.get('role'))}; known are {', '.join(ROLES)}")
+    content = found.get("content")
+    if content is None and not found.get("tool_calls"):
+        raise SampleError(f"{name} has no content")
+    if content is not None and not isinstance(content, str | list):
+        raise SampleError(f"{name}.content is {_shown(content)}; it must be text or a list of parts")
+    return found
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise SampleError(f"{name} is {_shown(value)}; it must be text")
+    return value
+
+
+def _tools(record: Mapping[str, Any]) -> list[Any] | None:
+    tools = record.get("tools")
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools) if tools.strip() else None
+        except ValueError as error:
+            raise SampleError(f"tools is not valid JSON: {error}") from error
+    if tools is not None and not isinstance(tools, list):
+        raise SampleError(f"tools is {_shown(tools)}; it must be a list")
+    return tools or None
+
+
+def _shown(value: object) -> str:
+    """Return a value, or its type if it is long."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"of type {type(value).__name__}"
+
+
+def _unknown_form(record: Mapping[str, Any], forms: Sequence[str], pretrain_mode: bool) -> str:
+    columns = ", ".join(f"{name}=null" if value is None else str(name) for name, value in record.items()) or "none"
+    text = f"unknown columns: {columns}. A sample has one of these forms: {'; '.join(forms)}"
+    if record.get("text") is not None and not pretrain_mode:
+        text += "; plain text is trained with training_args.pretrain_mode=true"
+    elif pretrain_mode and forms is _SFT_FORMS:
+        text += "; text"
+    return text

@@ -1,0 +1,262 @@
+"""A chunk of samples as tokens, with the trained part of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy
+import numpy.typing
+import tokenizers
+
+from launcher.runtime.finetune.data.conversations import (
+    ASSISTANT,
+    Conversation,
+    Pair,
+    Text,
+    pair_sample,
+    sft_sample,
+)
+from launcher.runtime.finetune.data.errors import DataError, SampleError
+from launcher.runtime.finetune.data.settings import DataSettings
+from launcher.runtime.finetune.data.sources import Chunk
+from launcher.runtime.finetune.data.steps import PAIR_LABELS, SFT_LABEL
+from launcher.runtime.finetune.data.templates import ChatTemplate, Span, common_prefix
+from launcher.runtime.finetune.data.tokenization import ModelTokenizer
+
+UNTRAINED = "no trained token"
+TOO_LONG = "too long"
+
+
+@dataclass(slots=True)
+class Encoded:
+    """The tokens of a chunk, in the order of the arrays to write.
+
+    Args:
+        ids: Arrays of tokens, one per sample, or three per pair.
+        trained: Which tokens of a conversation are trained, one array per sample; empty for pairs.
+        targets: Trained tokens, one number per sample, or two per pair.
+        positions: Position of each kept sample in its source.
+        dropped: Position and reason of each dropped sample.
+        cut: Samples that lost tokens.
+        untrained_turns: See `Counts`.
+    """
+
+    ids: list[numpy.typing.NDArray[numpy.uint32]] = field(default_factory=list)
+    trained: list[numpy.typing.NDArray[numpy.uint8]] = field(default_factory=list)
+    targets: list[tuple[int, ...]] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    dropped: list[tuple[int, str]] = field(default_factory=list)
+    cut: int = 0
+    untrained_turns: int = 0
+
+
+class Rendered(NamedTuple):
+    """The text of a sample.
+
+    Args:
+        text: The full text.
+        spans: Trained parts; None if all of it is trained.
+        is_plain: Whether it is not the text of a template, so that the tokenizer marks its start and end.
+    """
+
+    text: str
+    spans: Sequence[Span] | None
+    is_plain: bool = False
+
+
+class Encoder:
+    """Turns chunks of samples into tokens by the settings of a recipe.
+
+    Args:
+        settings: Of the recipe.
+        tokenizer: Of the model.
+    """
+
+    def __init__(self, settings: DataSettings, tokenizer: ModelTokenizer):
+        self.settings, self.tokenizer = settings, tokenizer
+
+    def encode(self, chunk: Chunk) -> Encoded:
+        """Return the tokens of a chunk.
+
+        Raises:
+            DataError: A sample is not valid; the message names its file and line.
+        """
+        if self.settings.technique == "dpo":
+            return self._pairs(chunk)
+        return self._conversations(chunk)
+
+    def rendered(self, chunk: Chunk) -> tuple[list[Rendered], int]:
+        """Return the text of each conversation of a chunk, and the number of turns that are not trained.
+
+        Raises:
+            DataError: A sample is not valid.
+        """
+        untrained = 0
+        texts = []
+        for index, record in enumerate(chunk.records()):
+            with _Place(chunk, index):
+                sample = sft_sample(record, self.settings.pretrain_mode)
+                text, turns = self._rendered(sample)
+            texts.append(text)
+            untrained += turns
+        return texts, untrained
+
+    def _rendered(self, sample: Conversation | Text) -> tuple[Rendered, int]:
+        if isinstance(sample, Text):
+            return Rendered(sample.text, None, is_plain=True), 0
+        template = self.tokenizer.required_template()
+        if self.settings.pretrain_mode or not self.settings.chain.ignore_prompt_labels:
+            return Rendered(template.render(sample.messages, sample.tools), None), 0
+        return _marked(template, sample) if template.has_marks else _last_turn(template, sample)
+
+    def _conversations(self, chunk: Chunk) -> Encoded:
+        texts, untrained = self.rendered(chunk)
+        found = Encoded(untrained_turns=untrained)
+        limit = _shortest(self.settings, SFT_LABEL)
+        max_len = self.settings.max_len
+        for index, (ids, flags) in enumerate(self._tokens(texts)):
+            position = chunk.first + index
+            if limit is not None and len(ids) > limit:
+                found.dropped.append((position, TOO_LONG))
+                continue
+            kept, mask = ids[:max_len], flags[:max_len]
+            targets = int(mask[1:].sum())
+            if not targets:
+                found.dropped.append((position, UNTRAINED))
+                continue
+            found.cut += len(ids) > max_len
+            found.ids.append(kept)
+            found.trained.append(mask)
+            found.targets.append((targets,))
+            found.positions.append(position)
+        return found
+
+    def _tokens(
+        self, texts: Sequence[Rendered]
+    ) -> list[tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint8]]]:
+        if all(each.spans is None for each in texts):
+            return [(ids, numpy.ones(len(ids), numpy.uint8)) for ids in self._complete(texts)]
+        encodings = self.tokenizer.encodings([each.text for each in texts])
+        return [
+            (numpy.array(encoding.ids, numpy.uint32), trained_flags(encoding, each.spans))
+            for encoding, each in zip(encodings, texts, strict=True)
+        ]
+
+    def _complete(self, texts: Sequence[Rendered]) -> list[numpy.typing.NDArray[numpy.uint32]]:
+        """Return the tokens of texts that are trained in full."""
+        plain = iter(self.tokenizer.ids([each.text for each in texts if each.is_plain], add_special_tokens=True))
+        rendered = iter(self.tokenizer.ids([each.text for each in texts if not each.is_plain]))
+        found = [self._closed(next(plain)) if each.is_plain else next(rendered) for each in texts]
+        return [numpy.array(ids, numpy.uint32) for ids in found]
+
+    def _closed(self, ids: list[int]) -> list[int]:
+        """Return the tokens of a plain text with the one that ends a text."""
+        eos = self.tokenizer.eos
+        return ids if eos is None or ids[-1:] == [eos] else [*ids, eos]
+
+    def _pairs(self, chunk: Chunk) -> Encoded:
+        texts: list[str] = []
+        for index, record in enumerate(chunk.records()):
+            with _Place(chunk, index):
+                texts += self.pair_texts(pair_sample(record, self.settings.chain))
+        tokens = self.tokenizer.ids(texts)
+        if self.settings.chain.add_special_tokens:
+            tokens[::3] = self.tokenizer.ids(texts[::3], add_special_tokens=True)
+        found = Encoded()
+        for index in range(len(chunk)):
+            self._add_pair(found, chunk.first + index, tokens[3 * index : 3 * index + 3])
+        return found
+
+    def pair_texts(self, pair: Pair) -> tuple[str, str, str]:
+        """Return the texts of a pair's prompt, with the start of the answer, and of both answers.
+
+        Raises:
+            SampleError: The template refuses the messages.
+        """
+        template = self.tokenizer.required_template()
+        prompt = template.render(pair.prompt, pair.tools, generation_prompt=True)
+        chosen = template.render(pair.prompt + pair.chosen, pair.tools)
+        rejected = template.render(pair.prompt + pair.rejected, pair.tools)
+        shared = min(common_prefix(prompt, chosen), common_prefix(prompt, rejected))
+        if shared < len(prompt):  # a template that writes an answer's start in another way than the prompt's end
+            shared = self.tokenizer.token_border(chosen, shared)
+            shared = min(shared, self.tokenizer.token_border(rejected, shared))
+        return chosen[:shared], chosen[shared:], rejected[shared:]
+
+    def _add_pair(self, found: Encoded, position: int, tokens: Sequence[list[int]]) -> None:
+        chain = self.settings.chain
+        prompt, chosen, rejected = tokens
+        kept = prompt[-chain.max_prompt_length :] if chain.max_prompt_length else prompt
+        room = [each for each in (chain.max_completion_length, self.settings.max_len - len(kept)) if each is not None]
+        most = max(0, min(room))
+        parts = (kept, chosen[:most], rejected[:most])
+        for label, part in zip(PAIR_LABELS, parts, strict=True):
+            limit = _shortest(self.settings, label)
+            if limit is not None and len(part) > limit:
+                found.dropped.append((position, TOO_LONG))
+                return
+        first = 0 if kept else 1  # nothing precedes the first token of an answer without a prompt
+        targets = tuple(max(0, len(part) - first) for part in parts[1:])
+        if not all(targets):
+            found.dropped.append((position, UNTRAINED))
+            return
+        found.cut += any(len(part) < len(full) for part, full in zip(parts, tokens, strict=True))
+        found.ids += [numpy.array(part, numpy.uint32) for part in parts]
+        found.targets.append(targets)
+        found.positions.append(position)
+
+
+def trained_flags(encoding: tokenizers.Encoding, spans: Sequence[Span] | None) -> numpy.typing.NDArray[numpy.uint8]:
+    """Return 1 for each token in a trained part of its text, shape `(num_tokens,)`.
+
+    A token that is only partly in it counts, as in transformers' `return_assistant_tokens_mask`.
+    """
+    if spans is None:
+        return numpy.ones(len(encoding), numpy.uint8)
+    flags = numpy.zeros(len(encoding), numpy.uint8)
+    for start, stop in spans:
+        first = next((t for place in range(start, stop) if (t := encoding.char_to_token(place)) is not None), None)
+        if first is None:  # no token holds any of these characters
+            continue
+        last = next(t for place in reversed(range(start, stop)) if (t := encoding.char_to_token(place)) is not None)
+        flags[first : last + 1] = 1
+    return flags
+
+
+def _marked(template: ChatTemplate, sample: Conversation) -> tuple[Rendered, int]:
+    text, spans = template.marked(sample.messages, sample.tools)
+    if sample.prompt_messages and spans:
+        prompt = template.render(sample.messages[: sample.prompt_messages], sample.tools, generation_prompt=True)
+        start = common_prefix(prompt, text)
+        spans = [(max(start, first), stop) for first, stop in spans if stop > start]
+    return Rendered(text, spans), 0
+
+
+def _last_turn(template: ChatTemplate, sample: Conversation) -> tuple[Rendered, int]:
+    """Return the text up to the last turn of the assistant, which alone is trained."""
+    turns = [number for number, message in enumerate(sample.messages) if message["role"] == ASSISTANT]
+    turns = [number for number in turns if number >= sample.prompt_messages]
+    if not turns:
+        return Rendered(template.render(sample.messages, sample.tools), []), 0
+    text = template.render(sample.messages[: turns[-1] + 1], sample.tools)
+    before = sample.messages[: turns[-1]]
+    prompt = template.render(before, sample.tools, generation_prompt=True) if before else ""
+    return Rendered(text, [(common_prefix(prompt, text), len(text))]), len(turns) - 1
+
+
+def _shortest(settings: DataSettings, label: str) -> int | None:
+    return min((limit for name, limit in settings.chain.length_limits if name == label), default=None)
+
+
+class _Place:
+    """Adds the file and the line to the error of a sample."""
+
+    def __init__(self, chunk: Chunk, index: int):
+        self._chunk, self._index = chunk, index
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, SampleError):
+            raise DataError(f"{self._chunk.place(self._index)}: {error}") from error

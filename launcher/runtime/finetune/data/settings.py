@@ -1,0 +1,109 @@
+"""The part of a compiled configuration that decides about the data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from launcher.runtime.finetune.data.errors import DataError
+from launcher.runtime.finetune.data.steps import Chain, chain_of
+
+Technique = Literal["sft", "dpo"]
+
+TECHNIQUES: tuple[Technique, ...] = ("sft", "dpo")
+
+
+@dataclass(frozen=True, slots=True)
+class DataSettings:
+    """What samples are read and how they become tokens.
+
+    Args:
+        technique: `sft` reads conversations, `dpo` preference pairs.
+        train_path: File or folder of training samples.
+        validation_path: File or folder of validation samples; "" takes a part of the training samples.
+        train_limit: Maximum training samples read; None for all.
+        validation_limit: Maximum validation samples read; None for all.
+        max_samples: Maximum samples read of either.
+        max_len: Tokens kept of a sample.
+        split_ratio: Part of the samples to train on if `validation_path` is empty, 0 to 1.
+        split_seed: Seed of that split.
+        chain: The recipe's preprocessing steps.
+        template_file: A chat template of the user's own; "" for the tokenizer's.
+        image_templates: Names of templates that exist only in the published image.
+        pretrain_mode: Whether every token is trained, and plain text is accepted.
+        saves_steps: Whether the first samples are written as JSON beside the arrays.
+        data_dir: Folder for prepared data; "" for the one under the run folder.
+    """
+
+    technique: Technique
+    train_path: str
+    validation_path: str = ""
+    train_limit: int | None = None
+    validation_limit: int | None = None
+    max_samples: int = 10**8
+    max_len: int = 4096
+    split_ratio: float = 0.9
+    split_seed: int = 42
+    chain: Chain = Chain()
+    template_file: str = ""
+    image_templates: tuple[str, ...] = ()
+    pretrain_mode: bool = False
+    saves_steps: bool = False
+    data_dir: str = ""
+
+    @classmethod
+    def of(cls, training_config: Mapping[str, Any]) -> "DataSettings":
+        """Return the settings in a compiled recipe's `training_config`.
+
+        Raises:
+            DataError: A value is not usable.
+        """
+        args, data = training_config["training_args"], training_config["datasets"]
+        technique = args.get("trainer_type")
+        if technique not in TECHNIQUES:
+            raise DataError(f"training_args.trainer_type is {technique!r}; known are {', '.join(TECHNIQUES)}")
+        chain = chain_of(data.get("preprocessor_cfgs") or (), technique)
+        model = training_config.get("model_config") or {}
+        given = [name for name in (chain.template_name, model.get("chat_template_key") or "") if name]
+        train, validation = data.get("train_data") or {}, data.get("val_data") or {}
+        ratio = float(data.get("train_val_split_ratio", 1.0))
+        if not 0 < ratio <= 1:
+            raise DataError(f"datasets.train_val_split_ratio is {ratio}; it must be above 0 and at most 1")
+        return cls(
+            technique=cast(Technique, technique),
+            train_path=train.get("file_path") or "",
+            validation_path=validation.get("file_path") or "",
+            train_limit=_number("datasets.train_data.limit", train.get("limit")),
+            validation_limit=_number("datasets.val_data.limit", validation.get("limit")),
+            max_samples=_number("training_args.max_samples", args.get("max_samples")) or 10**8,
+            max_len=_number("training_args.max_len", args.get("max_len")) or 4096,
+            split_ratio=ratio,
+            split_seed=int(data.get("train_val_split_seed") or 0),
+            chain=chain,
+            template_file=next((name for name in given if _is_path(name)), ""),
+            image_templates=tuple(name for name in given if not _is_path(name)),
+            pretrain_mode=bool(args.get("pretrain_mode")),
+            saves_steps=bool(data.get("save_intermediate_processing_steps")),
+            data_dir=data.get("data_dir") or "",
+        )
+
+
+def _is_path(name: str) -> bool:
+    """Return whether the name of a template is a path; a bare name is one of the published image."""
+    return "/" in name
+
+
+def _number(key: str, value: object) -> int | None:
+    """Return a count that a recipe may spell as 1e8.
+
+    Raises:
+        DataError: It is not a whole number from 0.
+    """
+    if value is None:
+        return None
+    try:
+        number = float(cast(Any, value))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{key} is {value!r}; it must be a whole number from 0") from error
+    if isinstance(value, bool) or number != number // 1 or number < 0:
+        raise DataError(f"{key} is {value!r}; it must be a whole number from 0")
+    return int(number)

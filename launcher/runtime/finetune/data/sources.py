@@ -1,0 +1,292 @@
+"""Files of samples, read in chunks: JSONL, parquet, and folders of Hugging Face data sets."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from launcher.runtime.checksums import new_checksum
+from launcher.runtime.finetune.data.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Role = Literal["train", "validation"]
+Record = Mapping[str, Any]
+
+CHUNK_SAMPLES = 1000
+CHUNK_BYTES = 8 << 20
+"""Most samples and bytes of text that are held and tokenized at a time."""
+_HASHED_BYTES = 4 << 20
+_LINES = (".jsonl", ".ndjson", ".json")
+_TABLES = (".parquet", ".arrow")
+_KINDS = "JSONL (.jsonl, .ndjson, .json), parquet (.parquet) or a folder of a Hugging Face data set (.arrow)"
+_METADATA = frozenset({"dataset_info.json", "dataset_dict.json", "dataset_infos.json", "state.json"})
+"""Files of a saved data set that hold no samples. Source: datasets documentation, Dataset.save_to_disk."""
+_SPLIT = re.compile(r"(?:^|[^a-z])(train|validation|valid|val|dev|test|eval)(?:[^a-z]|$)")
+"""Names of splits in file names. Source: Hugging Face Hub documentation, File names and splits."""
+_ROLES: dict[str, tuple[str, ...]] = {
+    "train": ("train",),
+    "validation": ("validation", "valid", "val", "dev", "eval", "test"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive samples of one file, not parsed yet.
+
+    Args:
+        file: The file.
+        first: Position of the first sample in all files of the source.
+        numbers: Line, or row, of each sample in the file, from 1.
+        raw: A line of JSON per sample, or a batch of rows.
+    """
+
+    file: Path
+    first: int
+    numbers: range | tuple[int, ...]
+    raw: "tuple[bytes, ...] | pyarrow.RecordBatch"
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def place(self, index: int) -> str:
+        """Return where the sample `index` of this chunk is: `file:line`."""
+        return f"{self.file}:{self.numbers[index]}"
+
+    def records(self) -> list[Record]:
+        """Return the samples as mappings from columns to values.
+
+        Raises:
+            DataError: A line is not a JSON object.
+        """
+        if not isinstance(self.raw, tuple):
+            rows: list[Record] = self.raw.to_pylist()
+            return rows
+        return [self._parsed(index, line) for index, line in enumerate(self.raw)]
+
+    def _parsed(self, index: int, line: bytes) -> Record:
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:  # also what is not UTF-8
+            raise DataError(
+                f"{self.place(index)}: not valid JSON ({error}). Repair or remove this line; "
+                f"a file of samples holds one JSON object per line."
+            ) from error
+        if not isinstance(found, dict):
+            kind = "array" if isinstance(found, list) else type(found).__name__
+            raise DataError(
+                f"{self.place(index)}: a JSON {kind}, but a sample is an object. Write one object per line."
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files of one data set, in order."""
+
+    files: tuple[Path, ...]
+
+    def chunks(self, limit: int) -> Iterator[Chunk]:
+        """Yield the first `limit` samples, chunk after chunk.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        position = 0
+        for file in self.files:
+            read = _line_chunks if file.suffix.lower() in _LINES else _table_chunks
+            with _readable(file):
+                for chunk in read(file, position, limit):
+                    yield chunk
+                    position += len(chunk)
+            if position >= limit:
+                return
+
+    def count(self, limit: int) -> int:
+        """Return the number of samples, at most `limit`, without parsing them.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        total = 0
+        for file in self.files:
+            with _readable(file):
+                total += _num_lines(file) if file.suffix.lower() in _LINES else _num_rows(file)
+            if total >= limit:
+                return limit
+        return total
+
+    def fingerprint(self) -> list[tuple[str, int, str]]:
+        """Return name, size and xxh3_128 of each file.
+
+        The content counts, not the times: a copy of the data is the same data. xxh3 reads faster than a disk; it
+        protects from mistakes, not from an attacker, who could replace the prepared arrays as well.
+
+        Raises:
+            DataError: A file cannot be read.
+        """
+        return [(file.name, file.stat().st_size, _content(file)) for file in self.files]
+
+
+def open_source(path: str, role: Role) -> Source:
+    """Return the files of `path`, a file or a folder.
+
+    If a folder's file names hold the names of several splits, those of `role` are taken.
+
+    Raises:
+        DataError: There is no file of samples.
+    """
+    place = Path(path)
+    if not place.exists():
+        raise DataError(f"{path}: no such file or folder of {role} samples")
+    if place.is_file():
+        if place.suffix.lower() not in (*_LINES, *_TABLES):
+            raise DataError(f"{path}: unknown kind of file {place.suffix!r}; a data set is {_KINDS}")
+        return Source((place,))
+    files = _of_role(_files_of(place), place, role)
+    if not files:
+        raise DataError(f"{path}: the folder holds no file of samples; a data set is {_KINDS}")
+    return Source(files)
+
+
+def _files_of(folder: Path) -> list[Path]:
+    state = folder / "state.json"
+    if state.is_file():
+        return _of_saved(folder, state)
+    found = sorted(each for each in folder.rglob("*") if each.is_file() and each.name not in _METADATA)
+    found = [each for each in found if not any(part.startswith(".") for part in each.relative_to(folder).parts)]
+    samples = [each for each in found if each.suffix.lower() in (".jsonl", ".ndjson", *_TABLES)]
+    return samples or [each for each in found if each.suffix.lower() == ".json"]
+
+
+def _of_saved(folder: Path, state: Path) -> list[Path]:
+    """Return the files that a saved Hugging Face data set names, in its order."""
+    try:
+        names = [str(each["filename"]) for each in json.loads(state.read_bytes())["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{state}: not the state of a saved Hugging Face data set ({error!r})") from error
+    return [folder / Path(name).name for name in names]
+
+
+def _of_role(files: list[Path], folder: Path, role: Role) -> tuple[Path, ...]:
+    by_split: dict[str, list[Path]] = {}
+    for file in files:
+        names = _SPLIT.findall(file.relative_to(folder).as_posix().lower())
+        by_split.setdefault(names[-1] if names else "", []).append(file)
+    if len(by_split) < 2:
+        return tuple(files)
+    for name in _ROLES[role]:
+        if name in by_split:
+            return tuple(by_split[name])
+    splits = ", ".join(name or "no split" for name in by_split)
+    raise DataError(
+        f"{folder}: holds files of several splits ({splits}), none for {role}; name one file or subfolder"
+    )
+
+
+class _readable:
+    """Turns errors of reading `file` into a DataError."""
+
+    def __init__(self, file: Path):
+        self._file = file
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DataError) or error is None:
+            return
+        if isinstance(error, OSError) or type(error).__module__.startswith("pyarrow"):
+            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DataError(f"{self._file}: cannot be read: {text}") from error
+
+
+def _line_chunks(file: Path, first: int, limit: int) -> Iterator[Chunk]:
+    numbers: list[int] = []
+    lines: list[bytes] = []
+    size = 0
+    with file.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            if first + len(lines) >= limit:
+                break
+            if not line.strip():
+                continue
+            numbers.append(number)
+            lines.append(line)
+            size += len(line)
+            if len(lines) == CHUNK_SAMPLES or size > CHUNK_BYTES:
+                yield Chunk(file, first, tuple(numbers), tuple(lines))
+                first, size = first + len(lines), 0
+                numbers.clear()
+                lines.clear()
+    if lines:
+        yield Chunk(file, first, tuple(numbers), tuple(lines))
+
+
+def _table_chunks(file: Path, first: int, limit: int) -> Iterator[Chunk]:
+    row = 1
+    for batch in _batches(file):
+        kept = batch.slice(0, max(0, limit - first))
+        if not len(kept):
+            return
+        yield Chunk(file, first, range(row, row + len(kept)), kept)
+        first, row = first + len(kept), row + len(kept)
+
+
+def _batches(file: Path) -> "Iterator[pyarrow.RecordBatch]":
+    if file.suffix.lower() == ".parquet":
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(file, memory_map=True) as table:
+            for batch in table.iter_batches(batch_size=CHUNK_SAMPLES, use_threads=False):
+                yield from _parts(batch)
+        return
+    for batch in _arrow_batches(file):
+        yield from _parts(batch)
+
+
+def _parts(batch: "pyarrow.RecordBatch") -> "Iterator[pyarrow.RecordBatch]":
+    """Yield slices of a batch that are within the bounds of a chunk."""
+    width = max(1, batch.nbytes // max(len(batch), 1))
+    step = max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // width))
+    for start in range(0, len(batch), step):
+        yield batch.slice(start, step)
+
+
+def _arrow_batches(file: Path) -> "Iterator[pyarrow.RecordBatch]":
+    import pyarrow
+
+    with pyarrow.memory_map(str(file)) as stream:
+        try:
+            reader = pyarrow.ipc.open_stream(stream)
+        except pyarrow.ArrowInvalid:  # written as a file of record batches instead
+            stream.seek(0)
+            table = pyarrow.ipc.open_file(stream)
+            yield from (table.get_batch(number) for number in range(table.num_record_batches))
+            return
+        yield from reader
+
+
+def _num_lines(file: Path) -> int:
+    with file.open("rb") as stream:
+        return sum(1 for line in stream if not line.isspace())
+
+
+def _num_rows(file: Path) -> int:
+    if file.suffix.lower() == ".parquet":
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(file) as table:
+            return int(table.metadata.num_rows)
+    return sum(len(batch) for batch in _arrow_batches(file))
+
+
+def _content(file: Path) -> str:
+    found = new_checksum()
+    with _readable(file), file.open("rb", buffering=0) as stream:
+        while data := stream.read(_HASHED_BYTES):
+            found.update(data)
+    return found.hexdigest()

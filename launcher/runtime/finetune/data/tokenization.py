@@ -1,0 +1,152 @@
+"""The tokenizer of a model's folder, without transformers."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from launcher.runtime.finetune.data.errors import DataError
+from launcher.runtime.finetune.data.settings import DataSettings
+from launcher.runtime.finetune.data.templates import ChatTemplate
+
+_TOKENIZER = "tokenizer.json"
+_CONFIG = "tokenizer_config.json"
+_SPECIAL = "special_tokens_map.json"
+_TEMPLATE = "chat_template.jinja"
+"""Files of a tokenizer. Source: transformers documentation, save_pretrained; the last since version 4.51."""
+_TEMPLATE_REMEDY = (
+    "Give one: datasets.preprocessor_cfgs[1].chat_template_name=./template.jinja (a path with a slash), or, for "
+    "preference pairs, model_config.chat_template_key=./template.jinja; or save it with the tokenizer as "
+    f"{_TEMPLATE}"
+)
+
+
+@dataclass(frozen=True)
+class ModelTokenizer:
+    """Texts to tokens, and messages to texts.
+
+    Args:
+        tokenizer: Neither pads nor truncates.
+        template: None if the tokenizer has none and the user gives none.
+        eos: Id of the token that ends a text; None if the tokenizer names none.
+        content: Everything that decides about the tokens, for a digest.
+    """
+
+    tokenizer: tokenizers.Tokenizer
+    template: ChatTemplate | None
+    eos: int | None
+    content: tuple[str, ...]
+    origin: str
+
+    def ids(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[list[int]]:
+        """Return the tokens of each text."""
+        found = self.tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [each.ids for each in found]
+
+    def encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
+        """Return the tokens of each text and their places in it."""
+        return self.tokenizer.encode_batch(texts, add_special_tokens=False)
+
+    def required_template(self) -> ChatTemplate:
+        """Return the template.
+
+        Raises:
+            DataError: There is none.
+        """
+        if self.template is None:
+            raise DataError(f"{self.origin}: the tokenizer has no chat template. {_TEMPLATE_REMEDY}.")
+        return self.template
+
+    @cached_property
+    def _added(self) -> re.Pattern[str]:
+        names = sorted((each.content for each in self.tokenizer.get_added_tokens_decoder().values()), key=len)
+        return re.compile("|".join(map(re.escape, reversed(names))) or r"(?!)")
+
+    def token_border(self, text: str, place: int) -> int:
+        """Return `place` in a text, moved back to the start of an added token that it would divide."""
+        for match in self._added.finditer(text, max(0, place - 256), place + 256):
+            if match.start() < place < match.end():
+                return match.start()
+        return place
+
+
+def open_tokenizer(folder: Path, settings: DataSettings) -> ModelTokenizer:
+    """Return the tokenizer of a folder that `save_pretrained` wrote, with the template that the settings choose.
+
+    Raises:
+        DataError: A file is missing or not valid.
+    """
+    path = folder / _TOKENIZER
+    if not path.is_file():
+        raise DataError(
+            f"{folder}: no {_TOKENIZER}. A tokenizer is a folder that transformers' save_pretrained writes; "
+            "an older one is converted by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
+        )
+    content = _read(path)
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the library raises no class of its own
+        raise DataError(f"{path}: not a valid tokenizer: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    config = _config(folder)
+    special = _special_tokens(config)
+    source, origin = _template(folder, config, settings.template_file)
+    variables = special | dict(settings.chain.template_variables)
+    return ModelTokenizer(
+        tokenizer,
+        None if source is None else ChatTemplate(source, variables, origin),
+        tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None,
+        (content, source or "", json.dumps(variables, sort_keys=True)),
+        str(folder),
+    )
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in (_SPECIAL, _CONFIG):
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            tree = json.loads(_read(path))
+        except ValueError as error:
+            raise DataError(f"{path}: not valid JSON: {error}") from error
+        if not isinstance(tree, dict):
+            raise DataError(f"{path}: must be a JSON object")
+        found.update({key: value for key, value in tree.items() if value is not None})
+    return found
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the special tokens by name, such as `eos_token`."""
+    found = {}
+    for name, token in config.items():
+        text = token.get("content") if isinstance(token, Mapping) else token
+        if name.endswith("_token") and isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def _template(folder: Path, config: Mapping[str, Any], own: str) -> tuple[str | None, str]:
+    if own:
+        return _read(Path(own)), own
+    if (path := folder / _TEMPLATE).is_file():
+        return _read(path), str(path)
+    found = config.get("chat_template")
+    if isinstance(found, list):  # several named ones, as transformers wrote them before version 4.51
+        by_name = {each.get("name"): each.get("template") for each in found if isinstance(each, Mapping)}
+        found = by_name.get("default")
+    return found if isinstance(found, str) else None, str(folder / _CONFIG)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
