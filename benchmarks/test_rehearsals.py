@@ -1,6 +1,6 @@
 """Every fine-tuning recipe rehearses to its end through the real agent: few samples, one epoch, two ranks.
 
-    python -m pytest benchmarks/test_rehearsals.py        all 86, about half an hour
+python -m pytest benchmarks/test_rehearsals.py        all 86, about half an hour
 """
 
 import json

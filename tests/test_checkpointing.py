@@ -435,7 +435,7 @@ def test_bandwidths_are_each_tiers_own(recipes):
         (("tiny_lm_cpu", "--parameters", "1e9", "--config", "x.json"), "E801", "one of"),
         (("tiny_lm_cpu@9",), "E803", "1, 2, 3, 4"),
         (("tiny_lm_cpu", "--config", "x.json"), "E807", "cannot be read"),
-        (("tiny_lm_cpu", "--config", "list.json"), "E807", "no model's config.json"),
+        (("tiny_lm_cpu", "--config", "list.json"), "E807", "not a model's config.json"),
         (("tiny_lm_cpu", "--config", "mamba.json"), "E807", "'mamba' is not supported"),
         (
             ("training/custom/script", "training_cfg.entry_module=a", "training_cfg.run.ntasks_per_node=2"),

@@ -264,14 +264,14 @@ FAULTS = [
     ((parameter("partitions", 4), "instance_type=g5.12xlarge"), "E251", "mpi.processes_per_host", "has 4 GPUs"),
     ((f"{D}.mpi.processes_per_host=4",), "E252", "mpi.processes_per_host", "plans 8 processes"),
     ((f"{D}.mpi.custom_mpi_options='-x A=\"1 2\"'",), "E253", "mpi.custom_mpi_options", "quotes"),
-    ((f"{D}.mpi.custom_mpi_options='-np 4'",), "E253", "mpi.custom_mpi_options", "-np would move"),
+    ((f"{D}.mpi.custom_mpi_options='-np 4'",), "E253", "mpi.custom_mpi_options", "-np would change"),
     ((f"{D}.mpi.custom_mpi_options='--map-by=node'",), "E253", "mpi.custom_mpi_options", "--map-by=node"),
     ((f"{D}.mpi.custom_mpi_options='-nolocal'",), "E253", "mpi.custom_mpi_options", "-nolocal"),
     (
         (f"{D}.mpi.custom_mpi_options='-mca rmaps_base_mapping_policy node'",),
         "E253",
         "mpi.custom_mpi_options",
-        "rmaps_base_mapping_policy would move",
+        "rmaps_base_mapping_policy would change",
     ),
     ((f"{D}.mpi.custom_mpi_options='--NCCL_DEBUG'",), "E253", "mpi.custom_mpi_options", "no value"),
     (

@@ -39,8 +39,8 @@ def compose(
         overrides: Hydra overrides, as on the command line; `recipes=` may stand anywhere.
         cwd: Folder that relative recipe files are looked up in.
         suffix: End of the job's name. If given, references to run.name get the name of the job, so that paths made
-            of it are different for each job. run.name itself stays as it is stated.
-        cache: What earlier compositions have read; None where there are none.
+            of it are different for each job. run.name itself is unchanged.
+        cache: Files that earlier compositions have read; None for the first.
 
     Raises:
         ProblemsFound: A malformed override, an unknown recipe or cluster, a file that is not YAML, a value

@@ -70,7 +70,7 @@ def unplaced(config: str, file: Path) -> Iterator[Problem]:
 
 
 def after_self(config: str, search: Sequence[str]) -> frozenset[Path]:
-    """Return every file that stands above a config because its `defaults` name it after `_self_`, or lead to it so.
+    """Return every file that overrides a config because its `defaults`, directly or not, list it after `_self_`.
 
     Args:
         config: A config of the composition, as `find` takes it.

@@ -148,7 +148,7 @@ def _by_hydra(flags: argparse.Namespace) -> int:
     """Let Hydra print the output that the flags request.
 
     Raises:
-        ProblemsFound: It does not compose what is chosen.
+        ProblemsFound: It does not compose the choice.
     """
     register()
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR"), logging.raiseExceptions

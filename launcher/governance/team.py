@@ -77,7 +77,7 @@ class Team(Model):
     --cluster, and v1beta2 otherwise."""
     scheduler_preempts: bool = False
     """true lets the scheduler evict single pods of lower priority. Only for a cluster without Kueue, which preempts
-    whole jobs after they have saved."""
+    complete jobs after they have saved."""
 
     @property
     def namespace(self) -> str:

@@ -156,7 +156,7 @@ def listing(results: Path) -> tuple[ListedJob, ...]:
 
 
 def listed(folder: Path) -> ListedJob:
-    """Return a bundle or an adopted job as its record has it."""
+    """Return a bundle or an adopted job from its record."""
     try:
         return ListedJob(folder, read(folder))
     except ProblemsFound as error:

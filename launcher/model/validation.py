@@ -26,7 +26,7 @@ _ALLOWED = {
 
 
 def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, tuple[Problem, ...]]:
-    """Return the typed value of `tree`, or a stand-in without its faulty parts, and every fault.
+    """Return the typed value of `tree`, or a placeholder without its faulty parts, and every fault.
 
     Args:
         model: The model to type with.
@@ -34,7 +34,7 @@ def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, 
         prefix: Dotted path of `tree`, put before each fault's own path; may be empty.
 
     Returns:
-        The model and no Problem; or an unvalidated stand-in (absent where faulty) and the Problems.
+        The model and no Problem; or an unvalidated placeholder (without faulty values) and the Problems.
     """
     try:
         return model.model_validate(tree), ()
@@ -44,7 +44,7 @@ def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, 
 
 
 def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """Leave one error for a value that matches no member of a union; it allows what any of them does.
+    """Leave one error for a value that matches no member of a union; it allows every member's values.
 
     If the faults are inside the value, those are left alone.
     """
@@ -90,7 +90,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
         return Problem(
             "E601",
             path,
-            "a secret is named, never written: its value would end up in files and logs",
+            "a secret is referenced by name, never written: its value would end up in files and logs",
             allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}",
             remedy=f'"{path}={{secretKeyRef:{{name:my-secret,key:token}}}}"',
         )
@@ -123,7 +123,7 @@ def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
-    """Return the keys of `model` as a recipe spells them."""
+    """Return the keys of `model` as spelled in a recipe."""
     return sorted(info.alias or name for name, info in model.model_fields.items())
 
 
@@ -166,7 +166,7 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _stand_in(model: type[BaseModel], tree: Any) -> Any:
-    """Build `model` from `tree` without validating; rules that need a faulty key are left out anyway."""
+    """Build `model` from `tree` without validating; rules that need a faulty key are skipped anyway."""
     values = {}
     for name, info in model.model_fields.items():
         value = tree.get(info.alias or name) if isinstance(tree, Mapping) else None

@@ -44,7 +44,7 @@ _OF_SIZE = re.compile(r"recipes\.(scale_config\.[^.]+\.)?")
 
 
 def check(composition: Composition) -> CheckedRecipe:
-    """Type a composition and put it through every rule.
+    """Validate a composition and check it with every rule.
 
     Raises:
         ProblemsFound: Every fault found, each with its origin.
@@ -56,13 +56,13 @@ def check(composition: Composition) -> CheckedRecipe:
 
 
 def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
-    """Type a composition and put it through every rule; return it, as far as it can be typed, with its faults.
+    """Validate a composition and check it with every rule; return it, as far as it is valid, with its faults.
 
-    The faults are without their origins, which cost more than all rules together.
+    The faults lack their origins, which cost more than all rules together.
     """
     checked, problems = _type(composition)
     if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
-        return None, misspelt  # whatever else is wrong is wrong with a job that was not meant
+        return None, misspelt  # other faults would concern a job that was not intended
     if checked is None:
         return None, problems
     faulty = faulty_needs(checked, (problem.path for problem in problems))
@@ -146,8 +146,8 @@ def _as_static(scales: Iterable[SizedRecipe]) -> tuple[SizedRecipe, ...]:
 
 
 def _unplannable(recipe: RecipeBase) -> Problem:
-    message = f"{recipe.run.model_type} has no batch that sizes could be planned from"
-    return Problem("E227", "recipes.scale_config", message, value=AUTO, remedy="write the sizes, or leave it out")
+    message = f"{recipe.run.model_type} has no batch to plan sizes from"
+    return Problem("E227", "recipes.scale_config", message, value=AUTO, remedy="list the sizes, or omit it")
 
 
 def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Problem]]:
@@ -155,7 +155,7 @@ def _family(recipe: Mapping[str, Any]) -> tuple[type[RecipeBase] | None, list[Pr
     if "run" not in recipe:
         remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
         return None, [
-            Problem("E103", "recipes.run", "is missing: a recipe names the program that trains it", remedy=remedy)
+            Problem("E103", "recipes.run", "is missing: a recipe must name the program that trains it", remedy=remedy)
         ]
     if not isinstance(get(recipe, "run"), Mapping):
         return None, [Problem("E102", "recipes.run", "should be a mapping", value=get(recipe, "run"))]
@@ -182,14 +182,14 @@ def _scales(
     *,
     faulty: bool,
 ) -> tuple[tuple[SizedRecipe, ...], list[Problem], Mapping[str, int]]:
-    """Type the recipe at every size. The sizes of a static job are one: its own.
+    """Type the recipe at every size. A static job has one size.
 
     Args:
         family: The recipe's model.
         recipe: The typed base recipe.
         tree: The same, as composed.
         explicit: Each leaf that the user's overrides set, to that override.
-        faulty: Whether a key that decides the sizes is faulty.
+        faulty: Whether a key that determines the sizes is faulty.
     """
     trees, overridden = scale_trees(tree, explicit)
     policy = recipe.elastic_policy
@@ -238,7 +238,7 @@ def _faults_of_scale(entry: ScaleTree, faults: tuple[Problem, ...]) -> list[Prob
 
 
 def _type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[RecipeBase, tuple[Problem, ...]]:
-    """Type a recipe without the keys it declares in `extra_keys`: those go to the container unchecked."""
+    """Type a recipe without the keys it declares in `extra_keys`: those are passed to the container unchecked."""
     extra = tree.get("extra_keys")
     if isinstance(extra, list):
         for path in (str(path) for path in extra if not is_field(family, str(path))):
@@ -254,9 +254,9 @@ def _without_faulty_instance(recipe: RecipeBase, problems: Iterable[Problem]) ->
 
 
 def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Problem, ...]:
-    """Return faults with where each faulty value came from, and where a key that is not here belongs.
+    """Return faults with the origin of each faulty value, and the place where an unknown key belongs.
 
-    A value that only refers to a faulty one is left out: the fault is reported there.
+    A value that only refers to a faulty one is omitted: the fault is reported there.
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
     own = (p for p in problems if p.code != "E102" or not _repeats(composition, p.path, faulty))
@@ -267,7 +267,7 @@ def with_origin(composition: Composition, problems: list[Problem]) -> tuple[Prob
 
 
 def _origin(composition: Composition, problem: Problem) -> str | None:
-    """Return what set a faulty value; without the text of an unknown key, which may be a misspelt secret."""
+    """Return the origin of a faulty value; without the text of an unknown key, which may be a misspelt secret."""
     origin = composition.origin(problem.path)
     if origin is None or problem.code != "E101" or origin not in composition.explicit.values():
         return origin
@@ -284,7 +284,8 @@ def _repeats(composition: Composition, path: str, faulty: set[tuple[str, ...]]) 
 
 
 def _with_places(composition: Composition, problems: list[Problem]) -> list[Problem]:
-    """Add to each unknown key where its name is known, else how to declare all unknown keys of the recipe."""
+    """Add to each unknown key the place where its name is known, else how to declare all unknown keys of the
+    recipe."""
     known = _paths_by_name(composition.tree)
     placed = [_with_place(composition, known, p) if p.code == "E101" else p for p in problems]
     unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
@@ -314,7 +315,7 @@ def _clusters_with(path: str) -> list[str]:
 
 
 def _with_place(composition: Composition, known: Mapping[str, Iterable[str]], problem: Problem) -> Problem:
-    """Add where the name of an unknown key is known: `learning_rate=…` without its long path."""
+    """Add the place where the name of an unknown key is known: `learning_rate=…` without its long path."""
     unknown = problem.path
     if others := _clusters_with(unknown):
         return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")

@@ -1,6 +1,6 @@
 """`scale_config: auto`: every size a job may take, derived from one batch, one memory bound and the real devices.
 
-The result has the form of a `scale_config` written by hand, so that the rules check it by the same arithmetic.
+The result has the form of a hand-written `scale_config`, so the rules check it by the same arithmetic.
 """
 
 import math
@@ -21,12 +21,12 @@ _OWN_SIZES, _BASE = "the recipe's own sizes", "the base recipe"
 
 
 def given(composition: Composition, keys: BatchKeys, base_batch: Batch) -> BatchInputs:
-    """Return what a recipe's files set of its batch, below what the user chose.
+    """Return the batch values that a recipe's files set, without the user's.
 
     Args:
-        composition: Where every value comes from.
-        keys: Where the family keeps its batch.
-        base_batch: That of the base recipe, typed.
+        composition: Origin of every value.
+        keys: The family's keys of the batch.
+        base_batch: The base recipe's batch, typed.
     """
     written = composition.sources.layers("recipes.scale_config")
     first_own, chosen = _own_layers(written, composition.sources.own_layers)
@@ -65,33 +65,33 @@ def _written_sizes(values: Iterable[Any]) -> Mapping[str, Any]:
 def basis(recipe: RecipeBase, given: BatchInputs, *, is_elastic: bool) -> SizingBasis:
     """Return batch, learning rate and memory bound: the user's, else the recipe's own sizes', else the base recipe's.
 
-    Batch and learning rate belong together, so they are taken from the recipe's own sizes only where these agree on
+    Batch and learning rate belong together, so they are taken from the recipe's own sizes only if these agree on
     both. A static job has never read them.
 
     Args:
         recipe: The typed base recipe.
-        given: What the files set.
+        given: The values that the files set.
         is_elastic: Whether the job may change its size.
     """
     (samples, rate), source = _inherited(given, is_elastic=is_elastic)
     is_own = BATCH in given.own
-    texts = [f"{samples} samples a step and learning rate {rate:g} ({source})"]
+    texts = [f"{samples} samples per step and learning rate {rate:g} ({source})"]
     chosen: float | None = rate
     if is_own or RATE in given.own:
         chosen, reason = _learning_rate(recipe, given, samples, rate, source)
         samples = given.batch.train_batch_size if is_own else samples
         texts = [
-            f"{samples} samples a step ({'yours' if is_own else source})",
+            f"{samples} samples per step ({'yours' if is_own else source})",
             f"learning rate {chosen:g} ({reason})",
         ]
     if not given.has_rate:
-        chosen, texts = None, [f"{samples} samples a step ({'yours' if is_own else source})"]
+        chosen, texts = None, [f"{samples} samples per step ({'yours' if is_own else source})"]
     max_micro, reason = _memory_bound(recipe, given)
     return SizingBasis(samples, chosen, max_micro, ", ".join([*texts, f"at most {max_micro} in a pass ({reason})"]))
 
 
 def _inherited(given: BatchInputs, *, is_elastic: bool) -> tuple[tuple[int, float], str]:
-    """Return batch and learning rate below what the user chose, and where they are from."""
+    """Return batch and learning rate without the user's values, and their source."""
     keys, own = given.keys, given.batch
     base = _whole(given.base[BATCH]) or own.train_batch_size, _number(given.base[RATE]) or own.learning_rate
     pairs = {
@@ -107,7 +107,7 @@ def _inherited(given: BatchInputs, *, is_elastic: bool) -> tuple[tuple[int, floa
 def _learning_rate(
     recipe: RecipeBase, given: BatchInputs, samples: int, rate: float, source: str
 ) -> tuple[float, str]:
-    """Return the learning rate where the user chose a part of the batch, and the reason for it.
+    """Return the learning rate if the user chose a part of the batch, and the reason for it.
 
     Source: the linear rule, Goyal et al. 2017, "Accurate, Large Minibatch SGD"; the square root for Adam, Malladi et
     al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms". The published elastic recipes follow
@@ -138,7 +138,7 @@ def _memory_bound(recipe: RecipeBase, given: BatchInputs) -> tuple[int, str]:
 
 
 def _pass_of(keys: BatchKeys, entry: object, base_micro: int) -> int:
-    """Return the largest pass of a size written by hand: an uneven share is one pass.
+    """Return the largest pass of a hand-written size: an uneven share is one pass.
 
     Source: the published elastic recipes: sizes whose uneven share exceeds the micro batch of the others are absent.
     """
@@ -162,8 +162,8 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
 
     Args:
         recipe: The typed base recipe; `BatchKeys.planned_from` must be valid.
-        devices: Worker processes a node.
-        given: What the files set of its batch.
+        devices: Worker processes per node.
+        given: The batch values that the files set.
         is_elastic: Whether the job may change its size.
     """
     found = basis(recipe, given, is_elastic=is_elastic)
@@ -210,7 +210,7 @@ def _slower(fits: Mapping[int, batch.Fit]) -> frozenset[int]:
 
 
 def _entry(nodes: int, fitted: batch.Fit, found: SizingBasis, given: BatchInputs) -> Mapping[str, Any]:
-    """Return a size as `scale_config` writes it."""
+    """Return a size as an entry of `scale_config`."""
     keys, split = given.keys, fitted.split
     values: dict[str, object] = {
         keys.train_batch_size: found.samples,

@@ -180,8 +180,8 @@ def test_what_this_machine_does_not_play_is_told(prepare):
     asked = (f"{J}.network_isolation=true", f"{J}.profiler.disabled=true")
     (notice,) = (n for n in prepare(*words, *asked).notices if n.code == "N136")
     assert notice.message == (
-        "not simulated on this machine: the 8 accelerators of ml.p3.16xlarge (hosts share what this machine has);"
-        " me/image:1 (what is installed here stands for it); network_isolation, ProfilerConfig"
+        "not simulated on this machine: the 8 accelerators of ml.p3.16xlarge (hosts share this machine's);"
+        " me/image:1 (the software installed here replaces it); network_isolation, ProfilerConfig"
     )
     assert not [n for n in prepare(*TINY, OUT, STARTS).notices if n.code == "N136"]
 
@@ -331,7 +331,7 @@ def test_a_stored_key_that_leaves_the_checkpoints_folder_is_refused(hosts, tmp_p
     kept = sync.Kept("/opt/ml/checkpoints", "s3://bucket/ckpt/", is_brought=True)
     stores = Stores()
     monkeypatch.setattr(Stores, "list", lambda stores, uri: iter([Object(f"{uri}../../../evil", 1)]))
-    with pytest.raises(ProblemsFound, match="no path below a folder"):
+    with pytest.raises(ProblemsFound, match="not a path below a folder"):
         sync.Sync(kept, hosts, stores, tmp_path).bring()
     assert not list(tmp_path.rglob("evil"))
 

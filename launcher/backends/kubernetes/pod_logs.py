@@ -274,7 +274,7 @@ def read_logs(
     """Return the selected lines; with `follow`, and with the job's news, until it has ended.
 
     Raises:
-        ProblemsFound: There is no such rank, attempt or stream.
+        ProblemsFound: No such rank, attempt or stream exists.
         ApiError: The API refuses.
         Unreachable: It does not answer.
     """

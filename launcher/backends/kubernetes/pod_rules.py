@@ -110,7 +110,7 @@ def _escalates(context: SecurityContext) -> str | None:
 
 
 def _profile_faults(name: str, profile: Any, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """Yield what is wrong with a profile: a node's own is named, and no other one is."""
+    """Yield what is wrong with a profile: a node's own profile needs a name, and no other kind may have one."""
     if profile is None:
         return
     path, file = f"{_CONTEXT}.{name}.localhostProfile", profile.localhostProfile

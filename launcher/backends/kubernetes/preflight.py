@@ -105,7 +105,7 @@ def _names_taken(connection: Connection, manifests: Sequence[Manifest]) -> Itera
 
 
 def find(connection: Connection, manifest: Manifest, *, is_sure: bool = False) -> Mapping[str, Any] | Problem | None:
-    """Return an object as it is now, None if it does not exist, or a Problem if that is unknown.
+    """Return the current object, None if it does not exist, or a Problem if that is unknown.
 
     Args:
         connection: The cluster.

@@ -242,4 +242,4 @@ def _check_rank(nodes: int, selection: Selection) -> None:
     ranks = nodes * selection.nproc_per_node
     if nodes and selection.ranks and selection.ranks[-1] >= ranks:
         allowed = f"0 to {ranks - 1}"
-        raise fail("E707", "--rank", "no attempt has such a rank", value=selection.ranks[-1], allowed=allowed)
+        raise fail("E707", "--rank", "no attempt has this rank", value=selection.ranks[-1], allowed=allowed)

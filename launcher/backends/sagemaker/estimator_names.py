@@ -26,4 +26,4 @@ SDK_NAMES = {
     "container_arguments": "container_arguments",
     "tags": "tags",
 }
-"""The estimator's name of a key, to ours. Source: SageMaker Python SDK 2.257.6, EstimatorBase."""
+"""The estimator's name of a key, to the launcher's. Source: SageMaker Python SDK 2.257.6, EstimatorBase."""

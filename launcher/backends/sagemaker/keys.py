@@ -1,6 +1,6 @@
-"""The keys of `cluster.sm_jobs_config` as rules know them: each has a name of ours, some the estimator's too.
+"""The keys of `cluster.sm_jobs_config` for rules: each has the launcher's name, some also the estimator's.
 
-Every compilation imports this, whatever its cluster; the typed settings come with the first rule that needs them.
+Every compilation imports this; the first rule that needs the typed settings imports those.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def sm_rule(code: str, *keys: str, more: tuple[str, ...] = (), source: str) -> C
 
 
 def given_jobs(job: "HasOptions") -> "SmJobs":
-    """Return the typed keys of a checked recipe or a planned job, as they were given."""
+    """Return the typed keys of a checked recipe or a planned job, as given."""
     from launcher.backends.sagemaker.training_options import Settings
     from launcher.model.cluster_options import options_of
 
@@ -47,7 +47,7 @@ def jobs_of(checked: "CheckedRecipe") -> "SmJobs":
 
 
 def path_of(checked: "CheckedRecipe", key: str) -> str:
-    """Return where a key was given: by its own name, or by the estimator's."""
+    """Return the path under which a key was given: its own name, or the estimator's."""
     given = given_jobs(checked).additional_estimator_kwargs
     for name, path in SDK_NAMES.items():
         if path == key and getattr(given, name, None) is not None:

@@ -26,7 +26,7 @@ def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         job: The planned job.
-        configs: The configurations that the recipe's channel brings.
+        configs: The configurations that the recipe's channel provides.
     """
     plan = of_job(job)
     start = {}
@@ -41,9 +41,9 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
     """Return the request.
 
     Args:
-        plan: What it follows from.
-        name: The job's.
-        recipe: What the recipe's channel brings, file name to text.
+        plan: The inputs of the request.
+        name: The job's name.
+        recipe: The files of the recipe's channel, file name to text.
     """
     jobs = plan.jobs
     text = render_template(
@@ -69,13 +69,13 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _channels(jobs: SmJobs, name: str, recipe: Mapping[str, str]) -> list[default_values.ChannelPlan]:
-    """Return the channels; a serverless job, which has a recipe of AWS's own, is not given this one."""
+    """Return the channels; without the recipe's for a serverless job, which runs a recipe of AWS."""
     own = default_values.channels(jobs)
     return own if default_values.is_serverless(jobs) else [*own, default_values.recipe_channel(jobs, name, recipe)]
 
 
 def of_job(job: JobSpec) -> Plan:
-    """Return what the request of a planned job follows from."""
+    """Return the inputs of a planned job's request."""
     return Plan(
         effective(given_jobs(job)),
         job.config,
@@ -89,7 +89,7 @@ def of_job(job: JobSpec) -> Plan:
 
 
 def recipe_files(files: Mapping[str, str]) -> dict[str, str]:
-    """Return what the recipe's channel of a bundle brings, file name to text."""
+    """Return the files of a bundle's recipe channel, file name to text."""
     configs = {
         path.removeprefix(f"{CONFIG_DIR}/"): text for path, text in files.items() if path.startswith(CONFIG_DIR)
     }
@@ -97,7 +97,7 @@ def recipe_files(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def members(jobs: SmJobs) -> Iterator[tuple[str, Any]]:
-    """Yield the members of the request that sections and switches become; ResourceConfig's are not among them."""
+    """Yield the request's members that come from sections and switches, except those of ResourceConfig."""
     for name, section in (
         ("DebugHookConfig", jobs.debugger),
         ("ProfilerConfig", jobs.profiler),

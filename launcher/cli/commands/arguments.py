@@ -120,7 +120,7 @@ def _named_by_last_word(word: str, known: Sequence[str]) -> str:
     if not found:
         near = nearest(word, [name.rpartition("/")[2] for name in known], cutoff=0.5)
         remedy = f"did you mean {' or '.join(near)}?" if near else "list all: recipes list"
-        raise fail("E005", "recipes", "there is no recipe of that name", value=word, remedy=remedy)
+        raise fail("E005", "recipes", "no recipe has that name", value=word, remedy=remedy)
     return found[0]
 
 

@@ -32,7 +32,7 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="[RECIPE]... [KEY=VALUE]...",
-            help="Recipes, and overrides of them all.",
+            help="Recipes, and overrides for all of them.",
             autocompletion=complete_recipe_or_override,
         ),
     ] = None,
@@ -78,12 +78,13 @@ def plan(
         typer.Option(
             "--prices",
             metavar="FILE",
-            help="Your prices: YAML, instance type to an hour. Else dated ones.",
+            help="Your prices: YAML, instance type to price per hour. Default: dated ones.",
             dir_okay=False,
         ),
     ] = None,
     hours: Annotated[
-        float | None, typer.Option("--hours", min=0, help="How long it runs, for its cost; a training job's limit.")
+        float | None,
+        typer.Option("--hours", min=0, help="Duration of the job, for its cost; default: a training job's limit."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -181,7 +182,7 @@ def new(
         typer.Option("--from", metavar="RECIPE", help="The recipe it inherits.", autocompletion=complete_recipe),
     ] = "training/tiny/tiny_lm_cpu",
 ) -> None:
-    """Write a recipe of your own. It inherits another one, and shows the keys that are changed most often."""
+    """Write your own recipe. It inherits another one, and shows the keys that are changed most often."""
     from launcher.cli import new_recipe as own
     from launcher.common import console
 

@@ -21,7 +21,7 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="DIR",
-        help="Write one file per subject there; for several teams, in one folder each.",
+        help="Write one file per subject there; with several teams, each in its own folder.",
         file_okay=False,
     ),
 ]
@@ -99,7 +99,7 @@ def _say_written(out: Path, paths: Mapping[str, str]) -> None:
 
 
 def _paths(files: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return each file's text by its path; each of several teams has a folder of its own."""
+    """Return each file's text by its path; each of several teams has its own folder."""
     return {
         f"{team}/{name}" if len(files) > 1 else name: text
         for team, each in files.items()

@@ -53,16 +53,17 @@ def instances(
         str | None, typer.Option("--accelerator", metavar="NAME", help="Part of its name: H100, NVIDIA, Trainium.")
     ] = None,
     memory: Annotated[
-        float | None, typer.Option("--accelerator-memory", metavar="GIB", min=0, help="At least, of each.")
+        float | None,
+        typer.Option("--accelerator-memory", metavar="GIB", min=0, help="Minimum GiB of each accelerator."),
     ] = None,
     efa: Annotated[bool, typer.Option("--efa", help="With EFA.")] = False,
     use: Annotated[str | None, typer.Option("--use", metavar="USE", help="training or hyperpod.")] = None,
     most: Annotated[
-        float | None, typer.Option("--max-price", metavar="USD", min=0, help="At most, for an hour, where known.")
+        float | None, typer.Option("--max-price", metavar="USD", min=0, help="Maximum price per hour, if known.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List instance types. Shows what each has, and its dated price."""
+    """List instance types. Shows the hardware of each, and its dated price."""
     from launcher.common import console
     from launcher.jobs import prices
     from launcher.model.instances import table

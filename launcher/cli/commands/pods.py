@@ -21,7 +21,7 @@ Rank = Annotated[int, typer.Option("--rank", min=0, help="A rank that the pod ru
 
 
 def pods(job: JobName, as_json: AsJson = False) -> None:
-    """List a job's pods. With their ranks and nodes, and why one waits, restarts or failed."""
+    """List a job's pods. Shows ranks and nodes, and why a pod waits, restarts or failed."""
     from launcher.common import console
 
     backend, record = opened(job)
@@ -36,9 +36,7 @@ def pods(job: JobName, as_json: AsJson = False) -> None:
 
 def exec_(
     job: JobName,
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Without it, a shell.")
-    ] = None,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Default: a shell.")] = None,
     rank: Rank = 0,
 ) -> None:
     """Run a command or a shell in a pod. Exits with the command's exit code."""
@@ -49,7 +47,7 @@ def exec_(
 def port_forward(
     job: JobName,
     ports: Annotated[
-        list[str], typer.Argument(metavar="[LOCAL:]PORT...", help="LOCAL is 0 for any free port of this machine.")
+        list[str], typer.Argument(metavar="[LOCAL:]PORT...", help="LOCAL may be 0 for any free port of this machine.")
     ],
     rank: Rank = 0,
 ) -> None:
@@ -63,7 +61,7 @@ def opened(name: str) -> tuple["PodBackend", "JobRecord"]:
     """Return a submitted job that has pods, and its backend.
 
     Raises:
-        ProblemsFound: There is no such job, it was never submitted, or it runs where jobs have no pods.
+        ProblemsFound: No such job exists, it was never submitted, or its backend has no pods.
     """
     from launcher.model.backend import PodBackend
     from launcher.model.backend_registry import choices, described

@@ -18,10 +18,10 @@ _ACTIVE_BEYOND = 2
 
 
 def effective(parameters: "SmpParameters", framework: str) -> dict[str, Any]:
-    """Return what the library works with: each parameter of its framework as given, or its default.
+    """Return the library's effective parameters: each of its framework's as given, or its default.
 
     Args:
-        parameters: With the number of partitions.
+        parameters: The given parameters, including the number of partitions.
         framework: `pytorch` or `tensorflow`.
     """
     own = {name for name, known in PARAMETERS.items() if known.framework in (None, framework)}
@@ -35,11 +35,11 @@ def effective(parameters: "SmpParameters", framework: str) -> dict[str, Any]:
 
 
 def hyperparameters(tree: Mapping[str, Any], processes_per_host: int, instance_type: str) -> dict[str, str]:
-    """Return the hyperparameters by which a training image knows of a distribution, each as JSON.
+    """Return the hyperparameters that describe a distribution to a training image, each as JSON.
 
     Args:
         tree: `distribution` as the user wrote it, checked; its order is that of `mp_parameters`.
-        processes_per_host: What `mpi.processes_per_host` stands for.
+        processes_per_host: Value for `mpi.processes_per_host`.
         instance_type: With its `ml.` prefix.
 
     Source: SageMaker Python SDK 2.251.1, Framework._distribution_configuration and _json_encode_hyperparameters.

@@ -17,10 +17,10 @@ ORDERS = {"cluster": "DPT", "spread": "TPD"}
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What the documents state about a parameter besides its type.
+    """Documented properties of a parameter besides its type.
 
     Args:
-        default: Value that the library uses if it is left out; None if that follows from others, or is nothing.
+        default: Value that the library uses if it is left out; None if it follows from others, or there is none.
         framework: The only framework that has it; None for both.
         since: First version of the library with it, major and minor; None for all.
     """
