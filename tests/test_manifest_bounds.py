@@ -57,7 +57,7 @@ REFUSED = [
         RIGHTS.format("appArmorProfile: {type: Unconfined, localhostProfile: a}"),
         "E310",
         f"{CONTEXT}.appArmorProfile.localhostProfile",
-        "Localhost",
+        "Localhost only\n     value: 'a'",
     ),
     (
         RIGHTS.format("privileged: true, allowPrivilegeEscalation: false"),
@@ -134,6 +134,7 @@ REFUSED = [
     (VOLUME.format("/a", "/config"), "E313", MOUNT, "/config"),
     (VOLUME.format("/a", "//config/x"), "E313", MOUNT, "/config"),
     (VOLUME.format("/a", "/dev/shm/"), "E313", MOUNT, "twice"),
+    (VOLUME.format("/a", "/dev/shm/"), "E313", MOUNT, "value: '/dev/shm/'"),
     (VOLUME.format("/a", "/var/log/sagemaker_checkpointing"), "E313", MOUNT, "twice"),
     (CLAIM.format("a", "data"), "E313", "cluster.persistent_volume_claims.0.mountPath", "/data"),
     (CLAIM.format("A", "/a"), "E306", "cluster.persistent_volume_claims.0.claimName", "DNS"),
@@ -264,6 +265,16 @@ def test_the_names_of_claims_volumes_are_taken(prepare, problems):
     prepare(*LLAMA_K8S, claims, volume.format(2))
     (problem,) = problems(*LLAMA_K8S, claims, volume.format(1))
     assert (problem.code, problem.path) == ("E306", "cluster.volumes.0.volumeName")
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [("a", "/a"), ("", None), ("a/../b", None), ("/a/../b", None)],
+    ids=["a", "none", "up", "rooted"],
+)
+def test_a_relative_mount_is_mended_from_the_root(problems, path, remedy):
+    (problem,) = problems(*LLAMA_K8S, VOLUME.format("/a", f"'{path}'"))
+    assert (problem.code, problem.path, problem.remedy) == ("E313", MOUNT, remedy)
 
 
 def test_a_claim_is_not_mounted_over_a_volume(problems):

@@ -100,3 +100,22 @@ def test_a_notice_names_what_it_is_about(prepare, overrides, expected):
     code, _, message = expected.partition(" ")
     found = [notice.message for notice in prepare(*overrides).notices if notice.code == code]
     assert found == ([message] if message else [])
+
+
+CHECKPOINTS = "++recipes.checkpointing.persistent.path=s3://bucket/x"
+GRACEFUL = "recipes.elastic_policy.use_graceful_shutdown"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_made"),
+    [
+        ((ELASTIC, f"{GRACEFUL}=true"), True),
+        ((ELASTIC, f"{GRACEFUL}=false"), False),
+        ((), False),
+        ((CHECKPOINTS,), True),
+    ],
+    ids=["graceful", "killed", "static", "static with checkpoints"],
+)
+def test_checkpoints_are_forecast_where_a_notice_needs_it(context, overrides, is_made):
+    checked = check(compose((*LLAMA_K8S, *overrides), Path(context.cwd), context.suffix))
+    assert (rules._forecast(checked) is not None) is is_made

@@ -100,6 +100,7 @@ DECLARED = "recipes.extra_keys=[words,training_config.use_wandb]"
 PLACES = {
     "tracking-url": ((*K8S, f"{TRACKING}={URL}"), "E603", TRACKING, None),
     "git-url": ((*K8S, f"git.repo_url_or_path={URL}"), "E603", "git.repo_url_or_path", None),
+    "git-url-query": ((*K8S, f"git.repo_url_or_path='{URL}?a=b'"), "E603", "git.repo_url_or_path", None),
     "git-url-of-a-section": ((*K8S, f"git={{repo_url_or_path: '{URL}'}}"), "E603", "git.repo_url_or_path", "git"),
     "variable": ((*K8S, f"+env_vars.PROXY={URL}"), "E606", "env_vars.PROXY", None),
     "secret-variable": ((*K8S, f"+env_vars.MY_TOKEN={URL}"), "E602", "env_vars.MY_TOKEN", None),
