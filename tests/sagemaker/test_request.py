@@ -11,7 +11,7 @@ import pytest
 from conftest import LLAMA, ROOT, frozen_context
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, HUB, PACKAGE, SERVERLESS, VPC, J
+from request_faults import BASE_MODEL, DATASET, DIST, FAULTS, FINE, HUB, ON_BASE_MODEL, PACKAGE, SERVERLESS, VPC, J
 
 from launcher import pipeline
 from launcher.backends.sagemaker import constraints, default_values, request, submit
@@ -262,6 +262,29 @@ def test_each_fault_names_its_rule(name, problems, reviewed):
     assert [problem.code for problem in found] == [code]
     assert path in (None, found[0].path)
     assert says in str(found[0])
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_what_only_resembles_a_fault_is_accepted(name, prepare):
+    assert prepare(*SCRIPT, *FINE[name]).backend == "sm_jobs"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        f"{J}.spot=true",
+        f"+{J}.additional_estimator_kwargs.encrypt_inter_container_traffic=true",
+        f"{J}.placement.multiple_jobs=true",
+        f"{J}.source_dir=s3://data/s.tar.gz",
+    ],
+)
+def test_the_remedy_for_a_serverless_job_s_container_is_accepted(override, problems, prepare):
+    words = (*SCRIPT, *SERVERLESS, *ON_BASE_MODEL, f"{J}.stopping_condition.max_wait_s=86400")
+    words = words if "spot" in override else words[:-1]
+    found = [each for each in problems(*words, override) if each.code == "E336"]
+    assert [each.path for each in found] == [override.lstrip("+").partition("=")[0]]
+    words = (*words, override, found[0].remedy)
+    prepare(*(word for word in words if "max_wait_s" not in word))
 
 
 def test_faults_of_different_kinds_come_together(problems):
