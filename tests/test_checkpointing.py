@@ -144,6 +144,35 @@ def test_training_jobs_keep_checkpoints_only_where_the_service_does(problems, pr
     assert found.code == "E265" and found.allowed == "/opt/ml/checkpoints/…"
 
 
+DATA = "/opt/ml/input/data"
+
+
+@pytest.mark.parametrize(
+    ("access", "path", "allowed"),
+    [
+        ("rw", f"{DATA}/fs/a", None),
+        ("rw", f"{DATA}/s3/a", f"{DATA}/fs/…"),
+        ("ro", f"{DATA}/fs/a", "s3://bucket/prefix"),
+    ],
+    ids=["kept", "of S3", "read-only"],
+)
+def test_a_path_in_a_file_system_outlives_a_training_job(access, path, allowed, problems, prepare):
+    jobs = "cluster.sm_jobs_config"
+    system = f"{{id: fs-01234567, type: EFS, directory_path: /x, access: {access}}}"
+    words = (
+        *(LLAMA_K8S[0], "cluster=sm_jobs", f"{jobs}.role={ROLE}", f"{jobs}.output_path=s3://bucket/out"),
+        f"{jobs}.vpc={{subnets: [subnet-1], security_group_ids: [sg-1]}}",
+        f"+{jobs}.inputs.channels.s3={{s3: s3://bucket/a}}",
+        f"+{jobs}.inputs.channels.fs={{file_system: {system}}}",
+        f"{SET}.persistent.path={path}",
+    )
+    if allowed is None:
+        assert section(prepare(*words))["persistent"]["path"] == path
+    else:
+        (found,) = problems(*words)
+        assert (found.code, found.value, found.allowed) == ("E265", path, allowed)
+
+
 def test_a_folder_below_a_mount_is_taken(prepare):
     assert section(prepare(*LLAMA_K8S, CLAIM, f"{SET}.persistent.path=/fsx/a"))["persistent"]["path"] == "/fsx/a"
 
