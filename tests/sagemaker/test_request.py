@@ -397,13 +397,14 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
             (f"{J}.inputs.s3={{Recipe: 's3://data/a/'}}",), [("N171", "SM_CHANNEL_RECIPE")], id="the recipe's"
         ),
         pytest.param((f"{J}.hyperparameters={{lr: 1, LR: 2}}",), [("N171", "SM_HP_LR")], id="hyperparameters"),
+        pytest.param((*SERVERLESS, *ON_BASE_MODEL), [("N172", "those of the plan have no effect")], id="serverless"),
         pytest.param(
             (f"{J}.hyperparameters={{lr: 1, LR: 2}}", f"{J}.toolkit=false"), [], id="hyperparameters as plain text"
         ),
     ],
 )
 def test_what_is_likely_a_slip_is_a_notice(words, said, prepare):
-    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N170", "N171")]
+    found = [notice for notice in prepare(*SCRIPT, *words).notices if notice.code in ("N170", "N171", "N172")]
     assert [notice.code for notice in found] == [code for code, _ in said]
     assert all(word in notice.message for notice, (_, word) in zip(found, said, strict=True))
 
