@@ -247,7 +247,7 @@ FAULTS = {
         ("instance_type=m5.8xlarge", "training_cfg.run.ntasks_per_node=1"),
         "E379",
         "instance_type",
-        "runs",
+        "did you mean ml.m5.",
     ),
     "own-disk-key": (
         ("instance_type=g5.12xlarge", "training_cfg.run.ntasks_per_node=4", f"{J}.volume_kms_key=alias/a"),
@@ -720,7 +720,7 @@ FAULTS = {
         ),
         "E379",
         f"{J}.instance_groups.1.instance_type",
-        "value: 'p3.99xlarge'",
+        "value: 'p3.99xlarge'\n     remedy: did you mean ml.p3.",
     ),
     "logs-in-the-checkpoints": (
         (
