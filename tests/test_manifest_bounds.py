@@ -233,6 +233,7 @@ FINE = [
     f"container='a.example.com:5000/b/c__d:1@sha256:{DIGEST}'",
     "container='localhost/a'",
     "container='[::1]:5000/a'",
+    "env_vars=null",
     f"{REPOSITORY}=https://github.com/a/b.git",
     f"{REPOSITORY}='git@github.com:a/b'",
     f"{REPOSITORY}='host.example:a/b'",

@@ -165,12 +165,17 @@ def test_a_file_whose_value_its_defaults_repeat_loses_nothing(prepare, tmp_path)
     assert get(job.config, "recipes.training_config.training_args.seed") == 42 and notices(job, "N168") == []
 
 
-@pytest.mark.parametrize(("sizes", "count"), [((), 1), (("recipes.scale_config=auto",), 0)], ids=["own", "planned"])
-def test_a_bound_has_an_effect_on_planned_sizes_only(sizes, count, prepare, tmp_path):
-    text = "training_config: {training_args: {micro_train_batch_size: 1}}\nelastic_policy: {is_elastic: true}\n"
-    write(tmp_path / "mine.yaml", text, INHERITED)
-    found = notices(prepare("recipes=mine.yaml", "cluster=k8s", *sizes))
-    assert [message.partition(" of ")[0] for message in found] == ["micro_train_batch_size=1"] * count
+@pytest.mark.parametrize(
+    ("sizes", "micro", "count"), [((), 1, 1), (("recipes.scale_config=auto",), 4, 0)], ids=["own", "planned"]
+)
+def test_a_bound_has_an_effect_on_planned_sizes_only(sizes, micro, count, prepare, tmp_path):
+    write(
+        tmp_path / "mine.yaml",
+        f"training_config: {{training_args: {{micro_train_batch_size: {micro}}}}}\n",
+        INHERITED,
+    )
+    found = notices(prepare("recipes=mine.yaml", "cluster=k8s", ELASTIC, *sizes))
+    assert [message.partition(" of ")[0] for message in found] == [f"micro_train_batch_size={micro}"] * count
 
 
 NOTE = "training_config.training_args.note"

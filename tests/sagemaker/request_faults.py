@@ -759,7 +759,7 @@ FAULTS = {
         f"{CFG}.run.ntasks_per_node",
         "starts 1",
     ),
-    "source-by-url": ((f"{J}.source_dir=https://h/x.tar.gz",), "E391", f"{J}.source_dir", "a folder of the image"),
+    "source-by-url": ((f"{J}.source_dir=https://h/x.tar.gz",), "E391", f"{J}.source_dir", "below /opt\n     set by"),
 }
 GROUP = f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}}]"
 FINE = {

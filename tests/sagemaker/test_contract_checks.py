@@ -18,6 +18,7 @@ from launcher.model.parallelism.ranks import host_names
 
 OUT = f"{J}.output_path=s3://results/out"
 STARTS = f"{J}.container_entrypoint=[python3,/code/train.py]"
+SERVERLESS = ("base_model_arn=arn:aws:sagemaker:eu-west-1:aws:hub-content/Hub/Model/a/1.0.0", "job_type=FineTuning")
 SCRIPT = ("recipes=training/custom/script", *TINY[1:4], OUT, "training_cfg.entry_script=train.py")
 
 
@@ -129,6 +130,11 @@ def test_groups_have_their_own_hosts(tmp_path):
             "E257",
             "recipes.distribution.smdistributed.dataparallel.enabled",
             id="a library of AWS's images",
+        ),
+        pytest.param(
+            (*SCRIPT, "training_cfg.entry_script=null", *(f"{J}.serverless.{each}" for each in SERVERLESS)),
+            *("E336", f"{J}.serverless"),
+            id="a serverless job",
         ),
         pytest.param(
             (*TINY, OUT, f"{J}.tags={{a: {'b' * 257}}}"), "E102", f"{J}.tags.a", id="what the API would refuse"
