@@ -100,7 +100,12 @@ FAULTS = [
     ((f"{SET}.persistent.path='s3://bucket/*'",), "E261", f"{KEY}.persistent.path", "policy"),
     ((f"{SET}.persistent.path=gs://bucket/x",), "E261", f"{KEY}.persistent.path", "not a supported kind of storage"),
     ((f"{SET}.persistent.path=checkpoints",), "E261", f"{KEY}.persistent.path", "absolute"),
-    ((f"{SET}.persistent.path=/fsx/x",), "E262", f"{KEY}.persistent.path", "lost with them"),
+    (
+        (f"{SET}.persistent.path=/fsx/x",),
+        "E262",
+        f"{KEY}.persistent.path",
+        "lost with them\n     value: '/fsx/x'\n     allowed: s3://bucket/prefix",
+    ),
     ((CLAIM, f"{SET}.persistent.path=/fsx2/x"), "E262", f"{KEY}.persistent.path", "/fsx/…"),
     ((CLAIM, f"{SET}.persistent.path=/fsx/../x"), "E262", f"{KEY}.persistent.path", "/fsx/…"),
     ((S3, f"{SET}.role_arn='arn:aws:iam::111122223333:role/*'"), "E102", f"{KEY}.role_arn", "role/"),
