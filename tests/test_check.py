@@ -205,7 +205,7 @@ def test_a_fault_is_one_problem(problems, overrides, code, path, says):
     [("-A_b!c-", "a-b-c"), ("!!!", "my-run"), ("A" * 64, "a" * 63), (f"{'a' * 62}_b", "a" * 62)],
     ids=["characters", "nothing left", "long", "cut at a hyphen"],
 )
-def test_a_name_that_is_no_label_is_mended(problems, name, label):
+def test_a_name_that_is_not_a_label_is_mended(problems, name, label):
     (problem,) = problems(f"recipes.run.name='{name}'")
     assert (problem.code, problem.remedy) == ("E301", f"recipes.run.name={label}")
 

@@ -147,7 +147,7 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("overrides", HARMLESS.values(), ids=HARMLESS)
-def test_what_is_no_secret_is_accepted(prepare, overrides):
+def test_what_is_not_a_secret_is_accepted(prepare, overrides):
     assert prepare(*overrides).name
 
 

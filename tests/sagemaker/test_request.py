@@ -272,19 +272,17 @@ def test_what_only_resembles_a_fault_is_accepted(name, prepare):
 @pytest.mark.parametrize(
     "override",
     [
-        f"{J}.spot=true",
+        f"{J}.network_isolation=true",
         f"+{J}.additional_estimator_kwargs.encrypt_inter_container_traffic=true",
         f"{J}.placement.multiple_jobs=true",
-        f"{J}.source_dir=s3://data/s.tar.gz",
+        f"{J}.metric_definitions=[{{name: a, regex: '(b)'}}]",
     ],
 )
 def test_the_remedy_for_a_serverless_job_s_container_is_accepted(override, problems, prepare):
-    words = (*SCRIPT, *SERVERLESS, *ON_BASE_MODEL, f"{J}.stopping_condition.max_wait_s=86400")
-    words = words if "spot" in override else words[:-1]
-    found = [each for each in problems(*words, override) if each.code == "E336"]
-    assert [each.path for each in found] == [override.lstrip("+").partition("=")[0]]
-    words = (*words, override, found[0].remedy)
-    prepare(*(word for word in words if "max_wait_s" not in word))
+    words = (*SCRIPT, *SERVERLESS, *ON_BASE_MODEL, override)
+    (problem,) = problems(*words)
+    assert (problem.code, problem.path) == ("E336", override.lstrip("+").partition("=")[0])
+    assert prepare(*words, problem.remedy).name
 
 
 def test_faults_of_different_kinds_come_together(problems):
