@@ -147,7 +147,7 @@ FAULTS = [
         ("recipes.training_config.model_config.model_name_or_path=''",),
         "E112",
         "recipes.training_config.model_config.model_name_or_path",
-        "model_name_or_path=meta-llama/Llama-3.1-8B-Instruct",
+        "value: ''\n     remedy: recipes.training_config.model_config.model_name_or_path=meta-llama/",
     ),
     (("cluster.namespace=Team_A",), "E302", "cluster.namespace", "DNS label"),
     (("cluster.custom_labels={a b: c}",), "E303", "cluster.custom_labels.a b", "label key"),

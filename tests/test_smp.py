@@ -377,6 +377,7 @@ RIGHT_JOBS = {
         parameter("horovod", True),
         parameter("placement_strategy", "cluster"),
     ),
+    "placement-of-an-old-version": (f"{LIBRARY}.version='1.2'", parameter("placement_strategy", "cluster")),
     "newer-name": (f"~{P[2:]}.partitions", parameter("pipeline_parallel_degree", 4), f"{LIBRARY}.version='1.6.0'"),
     "tensor-slices": (parameter("tensor_parallel_degree", 4), parameter("placement_strategy", "PDT")),
     "manual-split": (parameter("auto_partition", False), parameter("default_partition", 1)),
