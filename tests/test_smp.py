@@ -292,6 +292,28 @@ FAULTS = [
         "parameters.active_microbatches",
         "more than one",
     ),
+    ((parameter("partitions", 3),), "E243", "parameters.partitions", "of 3 partitions\n"),
+    ((parameter("pipeline_parallel_degree", 2),), "E242", "parameters.partitions", "remedy: ~recipes.distribution"),
+    ((parameter("partitions", None),), "E242", "parameters.partitions", "remedy: ++recipes.distribution"),
+    ((parameter("partitions", 4), parameter("ddp", False)), "E247", "parameters.ddp", "2 replicas"),
+    (
+        (parameter("ddp", None), parameter("tensor_parallel_degree", 2), parameter("partitions", 4)),
+        "E247",
+        "parameters.ddp",
+        "tensor parallel degree of 2",
+    ),
+    ((f"{D}.mpi.custom_mpi_options='\\\\a'",), "E253", "mpi.custom_mpi_options", "backslashes"),
+    (
+        (
+            "~recipes.distribution.mpi",
+            "~recipes.distribution.smdistributed.modelparallel",
+            f"{D}.smdistributed.dataparallel={{enabled: true, custom_mpi_options: -np 4}}",
+            "instance_type=p4d.24xlarge",
+        ),
+        "E253",
+        "dataparallel.custom_mpi_options",
+        "-np would move",
+    ),
 ]
 
 
@@ -311,8 +333,18 @@ def test_a_fault_is_one_problem_that_names_rule_key_and_remedy(overrides, code, 
 def test_a_cluster_without_mpi_refuses_it(cluster, found):
     container = ("container=me/image:1",) if cluster == "k8s" else ()
     (problem,) = found(f"cluster={cluster}", *container, base=(*JOB[:3], *JOB[4:], *WRITTEN))
-    assert problem.code == "E240"
+    assert (problem.code, problem.path) == ("E240", "recipes.distribution")
     assert f"cluster={cluster}" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("section", "is_refused"),
+    [("mpi: {enabled: true}", True), ("mpi: {enabled: false}", False)],
+    ids=["enabled", "not enabled"],
+)
+def test_a_cluster_without_mpi_refuses_mpi_alone(section, is_refused, found):
+    problems = found("cluster=local", f"{D}={{{section}}}", base=(*JOB[:3], *JOB[4:]))
+    assert [problem.code for problem in problems] == ["E240"] * is_refused
 
 
 def test_every_rule_has_a_fault_above_that_shows_it():
@@ -340,6 +372,13 @@ RIGHT_JOBS = {
     "two-replicas-of-four-parts": (parameter("partitions", 4),),
     "one-replica-needs-no-ddp": (parameter("partitions", 8), parameter("ddp", False)),
     "tensorflow-with-horovod": (f"{LIBRARY}.framework=tensorflow", f"~{P[2:]}.ddp", parameter("horovod", True)),
+    "tensorflow-in-a-cluster": (
+        f"{LIBRARY}.framework=tensorflow",
+        f"~{P[2:]}.ddp",
+        parameter("horovod", True),
+        parameter("placement_strategy", "cluster"),
+    ),
+    "placement-of-an-old-version": (f"{LIBRARY}.version='1.2'", parameter("placement_strategy", "cluster")),
     "newer-name": (f"~{P[2:]}.partitions", parameter("pipeline_parallel_degree", 4), f"{LIBRARY}.version='1.6.0'"),
     "tensor-slices": (parameter("tensor_parallel_degree", 4), parameter("placement_strategy", "PDT")),
     "manual-split": (parameter("auto_partition", False), parameter("default_partition", 1)),

@@ -263,7 +263,7 @@ class Target:
         for cache in self.caches:
             cache.cache_clear()
         items = [self.items[name] for name in names]
-        items[0].session._setupstate.teardown_exact(items[0])
+        items[0].session._setupstate.teardown_exact(items[0].parent)  # that item too: it may be the last that ran
         for item, following in zip(items, [*items[1:], None], strict=True):
             reports = runtestprotocol(item, nextitem=following, log=False)
             if failed := [report.longreprtext for report in reports if report.failed]:

@@ -252,7 +252,7 @@ FAULTS = {
         ("instance_type=m5.8xlarge", "training_cfg.run.ntasks_per_node=1"),
         "E379",
         "instance_type",
-        "do not run",
+        "did you mean ml.m5.",
     ),
     "own-disk-key": (
         ("instance_type=g5.12xlarge", "training_cfg.run.ntasks_per_node=4", f"{J}.volume_kms_key=alias/a"),
@@ -660,4 +660,136 @@ FAULTS = {
     "metric": ((f"{J}.metric_definitions=[{{name: a, regex: {LONG}}}]",), "E102", None, "1 to 500"),
     "entrypoint": ((f"{J}.container_entrypoint=[{LONG}]",), "E102", f"{J}.container_entrypoint.0", "256"),
     "region": ((f"{J}.region=Frankfurt",), "E102", f"{J}.region", ""),
+    "fifo-clash-underscore": (
+        (f"{J}.inputs.s3={{a_b_0: s3://data/}}", f"+{J}.inputs.channels.a_b={{s3: s3://data/, mode: Pipe}}"),
+        "E374",
+        f"{J}.inputs.s3.a_b_0",
+        "FIFO 0 of channel a_b",
+    ),
+    "fifo-clash-by-default": (
+        (f"{J}.inputs.s3={{a: s3://data/, a_0: s3://data/}}", f"{J}.input_mode=Pipe"),
+        "E374",
+        f"{J}.inputs.s3.a_0",
+        "FIFO 0 of channel a",
+    ),
+    "only-groups": ((f"{J}.vpc.security_group_ids=[sg-1]",), "E375", f"{J}.vpc.subnets", "vpc.subnets=[…]"),
+    "two-file-systems-no-vpc": (
+        tuple(f"+{J}.inputs.channels.{name}={{file_system: {EFS}}}" for name in "ab"),
+        "E375",
+        f"{J}.vpc",
+        "channel a is",
+    ),
+    "one-dot-channel": ((f"{J}.inputs.s3={{.: s3://data/}}",), "E374", f"{J}.inputs.s3..", "no name of a folder"),
+    "folder-of-data": ((f"{J}.inputs.s3={{a: file:///x}}",), "E369", f"{J}.inputs.s3.a", "sm_local"),
+    "folder-of-output": ((f"{J}.output_path=file:///x",), "E369", f"{J}.output_path", "sm_local"),
+    "output-by-https": (
+        (f"{J}.output_path=https://data.s3.eu-west-1.amazonaws.com/x",),
+        "E369",
+        f"{J}.output_path",
+        "s3://bucket/folder",
+    ),
+    "reserved-spot": (
+        (
+            f"{J}.spot=true",
+            f"{J}.stopping_condition.max_wait_s=86400",
+            f"{J}.training_plan_arn=arn:aws:sagemaker:eu-west-1:123456789012:training-plan/mine",
+        ),
+        "E377",
+        f"{J}.training_plan_arn",
+        "spot=false",
+    ),
+    "warm-groups": (
+        (
+            f"{J}.keep_alive_s=60",
+            f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}}]",
+        ),
+        "E377",
+        f"{J}.keep_alive_s",
+        "several types",
+    ),
+    "groups-of-one-name": (
+        (
+            "training_cfg.run.nodes=2",
+            f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}},"
+            " {name: a, instance_type: p3.16xlarge, instance_count: 1}]",
+        ),
+        "E378",
+        f"{J}.instance_groups",
+        "value: 'a'",
+    ),
+    "unknown-type-of-a-group": (
+        (
+            "training_cfg.run.nodes=2",
+            f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}},"
+            " {name: b, instance_type: p3.99xlarge, instance_count: 1}]",
+        ),
+        "E379",
+        f"{J}.instance_groups.1.instance_type",
+        "value: 'p3.99xlarge'\n     remedy: did you mean ml.p3.",
+    ),
+    "logs-in-the-checkpoints": (
+        (
+            f"{J}.checkpoints.s3_uri=s3://data/c",
+            f"{J}.tensorboard_config={{output_path: s3://data/t, container_logs_path: /opt/ml/checkpoints/x}}",
+        ),
+        "E381",
+        f"{J}.checkpoints.local_path",
+        "value: '/opt/ml/checkpoints'",
+    ),
+    "serverless-script": (
+        (*SERVERLESS, *ON_BASE_MODEL, "training_cfg.entry_script=train.py"),
+        "E336",
+        f"{CFG}.entry_script",
+        "entry_script=null",
+    ),
+    "variable-ours-of-the-job": (
+        (f"{J}.environment={{TRAINING_JOB_ARN: x}}",),
+        "E383",
+        f"{J}.environment.TRAINING_JOB_ARN",
+        "itself",
+    ),
+    "no-dash": (("training_cfg.script_args=[{lr: 1}]",), "E385", f"{CFG}.script_args.0.lr", "two before more"),
+    "two-dashes": (("training_cfg.script_args=[{-a: 1},{--X: 1}]",), "E385", f"{CFG}.script_args.1.--X", "one dash"),
+    "several-values": (
+        ("training_cfg.script_args=[{--lr: [1, 2]}]",),
+        "E385",
+        f"{CFG}.script_args.0.--lr",
+        "one value",
+    ),
+    "toolkit-s-name": (("training_cfg.script_args=[{--sagemaker_x: 1}]",), "E385", None, "toolkit's own"),
+    "one-of-two": (("training_cfg.run.ntasks_per_node=1", "training_cfg.run.nodes=2"), "E386", None, "starts 8"),
+    "cpu-processes": (
+        ("instance_type=m5.xlarge", "training_cfg.run.ntasks_per_node=2", "training_cfg.run.nodes=2"),
+        "E386",
+        f"{CFG}.run.ntasks_per_node",
+        "starts 1",
+    ),
+    "source-by-url": ((f"{J}.source_dir=https://h/x.tar.gz",), "E391", f"{J}.source_dir", "below /opt\n     set by"),
+}
+GROUP = f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 1}}]"
+FINE = {
+    # what only resembles a fault
+    "19-channels": (f"{J}.inputs.s3={{{', '.join(f'c{i}: s3://data/' for i in range(19))}}}",),
+    "no-fifo-s-name": (
+        f"{J}.inputs.s3={{a_x: s3://data/, b_0: s3://data/}}",
+        f"+{J}.inputs.channels.a={{s3: s3://data/, mode: Pipe}}",
+    ),
+    "output-by-https": (
+        f"{J}.output_path=https://data.s3.eu-west-1.amazonaws.com/x",
+        f"{J}.recipe_path=s3://data/x",
+    ),
+    "spot": (f"{J}.spot=true", f"{J}.stopping_condition={{max_runtime_s: 10, max_wait_s: 10, max_pending_s: null}}"),
+    "group": (GROUP, f"+{J}.inputs.channels.a={{s3: s3://data/, instance_groups: [a]}}"),
+    "platform": (f"{J}.image_access.mode=Platform",),
+    "checkpoints-and-logs": (
+        f"{J}.checkpoints.s3_uri=s3://data/c",
+        f"{J}.tensorboard_config.output_path=s3://data/t",
+    ),
+    "serverless": (*SERVERLESS, *ON_BASE_MODEL),
+    "options": ("training_cfg.script_args=[{-X: 1}, {--XX: 2}]",),
+    "one-process": ("training_cfg.run.ntasks_per_node=1",),
+    "cpu-nodes": ("instance_type=m5.xlarge", "training_cfg.run.ntasks_per_node=1", "training_cfg.run.nodes=2"),
+    "mpi-processes": (f"{DIST}.mpi.enabled=true", "training_cfg.run.ntasks_per_node=4"),
+    "source-in-the-image": (f"{J}.source_dir=/opt/code",),
+    "tags": (f"+{SDK}.tags=[{{Key: a, Value: b}},{{Key: b, Value: b}}]",),
 }

@@ -146,6 +146,7 @@ def capacity_is_of_one_kind(checked: CheckedRecipe, problem: Callable[..., Probl
         yield problem(
             path_of(checked, "training_plan_arn"),
             "reserved capacity cannot be spot capacity",
+            value=jobs.training_plan_arn,
             remedy=f"{JOBS}.spot=false",
         )
     if jobs.keep_alive_s and jobs.instance_groups:
@@ -312,7 +313,8 @@ def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: Callable[
         section, _, name = key.rpartition(".")
         value = getattr(getattr(jobs, section) if section else jobs, name)
         if value not in (None, False):
-            yield problem(path_of(checked, key), message, value=value, remedy=f"{JOBS}.{key}=null")
+            path, nothing = path_of(checked, key), "false" if value is True else "null"
+            yield problem(path, message, value=value, remedy=f"{path}={nothing}")
     if checked.launch.container:
         yield problem("container", message, value=checked.launch.container, remedy="container=null")
     script = getattr(checked.recipe, "training_cfg", None)
