@@ -76,12 +76,12 @@ def test_without_a_tier_the_job_is_as_it_was(render, words):
 
 
 def test_a_script_of_ones_own_gets_the_section_by_a_variable(prepare):
-    from launcher.families.custom import INTERFACE
+    from launcher.families.custom import INTERFACES
 
     job = prepare("training_cfg={entry_module: json.tool, run: {ntasks_per_node: 2}}", S3)
-    assert json.loads(INTERFACE.workers.env(job)[ENV_CHECKPOINTING]) == section(job)
+    assert json.loads(INTERFACES[None].workers.env(job)[ENV_CHECKPOINTING]) == section(job)
     plain = prepare("training_cfg={entry_module: json.tool, run: {ntasks_per_node: 2}}")
-    assert ENV_CHECKPOINTING not in INTERFACE.workers.env(plain)
+    assert ENV_CHECKPOINTING not in INTERFACES[None].workers.env(plain)
 
 
 FAULTS = [

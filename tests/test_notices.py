@@ -64,21 +64,21 @@ CASES = {
     ),
     "starved": (
         (*FIVE, f"{ARGS}.train_batch_size=20"),
-        "N110 3 to 5 nodes are left out: some rank would get none of 20 samples",
+        "N110 3 to 5 nodes are omitted: some rank would get none of the 20 samples",
     ),
     "undivided": (
         (*FIVE, f"{ARGS}.ring_attn_size=16"),
-        "N111 1, 3, 5 nodes are left out: their ranks do not form complete sequence-parallel groups",
+        "N111 1, 3, 5 nodes are omitted: their ranks do not form complete sequence-parallel groups",
     ),
     "all divided": (FIVE, "N111"),
     "slower": (
         (*FIVE, "++recipes.planner.sizes=useful"),
-        "N112 5 nodes are left out: no faster than smaller ones",
+        "N112 5 nodes are omitted: no faster than smaller ones",
     ),
     "passes": (
         (*FIVE, "instance_type=ml.g5.12xlarge"),
-        "N113 uneven shares take several passes at 3 nodes: the training code must cut them by "
-        "micro_train_batch_size, as ours does",
+        "N113 uneven shares take several passes at 3 nodes: the training code must split them by "
+        "micro_train_batch_size, as the built-in code does",
     ),
     "static": (
         (*LLAMA_K8S, "++recipes.scale_config=auto"),

@@ -312,7 +312,7 @@ FAULTS = [
         ),
         "E253",
         "dataparallel.custom_mpi_options",
-        "-np would move",
+        "-np would change the planned placement",
     ),
 ]
 

@@ -679,7 +679,7 @@ FAULTS = {
         f"{J}.vpc",
         "channel a is",
     ),
-    "one-dot-channel": ((f"{J}.inputs.s3={{.: s3://data/}}",), "E374", f"{J}.inputs.s3..", "no name of a folder"),
+    "one-dot-channel": ((f"{J}.inputs.s3={{.: s3://data/}}",), "E374", f"{J}.inputs.s3..", "not a valid folder name"),
     "folder-of-data": ((f"{J}.inputs.s3={{a: file:///x}}",), "E369", f"{J}.inputs.s3.a", "sm_local"),
     "folder-of-output": ((f"{J}.output_path=file:///x",), "E369", f"{J}.output_path", "sm_local"),
     "output-by-https": (
@@ -748,7 +748,7 @@ FAULTS = {
         f"{J}.environment.TRAINING_JOB_ARN",
         "itself",
     ),
-    "no-dash": (("training_cfg.script_args=[{lr: 1}]",), "E385", f"{CFG}.script_args.0.lr", "two before more"),
+    "no-dash": (("training_cfg.script_args=[{lr: 1}]",), "E385", f"{CFG}.script_args.0.lr", "two before a"),
     "two-dashes": (("training_cfg.script_args=[{-a: 1},{--X: 1}]",), "E385", f"{CFG}.script_args.1.--X", "one dash"),
     "several-values": (
         ("training_cfg.script_args=[{--lr: [1, 2]}]",),

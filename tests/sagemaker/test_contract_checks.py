@@ -215,8 +215,8 @@ def test_hosts_share_the_accelerators_of_this_machine(more, shares, is_toolkits,
     instance = ("instance_type=p3.16xlarge", "training_cfg.run.ntasks_per_node=8")
     job = prepare(*SCRIPT, *instance, f"{J}.source_dir={tmp_path}", *more)
     (message,) = (notice.message for notice in job.notices if notice.code == "N136")
-    starts = ", of which the toolkit starts a process each, else one a host" if is_toolkits else ""
-    shared = f"(hosts share what this machine has{starts})"
+    starts = "; the toolkit starts one process for each, else one per host" if is_toolkits else ""
+    shared = f"(hosts share this machine's{starts})"
     expected = "; ".join(f"the {each} {shared}" for each in shares)
     assert message == f"not simulated on this machine: {expected}"
 

@@ -389,7 +389,7 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
         ),
         pytest.param(
             (f"{J}.inputs.s3={{train: 's3://data/a/'}}", f"+{J}.inputs.channels.Train={{s3: s3://data/b/}}"),
-            [("N171", "channels train and Train differ by case only: SM_CHANNEL_TRAIN")],
+            [("N171", "channels train and Train differ only by case: SM_CHANNEL_TRAIN")],
             id="channels",
         ),
         pytest.param(
@@ -397,10 +397,10 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
         ),
         pytest.param(
             (f"{J}.hyperparameters={{lr: 1, LR: 2}}",),
-            [("N171", "hyperparameters lr and LR differ by case only: SM_HP_LR")],
+            [("N171", "hyperparameters lr and LR differ only by case: SM_HP_LR")],
             id="hyperparameters",
         ),
-        pytest.param((*SERVERLESS, *ON_BASE_MODEL), [("N172", "those of the plan have no effect")], id="serverless"),
+        pytest.param((*SERVERLESS, *ON_BASE_MODEL), [("N172", "the plan's instances have no effect")], id="serverless"),
         pytest.param(
             (f"{J}.hyperparameters={{lr: 1, LR: 2}}", f"{J}.toolkit=false"), [], id="hyperparameters as plain text"
         ),
