@@ -1,10 +1,13 @@
 """Samples as a person reads them: the text a model sees, with the trained parts apart."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.runtime.finetune.data.encoding import Encoder
+import numpy
+
+from launcher.runtime.finetune.data.encoding import Encoder, Flags, Ids
 from launcher.runtime.finetune.data.sources import Chunk
 
 
@@ -47,21 +50,24 @@ def shown(encoder: Encoder, chunk: Chunk) -> Iterator[Shown]:
     """
     found = encoder.encode(chunk)
     reasons = dict(found.dropped)
-    kept = {position: number for number, position in enumerate(found.positions)}
+    number_of = {int(position): number for number, position in enumerate(found.positions)}
+    starts = numpy.concatenate([[0], numpy.cumsum(found.lengths)])
+    width = found.lengths.shape[1]
     for index, record in enumerate(chunk.records()):
-        position, place = chunk.first + index, chunk.place(index)
-        if position not in kept:
-            yield Shown(place, dict(record), (), None, 0, 0, reasons[position])
+        place = chunk.place(index)
+        number = number_of.get(chunk.first + index)
+        if number is None:
+            yield Shown(place, dict(record), (), None, 0, 0, reasons[chunk.first + index])
             continue
-        number = kept[position]
-        targets = sum(found.targets[number])
-        if not found.trained:
-            prompt, chosen, rejected = (_text(encoder, ids) for ids in found.ids[3 * number : 3 * number + 3])
-            length = sum(map(len, found.ids[3 * number : 3 * number + 3]))
+        borders = starts[width * number : width * (number + 1) + 1]
+        parts = [found.ids[start:stop] for start, stop in itertools.pairwise(borders)]
+        length, targets = sum(map(len, parts)), int(found.targets[number].sum())
+        if found.trained is None:
+            prompt, chosen, rejected = (_text(encoder, ids) for ids in parts)
             yield Shown(place, dict(record), (Piece(prompt, False), Piece(chosen, True)), rejected, length, targets)
-            continue
-        pieces = tuple(_pieces(encoder, found.ids[number], found.trained[number]))
-        yield Shown(place, dict(record), pieces, None, len(found.ids[number]), targets)
+        else:
+            pieces = tuple(_pieces(encoder, parts[0], found.trained[borders[0] : borders[1]]))
+            yield Shown(place, dict(record), pieces, None, length, targets)
 
 
 def steps_of(encoder: Encoder, chunk: Chunk) -> Iterator[dict[str, Any]]:
@@ -79,7 +85,7 @@ def steps_of(encoder: Encoder, chunk: Chunk) -> Iterator[dict[str, Any]]:
         }
 
 
-def _pieces(encoder: Encoder, ids: Any, trained: Any) -> Iterator[Piece]:
+def _pieces(encoder: Encoder, ids: Ids, trained: Flags) -> Iterator[Piece]:
     start = 0
     for stop in range(1, len(ids) + 1):
         if stop == len(ids) or trained[stop] != trained[start]:
@@ -87,6 +93,6 @@ def _pieces(encoder: Encoder, ids: Any, trained: Any) -> Iterator[Piece]:
             start = stop
 
 
-def _text(encoder: Encoder, ids: Any) -> str:
-    text: str = encoder.tokenizer.tokenizer.decode([int(each) for each in ids], skip_special_tokens=False)
+def _text(encoder: Encoder, ids: Ids) -> str:
+    text: str = encoder.tokenizer.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
     return text

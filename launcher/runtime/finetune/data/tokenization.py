@@ -35,13 +35,14 @@ class ModelTokenizer:
         template: None if the tokenizer has none and the user gives none.
         eos: Id of the token that ends a text; None if the tokenizer names none.
         content: Everything that decides about the tokens, for a digest.
+        folder: Where it comes from.
     """
 
     tokenizer: tokenizers.Tokenizer
     template: ChatTemplate | None
     eos: int | None
     content: tuple[str, ...]
-    origin: str
+    folder: Path
 
     def ids(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[list[int]]:
         """Return the tokens of each text."""
@@ -59,7 +60,7 @@ class ModelTokenizer:
             DataError: There is none.
         """
         if self.template is None:
-            raise DataError(f"{self.origin}: the tokenizer has no chat template. {_TEMPLATE_REMEDY}.")
+            raise DataError(f"{self.folder}: the tokenizer has no chat template. {_TEMPLATE_REMEDY}.")
         return self.template
 
     @cached_property
@@ -103,7 +104,7 @@ def open_tokenizer(folder: Path, settings: DataSettings) -> ModelTokenizer:
         None if source is None else ChatTemplate(source, variables, origin),
         tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None,
         (content, source or "", json.dumps(variables, sort_keys=True)),
-        str(folder),
+        folder,
     )
 
 
