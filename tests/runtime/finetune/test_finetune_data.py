@@ -159,9 +159,16 @@ def test_every_form_of_a_pair_gives_the_same_tokens(prepared, tokenizer, sample)
             "sft", {"messages": [{"role": "poet", "content": "x"}]}, r"messages\[0\]\.role is 'poet'", id="role"
         ),
         pytest.param("sft", {"messages": [{"role": "user"}]}, r"messages\[0\] has no content", id="no content"),
-        pytest.param("sft", {"messages": [{"role": "user", "content": 3}]}, r"messages\[0\]\.content is 3", id="number"),
+        pytest.param(
+            "sft", {"messages": [{"role": "user", "content": 3}]}, r"messages\[0\]\.content is 3", id="number"
+        ),
         pytest.param("sft", {"prompt": 3, "completion": "x"}, r"prompt is 3", id="prompt is a number"),
-        pytest.param("dpo", {"chosen": CHAT, "rejected": CHAT[1:]}, r"chosen and rejected must be the same messages", id="apart"),
+        pytest.param(
+            "dpo",
+            {"chosen": CHAT, "rejected": CHAT[1:]},
+            r"chosen and rejected must be the same messages",
+            id="apart",
+        ),
     ],
 )
 def test_a_sample_that_is_not_valid_is_named_with_its_line(prepared, technique, sample, message):

@@ -23,7 +23,7 @@ from launcher.runtime.finetune.data.errors import DataError, SampleError
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Chunk
 from launcher.runtime.finetune.data.steps import PAIR_LABELS, SFT_LABEL
-from launcher.runtime.finetune.data.templates import ChatTemplate, Span, common_prefix
+from launcher.runtime.finetune.data.templates import ChatTemplate, Span
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer
 
 UNTRAINED = "no trained token"
@@ -147,7 +147,26 @@ class Encoder:
         template = self.tokenizer.required_template()
         if self.settings.pretrain_mode or not self.settings.chain.ignore_prompt_labels:
             return Rendered(template.render(sample.messages, sample.tools), None), 0
-        return _marked(template, sample) if template.has_marks else _last_turn(template, sample)
+        return self._marked(template, sample) if template.has_marks else self._last_turn(template, sample)
+
+    def _marked(self, template: ChatTemplate, sample: Conversation) -> tuple[Rendered, int]:
+        text, spans = template.marked(sample.messages, sample.tools)
+        if sample.prompt_messages and spans:
+            prompt = template.render(sample.messages[: sample.prompt_messages], sample.tools, generation_prompt=True)
+            start = self.tokenizer.answer_start(prompt, (text,))
+            spans = [(max(start, first), stop) for first, stop in spans if stop > start]
+        return Rendered(text, spans), 0
+
+    def _last_turn(self, template: ChatTemplate, sample: Conversation) -> tuple[Rendered, int]:
+        """Return the text up to the last turn of the assistant, which alone is trained."""
+        turns = [number for number, message in enumerate(sample.messages) if message["role"] == ASSISTANT]
+        turns = [number for number in turns if number >= sample.prompt_messages]
+        if not turns:
+            return Rendered(template.render(sample.messages, sample.tools), []), 0
+        text = template.render(sample.messages[: turns[-1] + 1], sample.tools)
+        before = sample.messages[: turns[-1]]
+        prompt = template.render(before, sample.tools, generation_prompt=True) if before else ""
+        return Rendered(text, [(self.tokenizer.answer_start(prompt, (text,)), len(text))]), len(turns) - 1
 
     def _conversations(self, chunk: Chunk) -> Encoded:
         texts, untrained = self.rendered(chunk)
@@ -215,10 +234,7 @@ class Encoder:
         prompt = template.render(pair.prompt, pair.tools, generation_prompt=True)
         chosen = template.render(pair.prompt + pair.chosen, pair.tools)
         rejected = template.render(pair.prompt + pair.rejected, pair.tools)
-        shared = min(common_prefix(prompt, chosen), common_prefix(prompt, rejected))
-        if shared < len(prompt):  # a template that writes an answer's start in another way than the prompt's end
-            shared = self.tokenizer.token_border(chosen, shared)
-            shared = min(shared, self.tokenizer.token_border(rejected, shared))
+        shared = self.tokenizer.answer_start(prompt, (chosen, rejected))
         return chosen[:shared], chosen[shared:], rejected[shared:]
 
     def _add_pair(self, found: _Gathered, position: int, tokens: Sequence[list[int]]) -> None:
@@ -259,27 +275,6 @@ def trained_flags(encoding: tokenizers.Encoding, spans: Sequence[Span] | None) -
         last = next(t for place in reversed(range(start, stop)) if (t := encoding.char_to_token(place)) is not None)
         flags[first : last + 1] = 1
     return flags
-
-
-def _marked(template: ChatTemplate, sample: Conversation) -> tuple[Rendered, int]:
-    text, spans = template.marked(sample.messages, sample.tools)
-    if sample.prompt_messages and spans:
-        prompt = template.render(sample.messages[: sample.prompt_messages], sample.tools, generation_prompt=True)
-        start = common_prefix(prompt, text)
-        spans = [(max(start, first), stop) for first, stop in spans if stop > start]
-    return Rendered(text, spans), 0
-
-
-def _last_turn(template: ChatTemplate, sample: Conversation) -> tuple[Rendered, int]:
-    """Return the text up to the last turn of the assistant, which alone is trained."""
-    turns = [number for number, message in enumerate(sample.messages) if message["role"] == ASSISTANT]
-    turns = [number for number in turns if number >= sample.prompt_messages]
-    if not turns:
-        return Rendered(template.render(sample.messages, sample.tools), []), 0
-    text = template.render(sample.messages[: turns[-1] + 1], sample.tools)
-    before = sample.messages[: turns[-1]]
-    prompt = template.render(before, sample.tools, generation_prompt=True) if before else ""
-    return Rendered(text, [(common_prefix(prompt, text), len(text))]), len(turns) - 1
 
 
 def _shortest(settings: DataSettings, label: str) -> int | None:

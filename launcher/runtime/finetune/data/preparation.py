@@ -49,7 +49,8 @@ def prepare(settings: DataSettings, tokenizer_folder: Path, folder: Path) -> Pre
                 _write(settings, Encoder(settings, tokenizer), sources, target)
     except OSError as error:
         message, remedy = os_errors.described(error, error.filename or folder)
-        raise DataError(f"the prepared data cannot be written: {message}; {remedy}") from error
+        remedies = " or ".join(filter(None, (remedy, "set datasets.data_dir to another folder")))
+        raise DataError(f"the prepared data cannot be written: {message}; {remedies}") from error
     return prepared.load(target)
 
 

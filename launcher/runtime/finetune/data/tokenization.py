@@ -12,13 +12,15 @@ import tokenizers
 
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.settings import DataSettings
-from launcher.runtime.finetune.data.templates import ChatTemplate
+from launcher.runtime.finetune.data.templates import ChatTemplate, common_prefix
 
 _TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _SPECIAL = "special_tokens_map.json"
 _TEMPLATE = "chat_template.jinja"
 """Files of a tokenizer. Source: transformers documentation, save_pretrained; the last since version 4.51."""
+_LONGEST = 256
+"""Characters of an added token, at most."""
 _TEMPLATE_REMEDY = (
     "Give one: datasets.preprocessor_cfgs[1].chat_template_name=./template.jinja (a path with a slash), or, for "
     "preference pairs, model_config.chat_template_key=./template.jinja; or save it with the tokenizer as "
@@ -68,9 +70,20 @@ class ModelTokenizer:
         names = sorted((each.content for each in self.tokenizer.get_added_tokens_decoder().values()), key=len)
         return re.compile("|".join(map(re.escape, reversed(names))) or r"(?!)")
 
-    def token_border(self, text: str, place: int) -> int:
-        """Return `place` in a text, moved back to the start of an added token that it would divide."""
-        for match in self._added.finditer(text, max(0, place - 256), place + 256):
+    def answer_start(self, prompt: str, texts: Sequence[str]) -> int:
+        """Return where the answer starts in texts that a prompt is the start of, in characters.
+
+        Some templates write the start of an answer in another way than the end of a prompt. The texts then start with
+        what is common to all; no token such as `<think>` is divided.
+        """
+        place = min(common_prefix(prompt, text) for text in texts)
+        if place == len(prompt):
+            return place
+        return min(self._border(text, place) for text in (prompt, *texts))
+
+    def _border(self, text: str, place: int) -> int:
+        """Return `place`, or the start of the added token that it would divide."""
+        for match in self._added.finditer(text, max(0, place - _LONGEST), place + _LONGEST):
             if match.start() < place < match.end():
                 return match.start()
         return place
