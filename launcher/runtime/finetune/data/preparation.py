@@ -15,7 +15,8 @@ from launcher.runtime.checksums import checksum
 from launcher.runtime.finetune.data import prepared
 from launcher.runtime.finetune.data.encoding import Encoder
 from launcher.runtime.finetune.data.errors import DataError
-from launcher.runtime.finetune.data.prepared import Counts, Prepared
+from launcher.runtime.finetune.data.prepared import Prepared
+from launcher.runtime.finetune.data.report import notes
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Source, open_source
 from launcher.runtime.finetune.data.tokenization import ModelTokenizer, open_tokenizer
@@ -89,11 +90,12 @@ def _write(settings: DataSettings, encoder: Encoder, sources: dict[str, Source],
     try:
         writer = Writer(settings, encoder, partial)
         writer.write(sources)
+        counts = writer.tally.counts()
         summary = {
             "digest": target.name,
             "technique": settings.technique,
-            "counts": asdict(writer.counts()),
-            "notes": notes(settings, encoder.tokenizer, writer.counts()),
+            "counts": asdict(counts),
+            "notes": notes(settings, encoder.tokenizer, counts),
         }
         durable.write_text(partial / prepared.SUMMARY, json.dumps(summary, indent=2) + "\n")
         partial.rename(target)
@@ -101,20 +103,3 @@ def _write(settings: DataSettings, encoder: Encoder, sources: dict[str, Source],
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-
-
-def notes(settings: DataSettings, tokenizer: ModelTokenizer, counts: Counts) -> list[str]:
-    """Return what a user should know about prepared data, one line each."""
-    found = []
-    if settings.image_templates and not settings.template_file and tokenizer.template is not None:
-        names = ", ".join(settings.image_templates)
-        found.append(f"the template {names} exists only in the published image: {tokenizer.template.origin} is used")
-    if counts.untrained_turns:
-        found.append(
-            "the chat template has no {% generation %} marks, so only the last turn of each conversation is trained: "
-            f"{counts.untrained_turns} earlier turns of the assistant are not"
-        )
-    found += [f"{number} samples dropped: {reason}" for reason, number in counts.dropped.items()]
-    if counts.cut:
-        found.append(f"{counts.cut} samples cut to the length that the recipe allows")
-    return found

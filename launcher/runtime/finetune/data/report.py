@@ -1,14 +1,25 @@
-"""Samples as a person reads them: the text a model sees, with the trained parts apart."""
+"""Samples as a person reads them: the text a model sees with the trained parts apart, and what becomes of a file."""
 
 import itertools
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy
 
+from launcher.runtime.finetune.data import split
 from launcher.runtime.finetune.data.encoding import Encoder, Flags, Ids
-from launcher.runtime.finetune.data.sources import Chunk
+from launcher.runtime.finetune.data.prepared import Counts
+from launcher.runtime.finetune.data.settings import DataSettings
+from launcher.runtime.finetune.data.sources import Chunk, Source, open_source
+from launcher.runtime.finetune.data.tally import Tally
+from launcher.runtime.finetune.data.tokenization import ModelTokenizer, open_tokenizer
+from launcher.runtime.finetune.data.workers import encoded_chunks
+
+MOST_PLACES = 20
+"""Dropped samples that a summary lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,90 @@ class Shown:
     num_tokens: int
     num_targets: int
     dropped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What becomes of a file of samples.
+
+    Args:
+        counts: Of all its samples.
+        num_train: Samples to train on.
+        num_validation: Samples to evaluate on.
+        lengths: Number of kept samples by their tokens.
+        dropped: File, line and reason of the first dropped samples.
+        samples: The first samples.
+        notes: What a user should know, one line each.
+    """
+
+    counts: Counts
+    num_train: int
+    num_validation: int
+    lengths: dict[int, int]
+    dropped: tuple[tuple[str, str], ...]
+    samples: tuple[Shown, ...]
+    notes: tuple[str, ...]
+
+
+def summarize(settings: DataSettings, tokenizer_folder: Path, num_samples: int) -> Summary:
+    """Return what becomes of the training samples, without writing anything; of the first, also their text.
+
+    Raises:
+        DataError: Data, template or tokenizer are not usable.
+    """
+    encoder = Encoder(settings, open_tokenizer(tokenizer_folder, settings))
+    source = open_source(settings.train_path, "train")
+    limit = settings.most(settings.train_limit)
+    tally = Tally()
+    lengths: Counter[int] = Counter()
+    dropped: list[tuple[int, str]] = []
+    splits = settings.split_ratio < 1 and not settings.validation_path
+    total, num_train = source.count(limit), 0
+    for found in encoded_chunks(encoder, source, limit):
+        tally.add(found)
+        lengths.update(found.lengths.sum(axis=1).tolist())
+        dropped += found.dropped[: MOST_PLACES - len(dropped)]
+        chosen = split.is_trained(found.positions, total, settings.split_ratio, settings.split_seed)
+        num_train += int(chosen.sum()) if splits else len(found)
+    counts = tally.counts()
+    return Summary(
+        counts,
+        num_train,
+        counts.kept - num_train,
+        dict(sorted(lengths.items())),
+        tuple(_places(source, dropped)),
+        tuple(
+            itertools.islice(
+                (sample for chunk in source.chunks(num_samples) for sample in shown(encoder, chunk)), num_samples
+            )
+        ),
+        tuple(notes(settings, encoder.tokenizer, counts)),
+    )
+
+
+def _places(source: Source, dropped: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str]]:
+    waiting = deque(dropped)
+    for chunk in source.chunks(dropped[-1][0] + 1 if dropped else 0):
+        while waiting and waiting[0][0] < chunk.first + len(chunk):
+            position, reason = waiting.popleft()
+            yield chunk.place(position - chunk.first), reason
+
+
+def notes(settings: DataSettings, tokenizer: ModelTokenizer, counts: Counts) -> list[str]:
+    """Return what a user should know about prepared data, one line each."""
+    found = []
+    if settings.image_templates and not settings.template_file and tokenizer.template is not None:
+        names = ", ".join(settings.image_templates)
+        found.append(f"the template {names} exists only in the published image: {tokenizer.template.origin} is used")
+    if counts.untrained_turns:
+        found.append(
+            "the chat template has no {% generation %} marks, so only the last turn of each conversation is trained: "
+            f"{counts.untrained_turns} earlier turns of the assistant are not"
+        )
+    found += [f"{number} samples dropped: {reason}" for reason, number in counts.dropped.items()]
+    if counts.cut:
+        found.append(f"{counts.cut} samples cut to the length that the recipe allows")
+    return found
 
 
 def shown(encoder: Encoder, chunk: Chunk) -> Iterator[Shown]:

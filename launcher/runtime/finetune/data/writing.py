@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,9 +14,10 @@ from launcher.runtime.finetune.data import split
 from launcher.runtime.finetune.data.arrays import ArrayFile
 from launcher.runtime.finetune.data.encoding import Encoded, Encoder
 from launcher.runtime.finetune.data.errors import DataError
-from launcher.runtime.finetune.data.prepared import Counts
+from launcher.runtime.finetune.data.report import steps_of
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.data.sources import Source
+from launcher.runtime.finetune.data.tally import Tally
 from launcher.runtime.finetune.data.workers import encoded_chunks
 
 STEPS_FILE = "sample-{number:02}.json"
@@ -31,8 +31,7 @@ class Writer:
 
     def __init__(self, settings: DataSettings, encoder: Encoder, folder: Path):
         self._settings, self._encoder, self._folder = settings, encoder, folder
-        self._numbers: Counter[str] = Counter()
-        self._dropped: Counter[str] = Counter()
+        self.tally = Tally()
 
     def write(self, sources: dict[str, Source]) -> None:
         """Write all samples of the sources `train` and, if there is one, `validation`.
@@ -43,39 +42,19 @@ class Writer:
         settings = self._settings
         if settings.saves_steps:
             self._write_steps(sources[TRAIN])
-        limit = _limit(settings, settings.train_limit)
+        limit = settings.most(settings.train_limit)
         if VALIDATION in sources:
             self._write_part(sources[TRAIN], limit, TRAIN, settings.train_path)
-            most = _limit(settings, settings.validation_limit)
+            most = settings.most(settings.validation_limit)
             self._write_part(sources[VALIDATION], most, VALIDATION, settings.validation_path)
         elif settings.split_ratio < 1:
             self._write_split(sources[TRAIN], limit)
         else:
             self._write_part(sources[TRAIN], limit, TRAIN, settings.train_path)
 
-    def counts(self) -> Counts:
-        """Return what became of the samples."""
-        found = self._numbers
-        return Counts(
-            read=found["kept"] + self._dropped.total(),
-            kept=found["kept"],
-            dropped=dict(sorted(self._dropped.items())),
-            cut=found["cut"],
-            untrained_turns=found["untrained_turns"],
-            tokens=found["tokens"],
-            targets=found["targets"],
-        )
-
     def _encoded(self, source: Source, limit: int) -> Iterator[Encoded]:
         for found in encoded_chunks(self._encoder, source, limit):
-            self._numbers.update(
-                kept=len(found),
-                cut=found.cut,
-                untrained_turns=found.untrained_turns,
-                tokens=len(found.ids),
-                targets=int(found.targets.sum()),
-            )
-            self._dropped.update(reason for _, reason in found.dropped)
+            self.tally.add(found)
             yield found
 
     def _write_part(self, source: Source, limit: int, part: str, path: str) -> None:
@@ -102,12 +81,10 @@ class Writer:
     def _check(self, arrays: "_Part", part: str, path: str) -> None:
         if arrays.num_samples:
             return
-        why = ", ".join(f"{number} dropped: {reason}" for reason, number in sorted(self._dropped.items()))
+        why = ", ".join(f"{number} dropped: {reason}" for reason, number in self.tally.counts().dropped.items())
         raise DataError(f"{path}: no {part} sample to use ({why or 'it holds none, or the limit is 0'})")
 
     def _write_steps(self, source: Source) -> None:
-        from launcher.runtime.finetune.data.report import steps_of
-
         first = next(iter(source.chunks(NUM_STEPS_FILES)), None)
         for number, tree in enumerate(steps_of(self._encoder, first) if first else ()):
             path = self._folder / STEPS_FILE.format(number=number)
@@ -153,7 +130,3 @@ class _Part:
             self._trained.append(trained)
         self._end = int(ends[-1]) if len(ends) else self._end
         self.num_samples += len(lengths)
-
-
-def _limit(settings: DataSettings, limit: int | None) -> int:
-    return settings.max_samples if limit is None else min(settings.max_samples, limit)
