@@ -315,6 +315,11 @@ ELSEWHERE = (
         "The size of a checkpoint follows from the model's parameters, which only a known or given model has.",
         _CHECKPOINTING,
     ),
+    Code(
+        "E808",
+        "A sample, a chat template or a tokenizer that cannot be used is named before a job is launched.",
+        "docs/data.md",
+    ),
     Code("E818", "Jobs are filtered by conditions that some job can meet.", _JOBS),
     Code("E805", "What a command writes belongs in a checkout, or where you say, and that place refuses.", _COMMANDS),
     Code(

@@ -125,15 +125,15 @@ def notes(settings: DataSettings, tokenizer: ModelTokenizer, counts: Counts) -> 
     found = []
     if settings.image_templates and not settings.template_file and tokenizer.template is not None:
         names = ", ".join(settings.image_templates)
-        found.append(f"the template {names} exists only in the published image: {tokenizer.template.origin} is used")
+        found.append(f"template {names} exists only in the published image; the tokenizer's own is used instead")
     if counts.untrained_turns:
         found.append(
             "the chat template has no {% generation %} marks, so only the last turn of each conversation is trained: "
             f"{counts.untrained_turns} earlier turns of the assistant are not"
         )
-    found += [f"{number} samples dropped: {reason}" for reason, number in counts.dropped.items()]
+    found += [f"{_samples(number)} dropped: {reason}" for reason, number in counts.dropped.items()]
     if counts.cut:
-        found.append(f"{counts.cut} samples cut to the length that the recipe allows")
+        found.append(f"{_samples(counts.cut)} cut to the length that the recipe allows")
     return found
 
 
@@ -178,6 +178,10 @@ def steps_of(encoder: Encoder, chunk: Chunk) -> Iterator[dict[str, Any]]:
             "targets": sample.num_targets,
             "dropped": sample.dropped or None,
         }
+
+
+def _samples(number: int) -> str:
+    return f"{number} sample{'' if number == 1 else 's'}"
 
 
 def _pieces(encoder: Encoder, ids: Ids, trained: Flags) -> Iterator[Piece]:
