@@ -185,6 +185,17 @@ def test_a_line_that_is_not_an_object_is_named(tokenizer, tmp_path, line):
         prepare(DataSettings("sft", str(path)), tokenizer, tmp_path / "prepared")
 
 
+def test_half_of_a_character_is_named(tokenizer, tmp_path):
+    path = tmp_path / "samples.jsonl"
+    whole = json.dumps({"messages": [{"role": "user", "content": "🙂"}, CHAT[1]]})
+    assert "\\ud83d\\ude42" in whole
+    path.write_text(whole + "\n" + whole.replace("\\ude42", "") + "\n")
+    with pytest.raises(DataError, match=r"samples\.jsonl:2: a text holds half of a character"):
+        prepare(DataSettings("sft", str(path)), tokenizer, tmp_path / "prepared")
+    path.write_text(whole)
+    assert len(prepare(DataSettings("sft", str(path)), tokenizer, tmp_path / "prepared").train) == 1
+
+
 def test_samples_without_a_trained_token_are_dropped_and_counted(prepared):
     question = {"messages": CHAT[:1]}
     found = prepared([question, {"messages": CHAT}, question])
@@ -311,6 +322,7 @@ def test_an_answer_is_cut_where_prompt_and_answer_exceed_max_len(prepared):
         pytest.param(
             "sft", {"type": "Shuffle"}, r"unknown step type 'Shuffle'; known are TrainingSFT.*DPO", id="type"
         ),
+        pytest.param("sft", "Shuffle", r"unknown step type 'Shuffle'", id="text"),
         pytest.param("sft", {}, r"unknown step type None", id="no type"),
         pytest.param("dpo", SFT_CHAIN[1], r"not a step of trainer_type dpo; use .*ApplyChatTemplate", id="technique"),
         pytest.param(

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy
 import pytest
+import tokenizers
 
-from launcher.runtime.finetune.data import workers
+from launcher.runtime.finetune.data import fingerprints, workers
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.settings import DataSettings
@@ -53,7 +54,7 @@ def test_an_error_of_another_process_names_the_line_and_leaves_nothing(made, tmp
     path.write_text(made.train_file.read_text() * 10 + "{\n" + made.train_file.read_text() * 10)
     with pytest.raises(DataError, match=r"samples\.jsonl:2401: not valid JSON"):
         prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared")
-    assert_only_locks(tmp_path / "prepared")
+    assert_nothing_prepared(tmp_path / "prepared")
 
 
 def test_a_process_that_is_killed_is_an_error(made, tmp_path, several_processes, monkeypatch):
@@ -69,11 +70,12 @@ def test_a_process_that_is_killed_is_an_error(made, tmp_path, several_processes,
     monkeypatch.setattr(subprocess, "Popen", killed)
     with pytest.raises(DataError, match="a process that tokenizes ended with code -9"):
         prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared")
-    assert_only_locks(tmp_path / "prepared")
+    assert_nothing_prepared(tmp_path / "prepared")
 
 
-def assert_only_locks(folder: Path) -> None:
-    assert [each.name for each in folder.iterdir() if each.suffix != ".lock"] == []
+def assert_nothing_prepared(folder: Path) -> None:
+    """Assert that no arrays are left, complete or not; locks and remembered fingerprints may be."""
+    assert [each.name for each in folder.iterdir() if each.is_dir()] == []
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(made, tmp_path):
@@ -93,7 +95,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(made, tmp_path):
     assert "DataError: the prepared data cannot be written" in ended.stderr
     assert f"{tmp_path / 'prepared'}: a file would exceed" in ended.stderr
     assert "set datasets.data_dir to another folder" in ended.stderr
-    assert_only_locks(tmp_path / "prepared")
+    assert_nothing_prepared(tmp_path / "prepared")
 
 
 def test_an_interrupted_preparation_is_done_again(made, tmp_path):
@@ -173,3 +175,46 @@ def test_two_jobs_that_share_a_folder_prepare_once(made, tmp_path):
     assert len(found) == 4
     assert len({each.digest for each in found}) == 1
     assert len({each.folder.stat().st_ino for each in found}) == 1
+
+
+def test_a_restart_reads_neither_files_nor_tokenizer_again(made, tmp_path, monkeypatch):
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(made.train_file.read_bytes())
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    first = prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared")
+
+    def refuse(*args: Any) -> None:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr(fingerprints, "_content", refuse)
+    monkeypatch.setattr(tokenizers.Tokenizer, "from_str", refuse)
+    again = prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared")
+    assert again.digest == first.digest
+
+
+def test_a_changed_file_is_read_again(made, tmp_path):
+    path = tmp_path / "samples.jsonl"
+    text = made.train_file.read_text()
+    found = []
+    for number, content in enumerate((text, text.replace("thread", "THREAD"), text)):
+        path.write_text(content)
+        os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+        found.append(prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared").digest)
+    assert found[0] == found[2] != found[1]
+    (tmp_path / "prepared" / fingerprints.MEMORY).write_text("[1")
+    assert prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared").digest == found[0]
+
+
+def test_a_file_that_has_just_changed_is_not_remembered(made, tmp_path):
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(made.train_file.read_bytes())
+    prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared")
+    assert not (tmp_path / "prepared" / fingerprints.MEMORY).exists()
+
+
+def test_progress_counts_the_samples_read(made, tmp_path):
+    seen: list[int] = []
+    path = tmp_path / "samples.jsonl"
+    path.write_text(made.train_file.read_text() * 10)
+    prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared", seen.append)
+    assert seen == [1000, 2000, 2400]

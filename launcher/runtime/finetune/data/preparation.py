@@ -4,7 +4,7 @@ import fcntl
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from launcher.runtime.checksums import checksum
 from launcher.runtime.finetune.data import prepared
 from launcher.runtime.finetune.data.encoding import Encoder
 from launcher.runtime.finetune.data.errors import DataError
+from launcher.runtime.finetune.data.fingerprints import fingerprints
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.data.report import notes
 from launcher.runtime.finetune.data.settings import DataSettings
@@ -25,7 +26,9 @@ from launcher.runtime.finetune.data.writing import Writer
 _logger = logging.getLogger(__name__)
 
 
-def prepare(settings: DataSettings, tokenizer_folder: Path, folder: Path) -> Prepared:
+def prepare(
+    settings: DataSettings, tokenizer_folder: Path, folder: Path, progress: Callable[[int], None] | None = None
+) -> Prepared:
     """Write the tokens of a recipe's data into a folder below `folder`, or read them if they are there already.
 
     Call it in one process; the others then call `prepared.load` with the result's `folder`.
@@ -34,6 +37,7 @@ def prepare(settings: DataSettings, tokenizer_folder: Path, folder: Path) -> Pre
         settings: Of the recipe.
         tokenizer_folder: A model's folder, or a tokenizer's, as `save_pretrained` writes it.
         folder: Holds one folder per digest.
+        progress: Is called with the number of samples read so far, chunk after chunk, while data are written.
 
     Raises:
         DataError: Data, template or tokenizer are not usable, or the disk is full. Nothing is left behind.
@@ -42,12 +46,13 @@ def prepare(settings: DataSettings, tokenizer_folder: Path, folder: Path) -> Pre
         raise DataError("no training data: set datasets.train_data.file_path to a file or folder of samples")
     tokenizer = open_tokenizer(tokenizer_folder, settings)
     sources = _sources(settings)
-    digest = _digest(settings, tokenizer, sources)
-    target = folder / digest
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        digest = _digest(settings, tokenizer, sources, folder)
+        target = folder / digest
         with _exclusive(folder, digest):
             if not (target / prepared.SUMMARY).is_file():
-                _write(settings, Encoder(settings, tokenizer), sources, target)
+                _write(settings, Encoder(settings, tokenizer), sources, target, progress)
     except OSError as error:
         message, remedy = os_errors.described(error, error.filename or folder)
         remedies = " or ".join(filter(None, (remedy, "set datasets.data_dir to another folder")))
@@ -62,10 +67,10 @@ def _sources(settings: DataSettings) -> dict[str, Source]:
     return found
 
 
-def _digest(settings: DataSettings, tokenizer: ModelTokenizer, sources: dict[str, Source]) -> str:
+def _digest(settings: DataSettings, tokenizer: ModelTokenizer, sources: dict[str, Source], folder: Path) -> str:
     """Return what identifies the arrays: content of files and tokenizer, and settings; no paths."""
     chosen = replace(settings, train_path="", validation_path="", template_file="", data_dir="")
-    files = {name: source.fingerprint() for name, source in sources.items()}
+    files = {name: fingerprints(source.files, folder) for name, source in sources.items()}
     identity = [prepared.FORMAT, files, tokenizer.content, asdict(chosen)]
     return checksum(json.dumps(identity, sort_keys=True).encode()).hex()
 
@@ -73,7 +78,6 @@ def _digest(settings: DataSettings, tokenizer: ModelTokenizer, sources: dict[str
 @contextmanager
 def _exclusive(folder: Path, digest: str) -> Iterator[None]:
     """Hold the lock of a digest: of two jobs that share a folder, one prepares and the other waits for it."""
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{digest}.lock").open("wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -82,13 +86,19 @@ def _exclusive(folder: Path, digest: str) -> Iterator[None]:
         yield
 
 
-def _write(settings: DataSettings, encoder: Encoder, sources: dict[str, Source], target: Path) -> None:
+def _write(
+    settings: DataSettings,
+    encoder: Encoder,
+    sources: dict[str, Source],
+    target: Path,
+    progress: Callable[[int], None] | None,
+) -> None:
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed; its lock is free
     shutil.rmtree(target, ignore_errors=True)
     partial.mkdir()
     try:
-        writer = Writer(settings, encoder, partial)
+        writer = Writer(settings, encoder, partial, progress)
         writer.write(sources)
         counts = writer.tally.counts()
         summary = {

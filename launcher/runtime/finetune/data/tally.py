@@ -24,11 +24,16 @@ class Tally:
         )
         self._dropped.update(reason for _, reason in found.dropped)
 
+    @property
+    def read(self) -> int:
+        """Samples counted so far."""
+        return self._numbers["kept"] + self._dropped.total()
+
     def counts(self) -> Counts:
         """Return what became of the samples so far."""
         found = self._numbers
         return Counts(
-            read=found["kept"] + self._dropped.total(),
+            read=self.read,
             kept=found["kept"],
             dropped=dict(sorted(self._dropped.items())),
             cut=found["cut"],

@@ -33,18 +33,36 @@ class ModelTokenizer:
     """Texts to tokens, and messages to texts.
 
     Args:
-        tokenizer: Neither pads nor truncates.
         template: None if the tokenizer has none and the user gives none.
-        eos: Id of the token that ends a text; None if the tokenizer names none.
-        content: Everything that decides about the tokens, for a digest.
+        content: Everything that decides about the tokens, for a digest; first the text of its `tokenizer.json`.
+        eos_token: The token that ends a text; None if the tokenizer names none.
         folder: Where it comes from.
     """
 
-    tokenizer: tokenizers.Tokenizer
     template: ChatTemplate | None
-    eos: int | None
     content: tuple[str, ...]
+    eos_token: str | None
     folder: Path
+
+    @cached_property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """The tokenizer, which neither pads nor truncates. It is parsed at its first use: that takes a second.
+
+        Raises:
+            DataError: It is not valid.
+        """
+        try:
+            found = tokenizers.Tokenizer.from_str(self.content[0])
+        except Exception as error:  # the library raises no class of its own
+            raise DataError(f"{self.folder / _TOKENIZER}: not a valid tokenizer: {error}") from error
+        found.no_truncation()
+        found.no_padding()
+        return found
+
+    @cached_property
+    def eos(self) -> int | None:
+        """The id of the token that ends a text; None if the tokenizer names none."""
+        return None if self.eos_token is None else self.tokenizer.token_to_id(self.eos_token)
 
     def ids(self, texts: Sequence[str], *, add_special_tokens: bool = False) -> list[list[int]]:
         """Return the tokens of each text."""
@@ -101,22 +119,14 @@ def open_tokenizer(folder: Path, settings: DataSettings) -> ModelTokenizer:
             f"{folder}: no {_TOKENIZER}. A tokenizer is a folder that transformers' save_pretrained writes; "
             "an older one is converted by AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
         )
-    content = _read(path)
-    try:
-        tokenizer = tokenizers.Tokenizer.from_str(content)
-    except Exception as error:  # the library raises no class of its own
-        raise DataError(f"{path}: not a valid tokenizer: {error}") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     config = _config(folder)
     special = _special_tokens(config)
     source, origin = _template(folder, config, settings.template_file)
     variables = special | dict(settings.chain.template_variables)
     return ModelTokenizer(
-        tokenizer,
         None if source is None else ChatTemplate(source, variables, origin),
-        tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None,
-        (content, source or "", json.dumps(variables, sort_keys=True)),
+        (_read(path), source or "", json.dumps(variables, sort_keys=True)),
+        special.get("eos_token"),
         folder,
     )
 

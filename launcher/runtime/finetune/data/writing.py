@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +29,10 @@ TRAIN, VALIDATION = "train", "validation"
 class Writer:
     """Writes the arrays of training and validation samples into a folder, and counts the samples."""
 
-    def __init__(self, settings: DataSettings, encoder: Encoder, folder: Path):
+    def __init__(
+        self, settings: DataSettings, encoder: Encoder, folder: Path, progress: Callable[[int], None] | None = None
+    ):
+        self._progress = progress
         self._settings, self._encoder, self._folder = settings, encoder, folder
         self.tally = Tally()
 
@@ -55,6 +58,8 @@ class Writer:
     def _encoded(self, source: Source, limit: int) -> Iterator[Encoded]:
         for found in encoded_chunks(self._encoder, source, limit):
             self.tally.add(found)
+            if self._progress is not None:
+                self._progress(self.tally.read)
             yield found
 
     def _write_part(self, source: Source, limit: int, part: str, path: str) -> None:
