@@ -400,7 +400,9 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
             [("N171", "hyperparameters lr and LR differ only by case: SM_HP_LR")],
             id="hyperparameters",
         ),
-        pytest.param((*SERVERLESS, *ON_BASE_MODEL), [("N172", "the plan's instances have no effect")], id="serverless"),
+        pytest.param(
+            (*SERVERLESS, *ON_BASE_MODEL), [("N172", "the plan's instances have no effect")], id="serverless"
+        ),
         pytest.param(
             (f"{J}.hyperparameters={{lr: 1, LR: 2}}", f"{J}.toolkit=false"), [], id="hyperparameters as plain text"
         ),

@@ -354,6 +354,11 @@ ELSEWHERE = (
         "The size of a checkpoint follows from the model's parameters, so the model must be known or given.",
         _CHECKPOINTING,
     ),
+    Code(
+        "E808",
+        "A sample, a chat template or a tokenizer that cannot be used is named before a job is launched.",
+        "docs/data.md",
+    ),
     Code("E818", "Jobs are filtered by conditions that jobs can meet.", _JOBS),
     Code("E805", "A command's output belongs in a checkout or the given folder, which refuses writing.", _COMMANDS),
     Code(
