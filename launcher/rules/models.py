@@ -8,6 +8,7 @@ from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
 from launcher.model.interface import WORKERS
+from launcher.model.job_spec import OPEN
 from launcher.rules import MakeNotice, PlannedRecipe, notice_rule, rule
 
 MODEL = "recipes.training_config.model_config.model_name_or_path"
@@ -40,7 +41,7 @@ def every_role_is_started(checked: CheckedRecipe, problem: Callable[..., Problem
 @notice_rule("N126", source=_TYPES)
 def model_is_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """A recipe that leaves the model to you has no weights to start from."""
-    if get(planned.checked.composition.tree, MODEL) == "":
+    if planned.checked.trainer != OPEN and get(planned.checked.composition.tree, MODEL) == "":
         yield notice("model_name_or_path is empty: give a folder, or a name on the Hugging Face Hub")
 
 
@@ -50,7 +51,7 @@ def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Noti
     checked = planned.checked
     paths = [key for key in checked.recipe.keys.left_to_image if get(checked.composition.tree["recipes"], key) == ""]
     empty = [path.removeprefix("training_config.") for path in paths]
-    if empty and described(checked.backend).has_containers:
+    if empty and described(checked.backend).has_containers and checked.trainer != OPEN:
         verb = "is" if len(empty) == 1 else "are"
         yield notice(f"{', '.join(empty)} {verb} empty: the container's own default applies")
 

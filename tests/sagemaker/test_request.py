@@ -556,12 +556,14 @@ def test_rendering_twice_gives_the_same_bytes(tmp_path):
 @pytest.mark.slow
 def test_the_start_script_tells_each_host_its_place(tmp_path, render, shellcheck):
     recipe, config, bin_dir = tmp_path / "ml/input/data/recipe", tmp_path / "ml/input/config", tmp_path / "bin"
-    for folder in (recipe, config, bin_dir):
+    channels = [recipe.parent / name for name in ("train", "my-data")]
+    for folder in (recipe, config, bin_dir, *channels):
         folder.mkdir(parents=True)
     start = recipe / "start.sh"
     start.write_text(render(*TINY, "recipes.trainer.devices=2").files["start.sh"], encoding="utf-8")
     torchrun = bin_dir / "torchrun"
-    torchrun.write_text('#!/bin/sh\necho "$NCCL_SOCKET_IFNAME" "$@"\n', encoding="utf-8")
+    names = '"$NCCL_SOCKET_IFNAME" "$SM_CHANNEL_TRAIN" "$SM_CHANNEL_MY_DATA" "$SM_MODEL_DIR"'
+    torchrun.write_text(f'#!/bin/sh\necho {names} "$@"\n', encoding="utf-8")
     torchrun.chmod(0o755)
     hosts = ["algo-1", "algo-10", "algo-2"]
     resources = {"current_host": "algo-2", "hosts": hosts, "network_interface_name": "eth7"}
@@ -570,7 +572,7 @@ def test_the_start_script_tells_each_host_its_place(tmp_path, render, shellcheck
     done = subprocess.run(["/bin/bash", str(start)], env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [
-        "eth7",
+        *("eth7", *map(str, channels), str(tmp_path / "ml/model")),
         *("--nnodes", "3", "--node_rank", "2", "--nproc_per_node", "2"),
         *("--master_addr", "algo-1", "--master_port", "7777"),
         *("-m", "launcher.runtime.entrypoint", "--config-path", str(recipe)),

@@ -34,7 +34,7 @@ from launcher.families import interface
 from launcher.model.cluster_options import options_of
 from launcher.model.config_tree import get
 from launcher.model.interface import Entry
-from launcher.model.job_spec import Bundle, JobHandle, JobSpec
+from launcher.model.job_spec import OPEN, Bundle, JobHandle, JobSpec
 
 _POLL_S = 0.1
 _ROLE = f"arn:aws:iam::{record.ACCOUNT}:role/you"
@@ -196,9 +196,13 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
         else:
             yield from _absent_script(job, jobs.source_dir)
     elif default_values.is_started(request.of_job(job)):
-        if importlib.util.find_spec("torch") is None:
-            message = "the program needs torch, which is not installed in this Python environment"
-            yield Problem("E430", "cluster", message, remedy="pip install '.[local]'")
+        needs = interface(job.model_type, job.trainer).needs
+        if missing := [name for name in ("torch", *needs) if importlib.util.find_spec(name) is None]:
+            message = (
+                f"the program needs packages that are not installed in this Python environment: {', '.join(missing)}"
+            )
+            extras = "local,trainer" if needs else "local"
+            yield Problem("E430", "cluster", message, value="sm_local", remedy=f"pip install '.[{extras}]'")
     elif interface(job.model_type, job.trainer).entry is Entry.SCRIPT:
         if shutil.which(program.TRAIN, path=launcher_path()["PATH"]) is None:
             yield _without_train(job, entry)
@@ -206,7 +210,8 @@ def _unstartable(job: JobSpec, made: Mapping[str, Any]) -> Iterator[Problem]:
             yield from _absent_script(job, jobs.source_dir)
     else:
         message = "this family's program is in the image, and no image runs here"
-        yield Problem("E430", "recipes.run.model_type", message, value=job.model_type, remedy=f"{entry}=[…]")
+        remedy = f"cluster.trainer={OPEN}, or {entry}=[…]"
+        yield Problem("E430", "cluster.trainer", message, value=job.trainer, remedy=remedy)
 
 
 def _without_train(job: JobSpec, entry: str) -> Problem:

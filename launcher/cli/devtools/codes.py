@@ -101,6 +101,7 @@ ELSEWHERE = (
     Code(
         "E104", "run.model_type determines the keys of a recipe and the program that trains it.", "launcher/families"
     ),
+    Code("E116", "A model or data that is absent ends a job minutes after it was started.", "docs/open-trainer.md"),
     Code("E218", "Every size is a separate configuration, validated, checked and written.", _PLANNER),
     Code("E227", "Sizes cannot be planned for a family without a batch.", _PLANNER),
     Code(

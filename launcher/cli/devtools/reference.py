@@ -20,6 +20,8 @@ from launcher.config import catalogue, recipe_parts
 from launcher.model import backend_registry
 from launcher.model.backend_registry import described
 from launcher.model.base_model import INT64
+from launcher.runtime.finetune import keys as finetune_keys
+from launcher.runtime.finetune.key_terms import Key
 
 DOCS = Path("docs")
 PICTURE = DOCS / "pictures/plan.png"
@@ -71,6 +73,7 @@ def _texts() -> dict[Path, str]:
         DOCS / "reference/keys.md": _keys(),
         DOCS / "reference/rules.md": _rules(),
         DOCS / "reference/commands.md": _commands(),
+        DOCS / "reference/open-trainer.md": _open_trainer(),
         **{_CLUSTER_FILES / name: text for name, text in cluster_files.files().items()},
     }
     return {path: text.rstrip("\n") + "\n" for path, text in made.items()}
@@ -148,6 +151,18 @@ def _rules() -> str:
 def _code_row(code: Code) -> dict[str, str]:
     where = f" Only on cluster={code.cluster}." if code.cluster else ""
     return {"code": code.code, "reason": _cell(code.reason + where), "source": _cell(code.source)}
+
+
+def _open_trainer() -> str:
+    named = finetune_keys.SECTIONS.items()
+    sections = [{"title": title, "rows": [_trainer_row(key) for key in keys]} for title, keys in named]
+    return render_template("docs/open-trainer.md.j2", sections=sections)
+
+
+def _trainer_row(key: Key) -> dict[str, str]:
+    reasons = [(each, "" if each.reason == key.effect else f", {each.reason}") for each in key.conditions]
+    others = "; ".join(f"{each.when}: {each.treatment}{reason}" for each, reason in reasons)
+    return {"path": key.path, "treatment": key.treatment, "effect": _cell(key.effect), "others": _cell(others)}
 
 
 @dataclass(frozen=True, slots=True)
