@@ -16,6 +16,7 @@ from launcher.runtime.finetune import export, parallel
 from launcher.runtime.finetune.batches import Batcher
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
+from launcher.runtime.finetune.loading import loader_of
 from launcher.runtime.finetune.models import built, mask_window, trained_parameters
 from launcher.runtime.finetune.objectives import Objective
 from launcher.runtime.finetune.optimizers import adamw
@@ -68,7 +69,11 @@ class FineTuning:
         if settings.parallel.recomputes:
             parallel.recompute(self.model)
         self.root = parallel.spread(
-            TokenScorer(self.model, settings.aux_loss_coef), self.model, settings.parallel, place
+            TokenScorer(self.model, settings.aux_loss_coef),
+            self.model,
+            settings.parallel,
+            place,
+            loader_of(self.model, settings, inputs, place),
         )
         batcher = Batcher(place.device, settings.packs, *mask_window(self.model))
         self.objective: Objective[Any] = objective_of(self.root, self.data, batcher, settings, inputs)
