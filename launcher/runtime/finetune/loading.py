@@ -43,9 +43,7 @@ def loader_of(
         return None
     start = settings.model.adapters_path
     folder = Path(start) if start and settings.model.lora else None
-    return WeightLoader(
-        model, inputs.weights, inputs.config, place, seed=settings.seed, adapters_folder=folder
-    ).fill
+    return WeightLoader(model, inputs.weights, inputs.config, place, seed=settings.seed, adapters_folder=folder).fill
 
 
 class WeightLoader:
@@ -188,9 +186,8 @@ def converted(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Tensor
 
     options: dict[str, Any] = {"config": model_config(config), "dtype": "auto", "local_files_only": True}
     if quantization(config) == MXFP4:
-        from transformers import Mxfp4Config
-
-        options |= {"quantization_config": Mxfp4Config(dequantize=True), "dtype": torch.bfloat16}
+        options["config"].quantization_config = {**config["quantization_config"], "dequantize": True}
+        options["dtype"] = torch.bfloat16
     try:
         model, found = model_class(architecture_of(config)).from_pretrained(
             folder, output_loading_info=True, **options
@@ -198,7 +195,9 @@ def converted(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Tensor
     except (OSError, ValueError, RuntimeError, ImportError, KeyError, SafetensorError) as error:
         raise WeightsInvalid(f"{folder}: transformers cannot load the weights ({error})") from error
     problems = [(key, "is missing") for key in found["missing_keys"]]
-    problems += [(key, f"has the shape {list(has)}, not {list(wants)}") for key, has, wants in found["mismatched_keys"]]
+    problems += [
+        (key, f"has the shape {list(has)}, not {list(wants)}") for key, has, wants in found["mismatched_keys"]
+    ]
     if problems:
         key, problem = sorted(problems)[0]
         raise WeightsInvalid(

@@ -70,9 +70,7 @@ def built(
     with torch.device("meta" if has_weights else device):
         model = random_model(config, attention, dtype=dtype, seed=settings.seed)
         if settings.model.lora:
-            model = with_adapters(
-                model, settings.model.lora, seed=settings.seed, folder=settings.model.adapters_path
-            )
+            model = with_adapters(model, settings.model.lora, seed=settings.seed, folder=settings.model.adapters_path)
     return model, (remark,) if remark else ()
 
 
