@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -46,7 +46,7 @@ def drawn(model: nn.Module, *, seed: int) -> dict[str, torch.Tensor]:
             parts = {each: getattr(layer, each) for each in layer.adapter_layer_names if hasattr(layer, each)}
             for part in parts.values():
                 part.to_empty(device="cpu")
-            layer.reset_lora_parameters(NAME, init_lora_weights=True)
+            cast(Any, layer).reset_lora_parameters(NAME, init_lora_weights=True)
             for part_name, part in parts.items():
                 for name, parameter in part.named_parameters():
                     found[f"{prefix}.{part_name}.{name}"] = parameter.detach()

@@ -77,7 +77,7 @@ class WeightLoader:
         quantized = quantization(config)
         if quantized not in (None, MXFP4):
             raise WeightsInvalid(
-                f"{folder}: the weights are quantized ({quantized}); give the folder of a model in bf16, or in {MXFP4}"
+                f"{folder}: the weights are quantized ({quantized}); give a model in bf16 or in {MXFP4}"
             )
         saved = saved_tensors(folder)
         self._matched = None if quantized else matched(shapes, saved)
@@ -162,7 +162,8 @@ def computed_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
 
     Their modules are built a second time, on the CPU: a buffer on the meta device has no values.
     """
-    saved, found = set(model.state_dict()), {}
+    saved = set(model.state_dict())
+    found: dict[str, torch.Tensor] = {}
     for prefix, module in model.named_modules():
         names = [name for name, _ in module.named_buffers(recurse=False) if f"{prefix}.{name}" not in saved]
         if names:
@@ -195,12 +196,10 @@ def converted(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Tensor
     except (OSError, ValueError, RuntimeError, ImportError, KeyError, SafetensorError) as error:
         raise WeightsInvalid(f"{folder}: transformers cannot load the weights ({error})") from error
     problems = [(key, "is missing") for key in found["missing_keys"]]
-    problems += [
-        (key, f"has the shape {list(has)}, not {list(wants)}") for key, has, wants in found["mismatched_keys"]
-    ]
+    problems += [(key, f"has shape {list(has)}, not {list(wants)}") for key, has, wants in found["mismatched_keys"]]
     if problems:
         key, problem = sorted(problems)[0]
         raise WeightsInvalid(
-            f"{folder}: {key} {problem} ({len(problems)} such weights); give weights and config.json of the same model"
+            f"{folder}: {key} {problem} ({len(problems)} in all); give weights and config.json of the same model"
         )
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
