@@ -11,6 +11,8 @@ from launcher.runtime.finetune.weight_files import WeightsInvalid, header
 
 NAME = "default"
 """PEFT's name of a model's first adapter. Source: peft, `get_peft_model`, adapter_name."""
+ADAPTER = "lora_"
+"""In the name of every parameter of an adapter. Source: peft, `LoraLayer.adapter_layer_names`."""
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 """Source: peft, `utils.constants`: CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME."""

@@ -19,10 +19,10 @@ from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.models import language_model, model_class, model_config
 from launcher.runtime.finetune.settings import Settings
 from launcher.runtime.finetune.weight_files import SavedTensor, WeightsInvalid, matched, quantization, saved_tensors
+from launcher.runtime.finetune.weights import base_parameters, published_name
 from launcher.runtime.process_group import Place
 
 MXFP4 = "mxfp4"
-_ADAPTER = "lora_"
 
 
 def loader_of(
@@ -73,7 +73,7 @@ class WeightLoader:
     ):
         self._model, self._folder, self._config, self._place = model, folder, config, place
         self._adapters_folder = adapters_folder
-        shapes = {published_name(name): parameter.shape for name, parameter in self._base()}
+        shapes = {published_name(name): parameter.shape for name, parameter in base_parameters(self._model)}
         quantized = quantization(config)
         if quantized not in (None, MXFP4):
             raise WeightsInvalid(
@@ -107,10 +107,6 @@ class WeightLoader:
             self._read(self._matched)
         adapters.put(dict(self._model.named_parameters()), self._adapters, self._adapters_folder)
 
-    def _base(self) -> list[tuple[str, nn.Parameter]]:
-        """Return the parameters that are no adapters, tied ones once."""
-        return [(name, each) for name, each in self._model.named_parameters() if _ADAPTER not in name]
-
     def _read(self, places: Mapping[str, SavedTensor]) -> None:
         """Read this rank's part of each weight. No rank waits for another one."""
         from safetensors import SafetensorError
@@ -120,7 +116,9 @@ class WeightLoader:
         from launcher.runtime.dcp_warnings import without_group_warning
         from launcher.runtime.finetune.weight_reader import WeightReader
 
-        state: dict[str, Any] = {places[published_name(name)].key: each.detach() for name, each in self._base()}
+        state: dict[str, Any] = {
+            places[published_name(name)].key: each.detach() for name, each in base_parameters(self._model)
+        }
         try:
             with without_group_warning():
                 load(state, storage_reader=WeightReader(self._folder, places.values()), no_dist=True)
@@ -140,21 +138,13 @@ class WeightLoader:
         process_group.barrier(patient)
         if problem := process_group.share(problem):
             raise WeightsInvalid(problem)
-        for name, parameter in self._base():
+        for name, parameter in base_parameters(self._model):
             kept = weights.pop(published_name(name), None)
             full = torch.empty(parameter.shape, dtype=parameter.dtype) if kept is None else kept
             full = full.to(self._place.device, parameter.dtype).contiguous()
             if dist.is_initialized():
                 dist.broadcast(full, src=0)
             adapters.put_one(parameter, full)
-
-
-def published_name(name: str) -> str:
-    """Return the name that transformers gives a parameter, without PEFT's wrappers.
-
-    Source: peft, `BaseTuner`: the model is in `base_model.model`, an adapted layer in `base_layer`.
-    """
-    return ".".join(part for part in name.removeprefix("base_model.model.").split(".") if part != "base_layer")
 
 
 def computed_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
