@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.common import names
-from launcher.runtime import process_group
+from launcher.runtime import agent, process_group
 from launcher.runtime.finetune import export, parallel
 from launcher.runtime.finetune.batches import Batcher
 from launcher.runtime.finetune.data.prepared import Prepared
@@ -55,10 +55,20 @@ class FineTuning:
         place: Of this process.
         run_dir: Receives everything that the recipe puts nowhere else.
         data: Prepared samples; None to prepare those of `inputs`.
+        event_pending: Returns whether this rank was asked to save and stop.
     """
 
-    def __init__(self, settings: Settings, inputs: Inputs, place: Place, run_dir: Path, data: Prepared | None = None):
+    def __init__(
+        self,
+        settings: Settings,
+        inputs: Inputs,
+        place: Place,
+        run_dir: Path,
+        data: Prepared | None = None,
+        event_pending: Callable[[], bool] = agent.event_pending,
+    ):
         self.settings, self.inputs, self.place, self.run_dir = settings, inputs, place, run_dir
+        self._event_pending = event_pending
         if inputs.is_rehearsal:
             self._print("rehearsal: a small model with random weights, and made-up samples")
         self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
@@ -100,6 +110,7 @@ class FineTuning:
             tiers=settings.tiers,
             reporter=self.reporter,
             on_step=self._print_step,
+            event_pending=self._event_pending,
             hooks=self._hooks(),
         )
 
