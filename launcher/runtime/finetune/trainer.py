@@ -13,10 +13,10 @@ from torch import nn
 from launcher.common import names
 from launcher.runtime import agent, process_group
 from launcher.runtime.finetune import export, parallel
-from launcher.runtime.finetune.batches import Batcher
+from launcher.runtime.finetune.batches import Batcher, layer_masks
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
-from launcher.runtime.finetune.models import built, mask_window, trained_parameters
+from launcher.runtime.finetune.models import built, trained_parameters
 from launcher.runtime.finetune.objectives import Objective
 from launcher.runtime.finetune.optimizers import adamw
 from launcher.runtime.finetune.reference import dealt
@@ -80,7 +80,7 @@ class FineTuning:
         self.root = parallel.spread(
             TokenScorer(self.model, settings.aux_loss_coef), self.model, settings.parallel, place
         )
-        batcher = Batcher(place.device, settings.packs, *mask_window(self.model))
+        batcher = Batcher(place.device, settings.packs, layer_masks(self.model))
         self.objective: Objective[Any] = objective_of(self.root, self.data, batcher, settings, inputs)
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
         tracking = settings.tracking
