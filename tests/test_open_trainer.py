@@ -56,6 +56,19 @@ def test_the_compiled_configuration_is_the_same_whoever_trains(render, more):
     assert configs(published) == configs(trained_openly) == configs(here) != {}
 
 
+def test_a_shipped_scenario_comes_within_the_steps_of_a_rehearsal():
+    from launcher.backends.local.scenario import At, Event
+    from launcher.backends.local.scenario_files import _brought_forward
+
+    events = [
+        Event(at=At(step=100), capacity=2),
+        Event(at=At(seconds=5), capacity=3),
+        Event(at=At(step=200), capacity=4),
+    ]
+    assert [str(event.at) for event in _brought_forward(events, 9)] == ["step 3", "5 seconds", "step 6"]
+    assert _brought_forward(events, 300) == events
+
+
 TRAIN = "recipes.training_config.datasets.train_data.file_path"
 VALIDATION = "recipes.training_config.datasets.val_data.file_path"
 MODEL = "recipes.training_config.model_config.model_name_or_path"

@@ -1,4 +1,4 @@
-"""An image of the user's own with the agent and this launcher's runtime, and what a job that runs in it needs. Pure.
+"""The user's own image with the agent and this launcher's runtime, and the requirements of jobs in it. Pure.
 
 Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Build Training Container.
 """
@@ -36,17 +36,17 @@ REQUIREMENTS = (
     "uvicorn[standard]>=0.30.6",
     "xxhash>=3.4",
 )
-"""What the runtime and the agent import beside torch, the memory tier's client among it.
+"""Imports of the runtime and the agent beside torch, including the memory tier's client.
 
 Source: pyproject.toml; the agent's own metadata.
 """
 
 UID = 1000
-"""User and group of the container: not root, as the restricted profile has it."""
+"""User and group of the container: not root, as the restricted profile requires."""
 
 HOME = "/opt/recipes"
 CONFIG_MOUNT = "/config"
-"""Where a job's configurations are mounted."""
+"""Mount path of a job's configurations."""
 
 _PORT = 8080
 """Source: HyperPod training operator: the agent's port."""
@@ -145,9 +145,9 @@ def is_own(job: JobSpec) -> bool:
 
 
 def problems(job: JobSpec) -> tuple[Problem, ...]:
-    """Return what a job asks of such an image that it does not have: training code from elsewhere, or itself."""
+    """Return a Problem if a job needs features that this image lacks: fetched training code, or the entrypoint."""
     git = job.config["git"]
-    message = "an image of your own has its code in it, and fetches none"
+    message = "your own image contains its code, and does not fetch any"
     remedy = "put the code into the image, or cluster.runtime=image"
     found = [
         Problem("E367", f"git.{key}", message, value=git[key], remedy=remedy)
@@ -155,7 +155,7 @@ def problems(job: JobSpec) -> tuple[Problem, ...]:
         if git[key]
     ]
     if job.image and is_published_image(job.image):
-        message = "is the published image, which has no entrypoint of this launcher"
-        remedy = "container=<image that recipes container made>, or cluster.runtime=image"
+        message = "is the published image, which lacks this launcher's entrypoint"
+        remedy = "container=<image built with recipes container>, or cluster.runtime=image"
         found.append(Problem("E367", "container", message, value=job.image, remedy=remedy))
     return tuple(found)

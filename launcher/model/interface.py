@@ -1,4 +1,4 @@
-"""How a family's programs are started: its roles, and what the images of the family expect."""
+"""How a family's programs are started: its roles, and the expectations of the family's images."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def is_published_image(image: str) -> bool:
 
 
 class Entry(Enum):
-    """What starts the program in an image under the contract of SageMaker training jobs."""
+    """Starts the program in an image under the contract of SageMaker training jobs."""
 
     LAUNCHER = "launcher"
     """A start script that the launcher puts beside the recipe."""
@@ -37,6 +37,10 @@ def _no_env(job: JobSpec) -> dict[str, str]:
 
 def _no_problems(job: JobSpec) -> Iterator[Problem]:
     yield from ()
+
+
+def _no_steps(job: JobSpec) -> int:
+    return 0
 
 
 def _initial_nodes(job: JobSpec) -> int:
@@ -91,16 +95,17 @@ class Interface:
     """How a family's programs are started.
 
     Args:
-        roles: What a job consists of, workers among it.
+        roles: The roles of a job, including workers.
         takes_config_path: Whether the program is given the folder of configurations with `--config-path`.
-        cuts_uneven_shares: Whether the program cuts an uneven share by the micro batch, rather than taking it in one
+        cuts_uneven_shares: Whether the program splits an uneven share by the micro batch, instead of taking it in one
             pass unless its size sets that key.
         runs_as_root: Whether the program of the family's published image runs as root.
         accelerator: Kind of accelerator that the program needs, `gpu` or `neuron`; None if it runs without.
-        entry: What starts the program in a SageMaker training job.
-        has_own_checkpoints: Whether the image's own program decides what it does with `recipes.checkpointing`.
+        entry: Starts the program in a SageMaker training job.
+        has_own_checkpoints: Whether the image's own program interprets `recipes.checkpointing`.
         modules: Modules that the program imports before its first step; a warm start has imported them already.
         needs: Packages of the `trainer` extra that the program imports.
+        rehearsal_steps: Optimizer steps of a job's rehearsal; 0 if the program has none.
         absent_inputs: Yields a Problem for each model or data file that the program would not find.
     """
 
@@ -113,6 +118,7 @@ class Interface:
     has_own_checkpoints: bool = False
     modules: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    rehearsal_steps: Callable[[JobSpec], int] = _no_steps
     absent_inputs: Callable[[JobSpec], Iterator[Problem]] = _no_problems
 
     @property

@@ -1,4 +1,4 @@
-"""What a recipe leaves to its user: the model, its data, keys of the training code."""
+"""Settings that a recipe leaves to its user: the model, its data, keys of the training code."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,16 +17,16 @@ _TYPES = "launcher/model/recipe.py, launcher/families and the settings of each c
 
 @rule("E112", MODEL, source="transformers, from_pretrained")
 def model_is_named(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A model that a recipe names cannot be loaded once its name is taken away."""
+    """A recipe's model cannot be loaded if an override removes its name."""
     if get(checked.composition.tree, MODEL) != "":
         return
     if named := [setting.value for setting in checked.composition.sources.settings(MODEL) if setting.value]:
-        yield problem(MODEL, "is empty: there is no model to load", value="", remedy=f"{MODEL}={named[-1]}")
+        yield problem(MODEL, "is empty: the model to load is missing", value="", remedy=f"{MODEL}={named[-1]}")
 
 
 @rule("E113", "recipes.run.model_type", source="launcher/families")
 def every_role_is_started(checked: CheckedRecipe, problem: Callable[..., Problem]) -> Iterator[Problem]:
-    """A job is complete with all the roles of its family, and a cluster without a head would wait for it."""
+    """A job needs all the roles of its family; without a head, its workers would wait for it."""
     others = [
         role.name for role in interface(checked.recipe.run.model_type, checked.trainer).roles if role.name != WORKERS
     ]

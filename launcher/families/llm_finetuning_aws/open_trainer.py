@@ -1,5 +1,6 @@
 """How the open trainer, `launcher.runtime.finetune`, is started, and what it needs to find."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,19 @@ def _absent(key: str, path: str, allowed: str) -> Problem:
     return Problem("E116", key, message, value=path, allowed=allowed, remedy=f"correct it; or {_REHEARSE}")
 
 
+def _rehearsal_steps(job: JobSpec) -> int:
+    """Return the steps of a rehearsal, whose samples are made up, split and limited like the recipe's own."""
+    from launcher.runtime.finetune import rehearsal_data  # few compiles need these
+    from launcher.runtime.finetune.data import split
+
+    training = job.scales[0].config["training_config"]
+    args, data = training["training_args"], training["datasets"]
+    limits = [int(limit) for limit in (data["train_data"]["limit"], args["max_samples"]) if limit]
+    trained = split.num_trained(min(rehearsal_data.NUM_SAMPLES, *limits), data["train_val_split_ratio"])
+    steps: int = math.ceil(trained * args["max_epochs"] / args["train_batch_size"])
+    return steps
+
+
 INTERFACE = Interface(
     roles=(runtime_workers(_program),),
     cuts_uneven_shares=True,
@@ -84,4 +98,5 @@ INTERFACE = Interface(
     modules=("transformers.modeling_utils", "peft", "launcher.runtime.finetune.trainer"),
     needs=("peft", "pyarrow", "safetensors", "tokenizers", "transformers"),
     absent_inputs=_absent_inputs,
+    rehearsal_steps=_rehearsal_steps,
 )

@@ -1,4 +1,4 @@
-"""The architectures that the open trainer knows, and their rehearsal sizes. Imports neither torch nor transformers."""
+"""The architectures that the open trainer knows, and their rehearsal sizes. Imports no torch and no transformers."""
 
 import json
 import math

@@ -107,7 +107,8 @@ class Preference:
     def lengths(self, samples: PreparedPairs) -> torch.Tensor:
         """Return the tokens of both rows of each pair, shape `(pairs,)`."""
         prompt, chosen, rejected = torch.from_numpy(samples.offsets).diff().view(-1, 3).T
-        return 2 * prompt + chosen + rejected
+        total: torch.Tensor = 2 * prompt + chosen + rejected
+        return total
 
     def outcome(self, root: nn.Module, samples: PreparedPairs, indices: Sequence[int]) -> Outcome:
         """Return the loss, and the sums: loss, pairs, rewards of chosen and rejected, margin, pairs in order."""

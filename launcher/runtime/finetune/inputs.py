@@ -4,15 +4,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from launcher.runtime import process_group
 from launcher.runtime.finetune.architectures import read_config, rehearsal_config
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.prepared import Prepared, load
-from launcher.runtime.finetune.data.settings import DataSettings
-from launcher.runtime.finetune.rehearsal_data import write_rehearsal_data
-from launcher.runtime.finetune.settings import Settings
+from launcher.runtime.finetune.data.settings import DataSettings, Technique
+from launcher.runtime.finetune.rehearsal_data import VOCABULARY, RehearsalData, write_rehearsal_data
+from launcher.runtime.finetune.settings import DPO, Settings
 
 REHEARSAL = "rehearsal"
 """Begins the name of every folder of a rehearsal's results."""
@@ -70,7 +70,7 @@ def inputs_of(config: Mapping[str, Any], settings: Settings, run_dir: Path, *, r
     name = settings.model.save_name or settings.name
     if rehearse:
         made = _made_up(run_dir / REHEARSAL, settings)
-        small = rehearsal_config(settings.model.path, settings.name, made.vocabulary)
+        small = rehearsal_config(settings.model.path, settings.name, VOCABULARY)
         data = replace(data, train_path=str(made.train_file), validation_path="")
         folder = results / f"{REHEARSAL}-{name.replace('/', '-')}"
         return Inputs(data, made.tokenizer_folder, small, None, prepared, folder, is_rehearsal=True)
@@ -85,13 +85,14 @@ def prepared_data(inputs: Inputs, *, is_node_first: bool) -> Prepared:
         inputs: Of the job.
         is_node_first: Whether this is the first rank of its node, which prepares if its disk lacks them.
     """
-    folder = None
-    if process_group.rank() == 0:
-        folder = prepare(inputs.data, inputs.tokenizer, inputs.prepared).folder
-    folder = process_group.share(folder)
+    patient = process_group.patient_group()
+    is_first = process_group.rank() == 0
+    found = prepare(inputs.data, inputs.tokenizer, inputs.prepared).folder if is_first else None
+    process_group.barrier(patient)
+    folder = cast(Path, process_group.share(found))
     if is_node_first and not folder.exists():
         prepare(inputs.data, inputs.tokenizer, inputs.prepared)
-    process_group.barrier()
+    process_group.barrier(patient)
     return load(folder)
 
 
@@ -113,21 +114,20 @@ def model_folder(path: str) -> Path:
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
     if is_first:
         snapshot_download(path, allow_patterns=patterns)
-    process_group.barrier()
+    process_group.barrier(process_group.patient_group())
     return Path(snapshot_download(path, allow_patterns=patterns, local_files_only=True))
 
 
-def _made_up(folder: Path, settings: Settings) -> Any:
+def _made_up(folder: Path, settings: Settings) -> RehearsalData:
     """Return the samples and the tokenizer of a rehearsal; the first rank writes them."""
-    made = None
-    if process_group.rank() == 0:
-        made = write_rehearsal_data(folder, settings.technique, settings.seed)
-    return process_group.share(made)
+    technique: Technique = "dpo" if settings.technique == DPO else "sft"
+    made = write_rehearsal_data(folder, technique, settings.seed) if process_group.rank() == 0 else None
+    return cast(RehearsalData, process_group.share(made))
 
 
 def _with_channels(data: DataSettings) -> DataSettings:
     """Return the settings with the folders of data channels where the recipe names no file."""
-    found = {}
+    found: dict[str, Any] = {}
     for key, channels in CHANNELS.items():
         folders = [os.environ.get(f"SM_CHANNEL_{name.upper()}") for name in channels]
         if not getattr(data, key) and any(folders):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from launcher.runtime.training_config import Schedule
 
 MIN_RATIO = 0.1
-"""Lowest learning rate, as a part of the highest, of the schedules with a minimum. No recipe key gives it: our own."""
+"""Lowest learning rate, as a part of the highest, of schedules with a minimum. No recipe key gives it: our own."""
 
 DECAY_PART = 0.2
 """Part of the training in which `warmup_stable_decay` decays. No recipe key gives it: our own choice.

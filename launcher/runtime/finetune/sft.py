@@ -36,7 +36,7 @@ class Supervised:
 
     def weighed(self, outcome: Outcome, samples: PreparedConversations, job: LossWeighting) -> torch.Tensor:
         """Return the loss to run backward from."""
-        loss = job.weigh_sum(outcome.loss, job.step_sum(samples.targets))
+        loss = job.weigh_sum(outcome.loss, job.step_sum(torch.from_numpy(samples.targets)))
         return loss if outcome.aux is None else loss + outcome.aux * job.weight
 
     def metrics(self, sums: torch.Tensor) -> Mapping[str, float]:

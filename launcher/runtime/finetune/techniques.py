@@ -9,7 +9,7 @@ from torch import nn
 
 from launcher.runtime.finetune import reference
 from launcher.runtime.finetune.batches import Batcher
-from launcher.runtime.finetune.data.prepared import Prepared
+from launcher.runtime.finetune.data.prepared import Prepared, PreparedPairs
 from launcher.runtime.finetune.dpo import Preference, Reference, uniform_reference
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.objectives import Objective
@@ -41,7 +41,7 @@ def _reference(root: nn.Module, data: Prepared, batcher: Batcher, settings: Sett
         return reference.without_adapters(root)
     files = {}
     for name, pairs in (("train", data.train), ("validation", data.validation)):
-        if pairs is not None:
+        if isinstance(pairs, PreparedPairs):
             file = inputs.prepared / f"reference-{name}-{data.digest}-{_identity(settings, inputs)}.npy"
             files[id(pairs)] = reference.precomputed(root, pairs, batcher, file, settings.shares.micro)
     return reference.from_file(files)

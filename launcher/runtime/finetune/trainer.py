@@ -1,25 +1,28 @@
-"""The open trainer: data, model, technique and adapters of a fine-tuning recipe, in the loop that any script can use."""
+"""The open trainer: data, model and technique of a fine-tuning recipe, in the loop that any script can use."""
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from launcher.common import names
-from launcher.runtime import process_group
+from launcher.runtime import agent, process_group
 from launcher.runtime.finetune import export, parallel
-from launcher.runtime.finetune.batches import Batcher
+from launcher.runtime.finetune.batches import Batcher, layer_masks
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
-from launcher.runtime.finetune.models import built, mask_window, trained_parameters
+from launcher.runtime.finetune.loading import loader_of
+from launcher.runtime.finetune.model_card import facts_of
+from launcher.runtime.finetune.models import built, trained_parameters
 from launcher.runtime.finetune.objectives import Objective
 from launcher.runtime.finetune.optimizers import adamw
 from launcher.runtime.finetune.reference import dealt
+from launcher.runtime.finetune.result_folder import refuse_foreign
 from launcher.runtime.finetune.schedules import learning_rate
 from launcher.runtime.finetune.settings import Settings, settings_of
 from launcher.runtime.finetune.techniques import objective_of
@@ -32,7 +35,7 @@ from launcher.runtime.resuming import resume
 from launcher.runtime.sampler import StepSampler
 
 
-def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool = False) -> None:
+def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool) -> None:
     """Train a compiled recipe to its end, or to the next scale event.
 
     Args:
@@ -55,12 +58,23 @@ class FineTuning:
         place: Of this process.
         run_dir: Receives everything that the recipe puts nowhere else.
         data: Prepared samples; None to prepare those of `inputs`.
+        event_pending: Returns whether this rank was asked to save and stop.
     """
 
-    def __init__(self, settings: Settings, inputs: Inputs, place: Place, run_dir: Path, data: Prepared | None = None):
+    def __init__(
+        self,
+        settings: Settings,
+        inputs: Inputs,
+        place: Place,
+        run_dir: Path,
+        data: Prepared | None = None,
+        event_pending: Callable[[], bool] = agent.event_pending,
+    ):
         self.settings, self.inputs, self.place, self.run_dir = settings, inputs, place, run_dir
+        self._event_pending = event_pending
         if inputs.is_rehearsal:
             self._print("rehearsal: a small model with random weights, and made-up samples")
+        refuse_foreign(inputs.results)
         self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
         self.model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)
         for line in remarks:
@@ -68,9 +82,13 @@ class FineTuning:
         if settings.parallel.recomputes:
             parallel.recompute(self.model)
         self.root = parallel.spread(
-            TokenScorer(self.model, settings.aux_loss_coef), self.model, settings.parallel, place
+            TokenScorer(self.model, settings.aux_loss_coef),
+            self.model,
+            settings.parallel,
+            place,
+            loader_of(self.model, settings, inputs, place),
         )
-        batcher = Batcher(place.device, settings.packs, *mask_window(self.model))
+        batcher = Batcher(place.device, settings.packs, layer_masks(self.model))
         self.objective: Objective[Any] = objective_of(self.root, self.data, batcher, settings, inputs)
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
         tracking = settings.tracking
@@ -100,6 +118,7 @@ class FineTuning:
             tiers=settings.tiers,
             reporter=self.reporter,
             on_step=self._print_step,
+            event_pending=self._event_pending,
             hooks=self._hooks(),
         )
 
@@ -173,13 +192,14 @@ class FineTuning:
     def _evaluate(self) -> Mapping[str, object] | None:
         """Return the technique's metrics on the validation samples; None if training has to stop. Collective."""
         sums = torch.zeros(self.objective.num_sums, dtype=torch.float64)
+        samples = cast(Sized, self.data.validation)
         self.root.eval()
         try:
             with torch.no_grad():
-                for indices, is_filler in dealt(len(self.data.validation), self.settings.shares.micro):
+                for indices, is_filler in dealt(len(samples), self.settings.shares.micro):
                     if self.job.stopping():
                         return None
-                    outcome = self.objective.outcome(self.root, self.data.validation, indices)
+                    outcome = self.objective.outcome(self.root, samples, indices)
                     sums += 0 if is_filler else outcome.sums
         finally:
             self.root.train()
@@ -188,7 +208,16 @@ class FineTuning:
         return {f"eval/{name}": value for name, value in found.items()}
 
     def _export(self) -> None:
-        export.write(self.model, self.settings, self.inputs, self._last)
+        facts = facts_of(
+            self.settings,
+            self.inputs,
+            self.run_dir,
+            digest=self.data.digest,
+            samples=len(self.data.train),
+            steps=self.job.step,
+        )
+        export.write(self.model, self.settings, self.inputs, facts)
+        self._print(f"results  {self.inputs.results}")
 
     def _print_step(self, metrics: StepMetrics) -> None:
         self._last = metrics
