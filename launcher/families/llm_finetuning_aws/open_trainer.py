@@ -11,6 +11,7 @@ from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.interface import Interface, runtime_workers
 from launcher.model.job_spec import JobSpec
+from launcher.runtime.finetune.architectures import KNOWN
 from launcher.runtime.model_configs import known_beginning, table
 
 _MODEL = "recipes.training_config.model_config.model_name_or_path"
@@ -27,6 +28,14 @@ _REHEARSE = "rehearse=true, for a small random model and made-up samples"
 
 def _program(job: JobSpec) -> tuple[str, ...]:
     return ("-m", ENTRYPOINT, *(("--rehearse",) if job.is_rehearsal else ()))
+
+
+def _modules(job: JobSpec) -> tuple[str, ...]:
+    """Return what every fine-tuning imports, and the model's code if its architecture is known before the launch."""
+    found = known_beginning(get(job.config, _MODEL) or get(job.config, "recipes.run.name"))
+    package = KNOWN[found["model_type"]].package if found else None
+    model = (f"transformers.models.{package}.modeling_{package}",) if package else ()
+    return ("transformers.modeling_utils", *model, "peft", "launcher.runtime.finetune.trainer")
 
 
 def _absent_inputs(job: JobSpec) -> Iterator[Problem]:
@@ -95,7 +104,7 @@ INTERFACE = Interface(
     roles=(runtime_workers(_program),),
     cuts_uneven_shares=True,
     accelerator="gpu",
-    modules=("transformers.modeling_utils", "peft", "launcher.runtime.finetune.trainer"),
+    modules=_modules,
     needs=("peft", "pyarrow", "safetensors", "tokenizers", "transformers"),
     absent_inputs=_absent_inputs,
     rehearsal_steps=_rehearsal_steps,
