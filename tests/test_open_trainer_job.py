@@ -21,7 +21,7 @@ def test_a_rehearsal_trains_here_and_says_that_it_is_one(tmp_path):
     assert [step["step"] for step in steps if "loss" in step] == [1, 2, 3, 4]
     (results,) = (bundle / "run/model").iterdir()
     assert results.name.startswith("rehearsal-") and (results / "adapter_model.safetensors").is_file()
-    found = mlflow_run(tmp_path, "llama-3-2-1b-instruct")
+    _, found = mlflow_run(tmp_path, "llama-3-2-1b-instruct")
     assert (found.data.tags["trainer"], found.data.tags["rehearsal"]) == ("open", "true")
     (start,) = (json.loads(line) for line in (bundle / "run/starts.jsonl").read_text().splitlines())
     assert "no warm start" not in out + err and start["world_size"] == 1
