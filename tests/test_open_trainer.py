@@ -104,9 +104,10 @@ def found(problems):
         ((*LLMFT, f"{TRAIN}=/absent/a.jsonl", f"{VALIDATION}=/absent/b", f"{ADAPTERS}=/absent/c"), None),
         ((*LLMFT, f"{MODEL}=/absent/model"), [MODEL, TRAIN]),
         ((*LLMFT, f"{MODEL}=./org"), [MODEL, TRAIN]),
+        ((*LLMFT, f"{TRAIN}=/{300 * 'a'}/b"), [TRAIN]),
         ((*K8S, IMAGE, "cluster.trainer=open"), [TRAIN]),
     ],
-    ids=["empty", "relative", "every path", "absolute", "no hub id", "elsewhere"],
+    ids=["empty", "relative", "every path", "absolute", "no hub id", "too long", "elsewhere"],
 )
 def test_a_model_or_data_that_is_absent_is_a_problem_that_names_the_rehearsal(problems, words, expected):
     reported = problems(*words)
@@ -137,6 +138,10 @@ def test_a_data_channel_counts_as_data(prepare, problems, tmp_path):
     assert found(problems(*words)) == [("E116", TRAIN)]
     assert prepare(*words, f"cluster.sm_jobs_config.inputs.s3={{train: 'file://{tmp_path}'}}").trainer == "open"
     assert prepare(*words, f"{TRAIN}=/opt/ml/input/data/other/a.jsonl").trainer == "open"
+    (tmp_path / "here.jsonl").touch()
+    assert prepare(*words, f"{TRAIN}={tmp_path}/here.jsonl").trainer == "open"
+    (problem,) = problems(*words, f"{TRAIN}=here.jsonl")
+    assert (problem.code, problem.path) == ("E116", TRAIN) and "absolute" in problem.message
     other = f"cluster.sm_jobs_config.inputs.s3={{other: 'file://{tmp_path}'}}"
     assert found(problems(*words, other)) == [("E116", TRAIN)]
 
