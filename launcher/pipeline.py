@@ -15,13 +15,14 @@ from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.compose import compose
 from launcher.config.hydra_compose import CompositionCache
+from launcher.families import interface
 from launcher.jobs import registry, tracking
 from launcher.jobs.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
 from launcher.model.context import LaunchContext, current_user
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
-from launcher.planning.check import check
+from launcher.planning.check import check, with_origin
 from launcher.planning.job_planner import plan
 
 
@@ -31,7 +32,7 @@ def prepare(overrides: Sequence[str], context: LaunchContext, cache: Composition
     Args:
         overrides: Hydra overrides, as on the command line.
         context: Everything else that a launch depends on.
-        cache: What earlier launches of this process have read; None where there are none.
+        cache: Files that earlier launches of this process have read; None for the first.
 
     Raises:
         ProblemsFound: Every fault in what the user gave.
@@ -40,7 +41,8 @@ def prepare(overrides: Sequence[str], context: LaunchContext, cache: Composition
     checked = check(composition)
     job = plan(checked, context)
     job = dataclasses.replace(job, notices=rules.notices(checked, job))
-    if problems := backend_registry.load_backend(job.backend).check(job):
+    absent = with_origin(composition, list(interface(job.model_type, job.trainer).absent_inputs(job)))
+    if problems := (*absent, *backend_registry.load_backend(job.backend).check(job)):
         raise ProblemsFound(problems)
     return job
 

@@ -12,6 +12,7 @@ from launcher.checkpointing import architecture
 from launcher.checkpointing.cadence import DOCUMENT_MTBF_HOURS, RATE_PER_NODE_HOUR, Saving, daly, mtbf_s, young
 from launcher.checkpointing.sizes import GB, GIB, lora_parameters, memory_needed, share
 from launcher.model.checkpoint_content import SHARDINGS, Content
+from launcher.runtime import model_configs
 
 LORA = {"r": 16, "bias": "none", "target_modules": "all-linear", "use_dora": False}
 LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
@@ -81,11 +82,11 @@ def test_the_documents_1_43_tb_is_none_of_671_billion_parameters():
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_of_known_models_are_the_published_ones(name):
-    assert architecture.num_parameters(architecture.table()[name]) == PUBLISHED[name]
+    assert architecture.num_parameters(model_configs.table()[name]) == PUBLISHED[name]
 
 
 def test_every_known_model_is_counted_and_tested_or_shares_its_weights_with_one_that_is():
-    counts = {name: architecture.num_parameters(config) for name, config in architecture.table().items()}
+    counts = {name: architecture.num_parameters(config) for name, config in model_configs.table().items()}
     assert set(counts.values()) == set(PUBLISHED.values())
 
 
@@ -148,7 +149,7 @@ def test_a_size_that_is_missing_is_named():
     ],
 )
 def test_adapters_alone_are_counted(name, change, parameters):
-    assert lora_parameters(architecture.weights(architecture.table()[name]), LORA | change) == parameters
+    assert lora_parameters(architecture.weights(model_configs.table()[name]), LORA | change) == parameters
 
 
 SIZES = {"total": st.integers(1, 10**13), "nodes": st.integers(1, 4096), "per_node": st.integers(1, 64)}

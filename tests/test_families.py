@@ -35,11 +35,11 @@ class Recipe(RecipeBase):
     def content(self, config=None):
         return Content(0, "bfloat16", "none", "ddp")
 
-INTERFACE = Interface(
+INTERFACES = {{None: Interface(
     roles=tuple(
         Role(name, lambda job: ("-m", "evaluate"), lambda job: ("evaluate",)) for name in {roles}
     ),
-)
+)}}
 """
 NO_BATCH = "evaluation: Section"
 OWN_BATCH = """data: Data
@@ -123,7 +123,8 @@ def test_a_batch_is_planned_and_checked_by_the_family_s_own_keys(prepare, proble
 
 def test_a_family_of_several_roles_is_refused_where_only_workers_are_started(problems, family):
     (problem,) = problems(family(NO_BATCH, EVALUATION, ("workers", "head", "submitter")), *K8S)
-    assert problem.code == "E113" and "head, submitter" in problem.message
+    assert (problem.code, problem.path, problem.value) == ("E113", "recipes.run.model_type", "made_up")
+    assert "head, submitter" in problem.message
 
 
 def test_roles_are_found_by_their_name(prepare):
@@ -142,7 +143,8 @@ def test_roles_are_found_by_their_name(prepare):
 
 @pytest.mark.parametrize("name", families.names())
 def test_every_family_has_workers_and_a_model(name):
-    assert families.interface(name).workers.name == "workers"
+    for trainer in families.trainers(name) or (None,):
+        assert families.interface(name, trainer).workers.name == "workers"
     assert families.recipe_model(name).keys.batch is not None
 
 

@@ -44,6 +44,9 @@ ENV_WARM_SOCKET = "RECIPES_WARM_SOCKET"
 ENTRYPOINT = "launcher.runtime.entrypoint"
 """Module that trains a recipe in a container, or as a fork of a warm process."""
 
+FINE_TUNING = "llm_finetuning_aws"
+"""The `run.model_type` of recipes that `launcher.runtime.finetune` trains."""
+
 WARM_MODULE = "launcher.runtime.warm"
 """Module whose process the workers of a job on this machine are forked from."""
 

@@ -1,21 +1,23 @@
 """Recipe families: one module for each `run.model_type`, and nothing elsewhere names one.
 
-A module has `Recipe`, the typed recipe, and `INTERFACE`, how its programs are started. Everything that is a family's
-own is in its module; code outside asks through these two and names no family.
+A module has `Recipe`, the typed recipe, and `INTERFACES`, how its programs are started: by trainer, or under None if
+there is only one. Everything specific to a family is in its module; other code uses these two and names no family.
 """
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launcher.common.names import CONFIG_DIR
 from launcher.model.interface import Interface
+from launcher.model.job_spec import Trainer
 
 if TYPE_CHECKING:
     from launcher.model.recipe import RecipeBase
 
 BUNDLE_CONFIGS = f"bundle:{CONFIG_DIR}"
-"""Argument of a program that stands for the folder of the configurations, wherever the job runs."""
+"""Placeholder in a program's arguments for the folder of the configurations, wherever the job runs."""
 
 
 def names() -> list[str]:
@@ -23,9 +25,24 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-def interface(model_type: str) -> Interface:
-    """Return the interface of a known family."""
-    found: Interface = importlib.import_module(f"{__name__}.{model_type}").INTERFACE
+def interface(model_type: str, trainer: Trainer | None) -> Interface:
+    """Return the interface of a known family with one of its trainers; None where there is no choice."""
+    return _interfaces(model_type)[trainer]
+
+
+def trainers(model_type: str) -> tuple[Trainer, ...]:
+    """Return the trainers that a known family may choose from; none if it has one only."""
+    return tuple(trainer for trainer in _interfaces(model_type) if trainer)
+
+
+def trainer_of(model_type: str, wanted: Trainer | None, otherwise: Trainer | None) -> Trainer | None:
+    """Return who trains a known family: who is wanted, otherwise another; None if the family has neither."""
+    known = trainers(model_type)
+    return next((each for each in (wanted, otherwise) if each in known), None)
+
+
+def _interfaces(model_type: str) -> Mapping[Trainer | None, Interface]:
+    found: Mapping[Trainer | None, Interface] = importlib.import_module(f"{__name__}.{model_type}").INTERFACES
     return found
 
 

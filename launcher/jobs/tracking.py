@@ -373,7 +373,11 @@ def _known_run(client: Any, run_id: str, remedy: str) -> Any:
 
 def _tags(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return the tags of a run, from its bundle's manifest."""
+    trainer = {"trainer": manifest["trainer"]} if manifest.get("trainer") else {}
+    rehearsal = {"rehearsal": "true"} if manifest.get("rehearsal") else {}
     return {
+        **trainer,
+        **rehearsal,
         "recipe": manifest["recipe"],
         "backend": manifest["backend"],
         "job_name": manifest["job_name"],

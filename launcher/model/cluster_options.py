@@ -1,12 +1,17 @@
-"""The `cluster` section as its backend types it, and how a rule gets at its own backend's options."""
+"""The `cluster` section typed by its backend, and a rule's access to its own backend's options."""
 
 from typing import Protocol, TypeVar
 
-from launcher.model.base_model import Model
+from launcher.model.base_model import Model, default
+from launcher.model.job_spec import Trainer
 
 
 class ClusterOptions(Model):
     """Every key of a `cluster` section. A backend subclasses it."""
+
+    trainer: Trainer | None = default(None, is_required=False)
+    """Who trains a recipe that has the choice: published, the closed program of the family's image, or open, the
+    trainer of this package in an image of your own or on this machine. null: open on this machine, else published."""
 
 
 class HasOptions(Protocol):

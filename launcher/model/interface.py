@@ -1,17 +1,27 @@
-"""How a family's programs are started: its roles, and what the images of the family expect."""
+"""How a family's programs are started: its roles, and the expectations of the family's images."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from launcher.common.problems import Problem
 from launcher.model.job_spec import JobSpec
 
 WORKERS = "workers"
 """The role that every family has: the processes that train."""
 
 
+_PUBLISHED_IMAGE = "/hyperpod-recipes:"
+"""Source: the image of the published LLMFT recipes."""
+
+
+def is_published_image(image: str) -> bool:
+    """Return whether an image is the published one, whose program is closed."""
+    return _PUBLISHED_IMAGE in image
+
+
 class Entry(Enum):
-    """What starts the program in an image under the contract of SageMaker training jobs."""
+    """Starts the program in an image under the contract of SageMaker training jobs."""
 
     LAUNCHER = "launcher"
     """A start script that the launcher puts beside the recipe."""
@@ -23,6 +33,14 @@ class Entry(Enum):
 
 def _no_env(job: JobSpec) -> dict[str, str]:
     return {}
+
+
+def _no_problems(job: JobSpec) -> Iterator[Problem]:
+    yield from ()
+
+
+def _no_steps(job: JobSpec) -> int:
+    return 0
 
 
 def _initial_nodes(job: JobSpec) -> int:
@@ -52,19 +70,43 @@ class Role:
     image_log: str | None = None
 
 
+def runtime_workers(program: Callable[[JobSpec], tuple[str, ...]]) -> Role:
+    """Return the workers of a program of `launcher.runtime`, which any image with this package and the agent starts.
+
+    Args:
+        program: As of a role; it is given the folder of configurations with `--config-path`.
+    """
+
+    def image_command(job: JobSpec) -> tuple[str, ...]:
+        """Return the agent's command line; the operator sends it the real size."""
+        agent = ("hyperpodrun", "--nnodes=1", f"--nproc-per-node={job.nproc_per_node}", "--rdzv-backend=hyperpod")
+        return (*agent, f"--shutdown-timeout={job.save_timeout_s}", *program(job), "--config-path=/config")
+
+    return Role(
+        name=WORKERS,
+        program=program,
+        image_command=image_command,
+        image_env=lambda job: {"NNODES": str(job.initial_nodes)},
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Interface:
     """How a family's programs are started.
 
     Args:
-        roles: What a job consists of, workers among it.
+        roles: The roles of a job, including workers.
         takes_config_path: Whether the program is given the folder of configurations with `--config-path`.
-        cuts_uneven_shares: Whether the program cuts an uneven share by the micro batch, rather than taking it in one
+        cuts_uneven_shares: Whether the program splits an uneven share by the micro batch, instead of taking it in one
             pass unless its size sets that key.
         runs_as_root: Whether the program of the family's published image runs as root.
         accelerator: Kind of accelerator that the program needs, `gpu` or `neuron`; None if it runs without.
-        entry: What starts the program in a SageMaker training job.
-        has_own_checkpoints: Whether the image's own program decides what it does with `recipes.checkpointing`.
+        entry: Starts the program in a SageMaker training job.
+        has_own_checkpoints: Whether the image's own program interprets `recipes.checkpointing`.
+        modules: Modules that the program imports before its first step; a warm start has imported them already.
+        needs: Packages of the `trainer` extra that the program imports.
+        rehearsal_steps: Optimizer steps of a job's rehearsal; 0 if the program has none.
+        absent_inputs: Yields a Problem for each model or data file that the program would not find.
     """
 
     roles: tuple[Role, ...]
@@ -74,6 +116,10 @@ class Interface:
     accelerator: str | None = None
     entry: Entry = Entry.LAUNCHER
     has_own_checkpoints: bool = False
+    modules: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    rehearsal_steps: Callable[[JobSpec], int] = _no_steps
+    absent_inputs: Callable[[JobSpec], Iterator[Problem]] = _no_problems
 
     @property
     def workers(self) -> Role:

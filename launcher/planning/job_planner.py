@@ -31,7 +31,7 @@ from launcher.rules.custom import is_script, is_unstated
 
 LAUNCHER_KEYS = ("extra_keys", "planner", "checkpointing", "instance_specs", "elastic_policy")
 """Keys of a recipe that only the launcher reads, as written. The published configurations of a size
-have no elastic_policy either: the operator decides about sizes."""
+have no elastic_policy either: the operator chooses sizes."""
 
 
 def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
@@ -63,6 +63,8 @@ def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
         overrides=checked.composition.overrides,
         cwd=context.cwd,
         save_timeout_s=(policy and policy.graceful_shutdown_timeout) or DEFAULT_SAVE_TIMEOUT_S,
+        trainer=checked.trainer,
+        is_rehearsal=checked.is_rehearsal,
     )
     return dataclasses.replace(job, initial_nodes=described(job.backend).initial_nodes(job) or job.initial_nodes)
 
@@ -118,7 +120,7 @@ def _step_batch(checked: CheckedRecipe, found: SizedBatch) -> StepBatch:
 
 
 def _learning_rate(checked: CheckedRecipe, found: SizedBatch) -> float | None:
-    """Return the learning rate of a size; None if the recipe of a script states none and a stand-in holds."""
+    """Return the learning rate of a size; None if the recipe of a script has a placeholder instead of one."""
     key = found.keys.learning_rate
     if is_script(checked) and get(found.size.own, key) is None and is_unstated(checked, f"recipes.{key}"):
         return None
@@ -126,19 +128,19 @@ def _learning_rate(checked: CheckedRecipe, found: SizedBatch) -> float | None:
 
 
 def _micro_of_uneven(checked: CheckedRecipe, found: SizedBatch) -> int | None:
-    """Return the largest pass of a size with uneven shares, None where a share is one pass.
+    """Return the largest pass of a size with uneven shares, None if a share is one pass.
 
     Source: the published elastic recipes, whose uneven sizes set no micro batch beside a base of 1.
     """
     is_own = get(found.size.own, found.keys.micro_train_batch_size) is not None
-    is_cut = is_own or interface(checked.recipe.run.model_type).cuts_uneven_shares
+    is_cut = is_own or interface(checked.recipe.run.model_type, checked.trainer).cuts_uneven_shares
     return found.batch.micro_train_batch_size if is_cut else None
 
 
 def _container_config(
     checked: CheckedRecipe, tree: Mapping[str, Any], name: str, tiers: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """Return the recipe as the container reads it: the job's name, real devices, no secret, no launcher keys.
+    """Return the recipe for the container: the job's name, real devices, no secret, no launcher keys.
 
     Values that are the same at every size are shared; they must not be modified.
     """
@@ -151,7 +153,7 @@ def _container_config(
 
 
 def _with_tracking(config: Mapping[str, Any], section: str | None) -> Mapping[str, Any]:
-    """Return a configuration with the tracking settings as the container reads them: empty for no tracking."""
+    """Return a configuration with the tracking settings for the container: empty for no tracking."""
     if section is None or (mlflow := get(config, section)) is None:
         return config
     kept = {key: value for key, value in mlflow.items() if key != "enabled"}

@@ -2,7 +2,9 @@
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 
 def sync(path: Path) -> None:
@@ -16,11 +18,21 @@ def sync(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the content of `path` atomically: a reader sees either the old text or the new one."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replace the content of `path` atomically by what `write` writes.
+
+    Args:
+        path: Of the file; its folder exists.
+        write: Receives a new file, open for writing.
+    """
     # A unique name: otherwise, of two concurrent writers, the first would rename the other's file.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     try:
-        with partial.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with partial.open("xb") as file:
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

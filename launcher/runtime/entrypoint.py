@@ -1,16 +1,22 @@
-"""The program of the container: `python -m launcher.runtime.entrypoint --config-path DIR`.
+"""The program of the container: `python -m launcher.runtime.entrypoint --config-path DIR [--rehearse]`.
 
-DIR holds one configuration per cluster size; the one for the current size is used.
+DIR holds one configuration per cluster size; the one for the current size is used. Its `run.model_type` chooses the
+trainer. With --rehearse, the trainer of fine-tuning recipes trains a small random model on samples that it makes up.
 
 The imports below `main` take seconds: the handler of the stop signal must be installed before them.
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from launcher.common import names
 from launcher.runtime import agent
 from launcher.runtime.warm_client import run_warm
+
+if TYPE_CHECKING:
+    from launcher.runtime.process_group import Place
 
 
 def main() -> None:
@@ -25,26 +31,43 @@ def train() -> None:
     """Do the work of `main` in a process that already handles the stop signal."""
     parser = argparse.ArgumentParser(prog="python -m launcher.runtime.entrypoint", description=__doc__)
     parser.add_argument("--config-path", type=Path, required=True, help="folder of the configurations")
-    config_dir = parser.parse_args().config_path
+    parser.add_argument("--rehearse", action="store_true", help="train a small random model on made-up samples")
+    args = parser.parse_args()
 
     from torch.distributed.elastic.multiprocessing.errors import record
 
     from launcher.runtime.process_group import leave
 
-    record(_train)(config_dir)
+    record(_train)(args.config_path, rehearse=args.rehearse)
     leave()
 
 
-def _train(config_dir: Path) -> None:
+def _train(config_dir: Path, *, rehearse: bool) -> None:
     import yaml
 
-    from launcher.runtime.process_group import join, place_from_env
+    from launcher.runtime.process_group import place_from_env
+
+    place = place_from_env()
+    config = yaml.safe_load(names.config_path(config_dir, place.nodes).read_text(encoding="utf-8"))
+    if config["run"]["model_type"] == names.FINE_TUNING:
+        _fine_tune(config, place, rehearse=rehearse)
+    else:
+        _train_tiny(config, place)
+
+
+def _fine_tune(config: Mapping[str, Any], place: "Place", *, rehearse: bool) -> None:
+    from launcher.runtime.finetune import trainer
+    from launcher.runtime.process_group import join
+
+    trainer.run(config, join(place), names.run_dir(), rehearse=rehearse)
+
+
+def _train_tiny(config: Mapping[str, Any], place: "Place") -> None:
+    from launcher.runtime.process_group import join
     from launcher.runtime.trainer import Trainer
     from launcher.runtime.training_config import settings_of
 
-    place = place_from_env()
-    path = names.config_path(config_dir, place.nodes)
-    settings = settings_of(yaml.safe_load(path.read_text(encoding="utf-8")), place.world_size)
+    settings = settings_of(config, place.world_size)
     Trainer(settings, join(place), names.run_dir()).run()
 
 

@@ -7,7 +7,6 @@ starts without a checkpoint removes them.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,6 @@ HOOKED = "hooked"
 
 EXPORTED = "exported"
 """Mark: the step whose export succeeded."""
-
-LONGEST_HOOK = timedelta(days=7)
-"""How long ranks wait for each other at a hook's end: one may write for hours while the others have nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +94,7 @@ class Marks:
             dist.broadcast_object_list(found, src=0)
             self._steps = found[0]
             # Created while all ranks are alive: if a hook kills one later, the others notice.
-            self._group = self._group or dist.new_group(backend="gloo", timeout=LONGEST_HOOK)
+            self._group = self._group or process_group.patient_group()
 
     def reached(self, name: str) -> int:
         """Return the step of a mark; 0 for none."""
@@ -120,7 +116,7 @@ class Marks:
 
     def _meet(self) -> None:
         if self._group:
-            dist.barrier(group=self._group)
+            process_group.barrier(self._group)
 
 
 @contextmanager

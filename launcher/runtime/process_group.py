@@ -27,6 +27,10 @@ Source: torch.distributed documentation, init_process_group, timeout.
 """
 
 
+LONGEST_WORK = timedelta(days=7)
+"""How long ranks wait while one alone works, which may take hours: preparing data, writing results."""
+
+
 class BadTimeout(ValueError):
     """The timeout in the environment is not a positive number of seconds."""
 
@@ -129,12 +133,12 @@ def _loopback_store(place: Place) -> dist.Store | None:
 
 
 def rank() -> int:
-    """Return this process's rank; 0 where there is no process group."""
+    """Return this process's rank; 0 if there is no process group."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """Return the number of ranks; 1 where there is no process group."""
+    """Return the number of ranks; 1 if there is no process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -143,10 +147,19 @@ def num_nodes() -> int:
     return world_size() // int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
 
 
-def barrier() -> None:
-    """Wait for all ranks."""
+def patient_group() -> dist.ProcessGroup | None:
+    """Return a new group of all ranks that wait for each other for days: one may work while the others cannot."""
+    return dist.new_group(backend="gloo", timeout=LONGEST_WORK) if dist.is_initialized() else None
+
+
+def barrier(group: dist.ProcessGroup | None = None) -> None:
+    """Wait for all ranks.
+
+    Args:
+        group: Of all ranks, whose timeout counts; None for the default one.
+    """
     if dist.is_initialized():
-        dist.barrier()
+        dist.barrier(group)
 
 
 def gather(value: _Value) -> list[_Value]:

@@ -1,6 +1,5 @@
 """The training of a recipe: its data, model and schedule, in the loop that any script can use."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,20 +9,17 @@ import torch
 from torch import nn
 
 from launcher.common import names
-from launcher.runtime import agent, startup_timing
+from launcher.runtime import agent
 from launcher.runtime.data import data_file, load_tokens
 from launcher.runtime.job import Job
 from launcher.runtime.model import build_model, next_token_loss
 from launcher.runtime.process_group import Place
 from launcher.runtime.reporting import Reporter, StepMetrics
+from launcher.runtime.resuming import resume
 from launcher.runtime.sample_log import SampleLog
 from launcher.runtime.sampler import StepSampler
 from launcher.runtime.schedule import learning_rate
 from launcher.runtime.training_config import Settings
-
-
-class TrainingDirInUse(RuntimeError):
-    """The training folder holds a checkpoint and `override_training_dir` is false."""
 
 
 class UnknownStrategy(ValueError):
@@ -127,25 +123,16 @@ class Trainer:
         return True
 
     def _resume(self) -> None:
-        # Without a checkpoint, dropout differs by rank; the weights are already initialized.
-        torch.manual_seed(self.settings.seed + 1 + self.place.rank)
-        checkpoints, launch = self.job.checkpoints, os.environ.get(names.ENV_LAUNCH_ID)
-        # A restart within a launch resumes from the launch's own checkpoints, whatever it began with. A mark in the
-        # folder shows whether this is the first start to get here: a fault may have ended earlier ones.
-        if not checkpoints.is_taken_by(launch) if launch else startup_timing.attempt() == 0:
-            if not self.settings.override_training_dir and checkpoints.latest():
-                raise TrainingDirInUse(f"{checkpoints.folder} holds a checkpoint; override_training_dir is false")
-            if not self.settings.load_checkpoint:
-                self._start_from_scratch()
-            if launch:
-                checkpoints.take(launch)
-        if resumed := self.job.restore():
+        settings = self.settings
+        resumed = resume(
+            self.job,
+            self.reporter,
+            seed=settings.seed,
+            resumes=settings.load_checkpoint,
+            overrides=settings.override_training_dir,
+        )
+        if resumed:
             self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
-
-    def _start_from_scratch(self) -> None:
-        self.job.checkpoints.clear()
-        if self.reporter:
-            self.reporter.begin_new_curves()
 
     def _rows(self) -> Iterator[torch.Tensor]:
         for indices in self.job.sampler:

@@ -1,6 +1,7 @@
 """Warm starts: one process per job has imported everything a worker needs, and workers are forked from it.
 
-    python -m launcher.runtime.warm NAME        the warm process of a job; NAME is its abstract socket
+    python -m launcher.runtime.warm NAME MODULE…    the warm process of a job: NAME is its abstract socket; each
+                                                    MODULE is one that the program of its recipe imports
 
 The agent starts a worker as usual. Instead of importing torch for seconds, that process (`warm_client`) requests a
 fork that runs in its place, with the same arguments, environment, folder and output. It forwards signals to the fork
@@ -23,6 +24,7 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 
 from launcher.common import prctl
 from launcher.runtime import agent, entrypoint
@@ -34,9 +36,8 @@ _MODULES = (
     "torch.distributed.elastic.multiprocessing.errors",
     "torch.distributed.fsdp",
     "yaml",
-    "launcher.runtime.trainer",
 )
-"""Modules that a worker imports before the end of its first step."""
+"""Modules that every worker imports before the end of its first step, whatever it trains."""
 
 RECEIVE_TIMEOUT_S = 10.0
 """How long a worker may take to send its request."""
@@ -139,7 +140,7 @@ class _Fork:
         self.is_wanted = bool(numbers)
         if not numbers:
             os.kill(self._pid, signal.SIGKILL)
-            # Its own children too: the agent kills a worker with its whole process group.
+            # Its own children too: the agent kills a worker with its process group.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
         return self.is_wanted
@@ -195,8 +196,8 @@ def _become_worker(start: WorkerStart, streams: list[int], parent: int) -> None:
     prctl.set_name(fork_name(os.environ.get("RANK", "")))
 
 
-def _import_everything() -> None:
-    for name in _MODULES:
+def _import_everything(modules: Sequence[str]) -> None:
+    for name in (*_MODULES, *modules):
         importlib.import_module(name)
     gc.freeze()  # pages that the garbage collector never touches stay shared with the forks
 
@@ -205,7 +206,7 @@ def main() -> None:
     """Run the warm process of a job; its forks run the workers."""
     server = Server(sys.argv[1])
     agent.install_event_handler()
-    _import_everything()
+    _import_everything(sys.argv[2:])
     server.serve()
     import torch  # imported by now; at the top it would delay the socket that workers connect to
 

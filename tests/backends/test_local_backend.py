@@ -15,7 +15,7 @@ from launcher.backends.local.simulation import Hang, Settings
 from launcher.backends.local.snapshot import Snapshot, publish
 from launcher.common.job_lock import lock
 from launcher.common.problems import ProblemsFound
-from launcher.model.job_spec import ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
+from launcher.model.job_spec import PUBLISHED, ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources
 
 ELASTIC = ElasticPolicy(1, 4, None, (1, 2, 3, 4), True, None, 20, None, None)
 WEIRD_NAME = 'it\'s a "bundle" with $HOME and ; `true`'
@@ -92,7 +92,7 @@ def test_the_default_command_reads_the_bundles_configs(tmp_path):
 
 def test_only_our_own_trainer_is_started_warm_with_the_jobs_variables(tmp_path):
     words = run_with_echo(script(), tmp_path / WEIRD_NAME, ("warm", "a-socket"))
-    assert words[2:] == ["-m", "launcher.runtime.warm", "a-socket"]
+    assert words[2:] == ["-m", "launcher.runtime.warm", "a-socket", "launcher.runtime.trainer"]
     assert "warm" not in script(settings=Settings(command=["t.py"], container_mounts=None))
 
 
@@ -164,7 +164,7 @@ def test_check_says_how_to_install_the_agent(monkeypatch):
     ("changes", "code"),
     [
         ({"base_results_dir": Path("/a,b")}, "E403"),
-        ({"model_type": "llm_finetuning_aws"}, "E404"),
+        ({"model_type": "llm_finetuning_aws", "trainer": PUBLISHED}, "E404"),
     ],
     ids=["comma", "program"],
 )

@@ -74,6 +74,10 @@ class KubernetesDescription(BackendDescription["Settings"]):
         for name in ("annotations", "custom_labels"):
             yield f"cluster.{name}", getattr(options_of(checked, self.options()), name) or {}
 
+    def replaces_program(self, options: "Settings") -> bool:
+        """Return whether the section has a command."""
+        return bool(options.command)
+
     def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
         """Yield the start command."""
         yield "cluster.command", options_of(checked, self.options()).command or ()

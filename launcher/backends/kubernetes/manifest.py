@@ -168,7 +168,7 @@ def start_script(job: JobSpec) -> str:
 
 def _program(job: JobSpec) -> list[str]:
     """Return the program that the image starts. Without the HyperPod operator, torchrun replaces its agent."""
-    family = interface(job.model_type)
+    family = interface(job.model_type, job.trainer)
     own = container.command(job) if container.is_own(job) else None
     args = list(own or family.workers.image_command(job))
     if not is_kubeflow(job) or not (own or args[:1] == [AGENT]):
@@ -215,7 +215,7 @@ def env(job: JobSpec) -> list[dict[str, Any]]:
 
     Secrets come first: Kubernetes expands `$(NAME)` from earlier entries only.
     """
-    workers = interface(job.model_type).workers
+    workers = interface(job.model_type, job.trainer).workers
     plain = (container.env(job) if container.is_own(job) else workers.image_env(job)) | workers.env(job)
     if is_kubeflow(job):
         plain[_TORCHRUN_PATIENCE] = str(job.save_timeout_s)

@@ -20,7 +20,7 @@ _SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "con
 
 
 def container_context(job: JobSpec) -> dict[str, Any]:
-    """Return the container's securityContext: the user's own, or the restricted profile with what root needs.
+    """Return the container's securityContext: the user's own, or the restricted profile with the exceptions for root.
 
     IPC_LOCK is for root alone: an added capability has no effect for other users, whose EFA devices register memory
     within the node's limit.
@@ -51,7 +51,7 @@ def pods_are_beyond_the_profile(planned: PlannedRecipe, notice: MakeNotice) -> I
 def _is_root(job: JobSpec) -> bool:
     settings = k8s_options(job)
     if settings.run_as_root is None:
-        needs_root = interface(job.model_type).runs_as_root and not container.is_own(job)
+        needs_root = interface(job.model_type, job.trainer).runs_as_root and not container.is_own(job)
         return needs_root and settings.run_as_user is None
     return bool(settings.run_as_root)
 

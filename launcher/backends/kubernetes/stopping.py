@@ -72,7 +72,7 @@ def log_is_lost_with_its_pod(planned: PlannedRecipe, notice: MakeNotice) -> Iter
 def _image_log(job: JobSpec) -> str | None:
     """Return the file that receives the output of the published image's start command; None for other commands."""
     is_image_command = not k8s_options(job).command and not container.is_own(job)
-    return interface(job.model_type).workers.image_log if is_image_command else None
+    return interface(job.model_type, job.trainer).workers.image_log if is_image_command else None
 
 
 def is_mounted(job: JobSpec, path: str) -> bool:

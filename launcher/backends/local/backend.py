@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -45,7 +45,7 @@ from launcher.families import interface, recipe_model
 from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables
-from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
+from launcher.model.job_spec import OPEN, Bundle, JobEvent, JobHandle, JobSpec, JobState, JobStatus, LogSelection
 
 BUNDLE_PREFIX = "bundle:"
 """A word of `cluster.command` that begins so is a path inside the bundle."""
@@ -66,6 +66,7 @@ KILL_PATIENCE_S = 20.0
 """What ending at once may take on a loaded machine; under 2 s seen."""
 
 _NEEDED_MODULES = ("torch", "hyperpod_elastic_agent", "httpx", "psutil")
+INSTALL_TRAINER = "pip install '.[local,trainer]'"
 _INSTALL = "pip install '.[local]'\n     pip install --no-deps hyperpod-elastic-agent==1.1.3"
 
 
@@ -84,10 +85,12 @@ class LocalBackend:
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return what keeps `job` from running on this machine. Looks for modules, imports none."""
         problems = []
-        missing = [name for name in _NEEDED_MODULES if importlib.util.find_spec(name) is None]
-        if missing:
+        if missing := _absent(_NEEDED_MODULES):
             message = f"cluster=local runs the real agent, but this Python has no {', '.join(missing)}"
             problems.append(Problem("E401", "cluster", message, remedy=_INSTALL))
+        if missing := _absent(interface(job.model_type, job.trainer).needs):
+            message = f"the {job.trainer} trainer needs packages that this Python does not have: {', '.join(missing)}"
+            problems.append(Problem("E401", "cluster.trainer", message, remedy=INSTALL_TRAINER))
         if sys.platform != "linux":
             message = "cluster=local needs Linux, whose kernel ends a job's processes with the job"
             problems.append(Problem("E402", "cluster", message, value=sys.platform))
@@ -104,6 +107,7 @@ class LocalBackend:
         Raises:
             ProblemsFound: The scenario's file has changed since it was checked, and is faulty now.
         """
+        family = interface(job.model_type, job.trainer)
         graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
         command = [str(word) for word in local_options(job).command or _default_command(job)]
         context = {
@@ -112,7 +116,7 @@ class LocalBackend:
             "env": {
                 **LOOPBACK_ENV,
                 **(GRACEFUL_ENV if graceful else {}),
-                **interface(job.model_type).workers.env(job),
+                **family.workers.env(job),
                 **_collective_timeout(job),
                 **plain_variables(job.config),
             },
@@ -120,7 +124,7 @@ class LocalBackend:
             "command": command,
             "graceful": graceful,
             "warm_module": WARM_MODULE,
-            "is_warm": ENTRYPOINT in command,
+            "warm_modules": family.modules if ENTRYPOINT in command else (),
         }
         files, problems = _scenario(job)
         if problems:
@@ -169,7 +173,7 @@ class LocalBackend:
         return replace(handle, native_id=str(operator.pid), kind="process")
 
     def status(self, handle: JobHandle) -> JobStatus:
-        """Return the job as it is now; failed when its operator ended without a last word.
+        """Return the job's current status; failed if its operator ended without reporting a result.
 
         Raises:
             ProblemsFound: The folder of a job that this process submitted was removed; the job has ended (E418).
@@ -192,7 +196,7 @@ class LocalBackend:
         return JobStatus(JobState.FAILED, 0, operator_exit.why_it_died(run_dir), restarts=snapshot.attempt)
 
     def wait(self, handle: JobHandle, *, timeout_s: float | None = None) -> Iterator[JobStatus]:
-        """Yield the job as it is now, then after each change, until it has ended or the time is over.
+        """Yield the job's status now and after each change, until it has ended or the time is over.
 
         After the final state, the operator of a job that this process submitted is given time to remove its files.
 
@@ -283,6 +287,10 @@ class LocalBackend:
         """Return at once: a launch here replaces what the one before it has left."""
 
 
+def _absent(modules: Sequence[str]) -> list[str]:
+    return [name for name in modules if importlib.util.find_spec(name) is None]
+
+
 def _hang_limits(job: JobSpec) -> HangLimits:
     hang = local_options(job).hang
     start_s = hang.expectedStartCutOffInSeconds if hang else None
@@ -330,14 +338,14 @@ def _scenario(job: JobSpec) -> tuple[dict[str, str], tuple[Problem, ...]]:
 
 
 def _default_command(job: JobSpec) -> tuple[str, ...]:
-    family = interface(job.model_type)
+    family = interface(job.model_type, job.trainer)
     configs = ("--config-path", f"{BUNDLE_PREFIX}{CONFIG_DIR}") if family.takes_config_path else ()
     return (*family.workers.program(job), *configs)
 
 
 def _absent_program(job: JobSpec) -> Iterator[Problem]:
     """Yield a Problem if the script or module that the job would start does not exist."""
-    first, *rest = interface(job.model_type).workers.program(job)
+    first, *rest = interface(job.model_type, job.trainer).workers.program(job)
     if first != "-m" and not Path(first).is_file():
         beside = sorted(path.name for path in Path(first).parent.glob("*.py"))
         remedy = did_you_mean(Path(first).name, beside)
@@ -345,7 +353,11 @@ def _absent_program(job: JobSpec) -> Iterator[Problem]:
         yield Problem("E404", "recipes.training_cfg.entry_script", message, value=first, remedy=remedy)
     elif first == "-m" and not _is_importable(rest[0], job.cwd):
         message = f"this recipe trains with {rest[0]}, which is not installed here"
-        yield Problem("E404", "cluster", message, value="local", remedy="cluster=k8s")
+        if job.trainer:
+            remedy = f"cluster.trainer={OPEN}, or cluster=k8s"
+            yield Problem("E404", "cluster.trainer", message, value=job.trainer, remedy=remedy)
+        else:
+            yield Problem("E404", "cluster", message, value="local", remedy="cluster=k8s")
 
 
 def _is_importable(module: str, cwd: Path) -> bool:

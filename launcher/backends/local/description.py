@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
 from launcher.model.cluster_options import options_of
-from launcher.model.job_spec import JobSpec
+from launcher.model.job_spec import OPEN, JobSpec, Trainer
 
 if TYPE_CHECKING:
     from launcher.backends.local.simulation import Settings
@@ -20,6 +20,7 @@ class LocalDescription(BackendDescription["Settings"]):
     cluster_types: ClassVar[tuple[str, ...]] = ("local",)
     title: ClassVar[str] = "local processes"
     runs_here: ClassVar[bool] = True
+    default_trainer: ClassVar[Trainer] = OPEN
     has_instances: ClassVar[bool] = False
     has_containers: ClassVar[bool] = False
     resizes_jobs: ClassVar[bool] = True
@@ -44,6 +45,10 @@ class LocalDescription(BackendDescription["Settings"]):
         from launcher.backends.local import initial_size
 
         return initial_size.initial_nodes(job)
+
+    def replaces_program(self, options: "Settings") -> bool:
+        """Return whether the section has a command."""
+        return bool(options.command)
 
     def secret_words(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Sequence[str]]]:
         """Yield the words after the agent's options."""

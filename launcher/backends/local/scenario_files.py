@@ -12,6 +12,7 @@ from launcher.backends.local.operator_events import count_nodes
 from launcher.backends.local.scenario import (
     OWN_CLASS,
     PRIORITY_CLASSES,
+    At,
     Event,
     Scenario,
     ScenarioFile,
@@ -22,6 +23,7 @@ from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, shown
 from launcher.common.suggestions import did_you_mean
+from launcher.families import interface
 from launcher.model.composition import nearest_origin
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec, start_size
@@ -78,12 +80,36 @@ def resolve(job: JobSpec) -> tuple[Scenario | None, tuple[Problem, ...]]:
     origins = {**_typed_origins(job.overrides), **reading.origins}
     if problems := (*reading.problems, *inline_problems):
         return None, tuple(replace(problem, where=nearest_origin(origins, problem.path)) for problem in problems)
-    events = [(f"{_FILE_PATH}.events.{i}", event) for i, event in enumerate(reading.written.events)]
+    written = _rehearsed(job, settings.scenario, reading.written.events)
+    events = [(f"{_FILE_PATH}.events.{i}", event) for i, event in enumerate(written)]
     events += [(f"cluster.events.{i}", event) for i, event in enumerate(inline.events)]
     scenario = _completed(job, reading.written, [event for _, event in events])
     listing = _Listing(tuple(events), origins)
     rules = (_unknown_classes, _tiers_out_of_order, _arrivals_and_departures, _never_fits)
     return scenario, tuple(problem for rule in rules for problem in rule(job, scenario, listing))
+
+
+def _rehearsed(job: JobSpec, scenario: str | None, events: list[Event]) -> list[Event]:
+    """Return a file's events; those of a shipped file earlier where the job is a rehearsal."""
+    is_shorter = job.is_rehearsal and scenario in shipped_names()
+    steps = interface(job.model_type, job.trainer).rehearsal_steps(job) if is_shorter else 0
+    return _brought_forward(events, steps) if steps else events
+
+
+def _brought_forward(events: list[Event], steps: int) -> list[Event]:
+    """Return the events of a shipped scenario, which are written for longer jobs, within `steps` steps.
+
+    Those counted in steps keep their order and proportions; the last comes after two thirds of the steps.
+    """
+    counted = [event.at.step for event in events if event.at.step]
+    last = max(1, steps * 2 // 3)
+    if not counted or max(counted) <= last:
+        return events
+    scale = last / max(counted)
+    return [
+        event.model_copy(update={"at": At(step=max(1, round(event.at.step * scale)))}) if event.at.step else event
+        for event in events
+    ]
 
 
 def _completed(job: JobSpec, written: ScenarioFile, events: list[Event]) -> Scenario:

@@ -1,1 +1,1 @@
-"""The open trainer: fine-tunes a language model as a compiled recipe states, inside the training container."""
+"""The open trainer of fine-tuning recipes: it trains the configuration that the published image would."""

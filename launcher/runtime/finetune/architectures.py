@@ -1,0 +1,173 @@
+"""The architectures that the open trainer knows, and their rehearsal sizes. Imports no torch and no transformers."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.runtime import model_configs
+
+CONFIG_FILE = "config.json"
+
+
+class ModelUnknown(ValueError):
+    """The model has no known architecture, or its folder no readable config.json."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Where transformers has an architecture.
+
+    Args:
+        package: Below `transformers.models`.
+        config: Class of its configuration.
+        model: Class of its language model.
+        block: Class of the block that is sharded and recomputed as one unit, as `_no_split_modules` names it.
+        attention: The kernel that runs on any device.
+        period: Layers after which the pattern of layers repeats.
+        window: Key of the attention window that some of its layers have.
+    """
+
+    package: str
+    config: str
+    model: str
+    block: str
+    attention: str = "sdpa"
+    period: int = 1
+    window: str = "sliding_window"
+
+
+KNOWN = {
+    "llama": Architecture("llama", "LlamaConfig", "LlamaForCausalLM", "LlamaDecoderLayer"),
+    "llama4_text": Architecture(
+        "llama4",
+        "Llama4TextConfig",
+        "Llama4ForCausalLM",
+        "Llama4TextDecoderLayer",
+        period=4,
+        window="attention_chunk_size",
+    ),
+    "qwen2": Architecture("qwen2", "Qwen2Config", "Qwen2ForCausalLM", "Qwen2DecoderLayer"),
+    "qwen3": Architecture("qwen3", "Qwen3Config", "Qwen3ForCausalLM", "Qwen3DecoderLayer"),
+    "gpt_oss": Architecture(
+        "gpt_oss", "GptOssConfig", "GptOssForCausalLM", "GptOssDecoderLayer", attention="eager", period=2
+    ),
+}
+"""By `model_type`. Source: transformers, `models/<package>/modeling_<package>.py`."""
+
+_HEAD_DIM, _MAX_WIDTH, _NUM_EXPERTS, _WINDOW = 16, 128, 4, 32
+_PER_LAYER = ("layer_types", "no_rope_layers", "moe_layers", "mlp_only_layers")
+_LEFT_OUT = ("architectures", "dtype", "torch_dtype", "quantization_config", "transformers_version", "auto_map")
+
+
+def architecture_of(config: Mapping[str, Any]) -> Architecture:
+    """Return the architecture of a model's configuration.
+
+    Raises:
+        ModelUnknown: It is not a known one.
+    """
+    kind = config.get("model_type")
+    if kind not in KNOWN:
+        raise ModelUnknown(f"model_type {kind!r}: the open trainer supports {', '.join(sorted(KNOWN))}")
+    return KNOWN[kind]
+
+
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """Return a model folder's config.json; of a model of several parts, that of its language model.
+
+    Raises:
+        ModelUnknown: It is missing, or not a JSON object.
+    """
+    try:
+        found = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelUnknown(
+            f"{folder}: no readable {CONFIG_FILE} ({error}); give a folder of a saved model"
+        ) from error
+    if not isinstance(found, dict):
+        raise ModelUnknown(f"{folder / CONFIG_FILE} holds no JSON object")
+    text = found.get("text_config")
+    return text if isinstance(text, dict) else found
+
+
+def rehearsal_config(path: str, name: str, vocabulary: int) -> dict[str, Any]:
+    """Return the shrunk configuration of the model that a recipe names.
+
+    Args:
+        path: Folder with a config.json, a name on the Hub, or empty.
+        name: Of the recipe's run, which names the model if `path` is empty.
+        vocabulary: Entries of the tokenizer.
+
+    Raises:
+        ModelUnknown: The model is not known.
+    """
+    if path and (Path(path) / CONFIG_FILE).is_file():
+        return shrunk(read_config(Path(path)), vocabulary)
+    found = model_configs.known_beginning(path or name)
+    if found is None:
+        known = ", ".join(model_configs.table())
+        raise ModelUnknown(
+            f"model_name_or_path={path!r}: the architecture is not known; give a folder with a {CONFIG_FILE}, or a "
+            f"name that begins with one of {known}"
+        )
+    return shrunk(found, vocabulary)
+
+
+def shrunk(config: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
+    """Return a model's configuration with rehearsal sizes.
+
+    Kept: the ratios of query to key heads, of hidden size to the width of all heads, and of intermediate to hidden
+    size; rope type, biases, tied embeddings, norms; the number of experts per token and the pattern of layers.
+    Shrunk: head size to 16, hidden size to at most 128, layers to 2 or one period of the pattern, experts to 4, the
+    vocabulary to `vocabulary`, attention windows to 32 tokens.
+
+    Args:
+        config: As in config.json.
+        vocabulary: Entries of the tokenizer.
+
+    Raises:
+        ModelUnknown: The architecture is not known, or a size is missing.
+    """
+    architecture = architecture_of(config)
+    try:
+        sizes = _sizes(config)
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        raise ModelUnknown(f"the configuration lacks a size, or has one that is not a number: {error}") from error
+    layers = max(2, architecture.period)
+    small = {key: value for key, value in config.items() if key not in _LEFT_OUT}
+    small |= sizes | {"num_hidden_layers": layers, "vocab_size": vocabulary}
+    if architecture.period > 1 or config.get(architecture.window):
+        small[architecture.window] = _WINDOW  # an architecture with a pattern of layers has one by default
+    for key in _PER_LAYER:
+        if isinstance(config.get(key), list):
+            small[key] = config[key][:layers] if key != "moe_layers" else [n for n in config[key] if n < layers]
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        small.pop(key, None)
+    return small
+
+
+def _sizes(config: Mapping[str, Any]) -> dict[str, int]:
+    heads, keys = config["num_attention_heads"], config.get("num_key_value_heads") or config["num_attention_heads"]
+    hidden, dim = config["hidden_size"], config.get("head_dim") or config["hidden_size"] // heads
+    group = math.ceil(heads / keys)
+    small_keys = 2 if 2 * group * _HEAD_DIM <= _MAX_WIDTH else 1
+    small_heads = small_keys * group
+    small_hidden = min(_multiple_of_8(small_heads * _HEAD_DIM * hidden / (heads * dim)), _MAX_WIDTH)
+    found = {
+        "num_attention_heads": small_heads,
+        "num_key_value_heads": small_keys,
+        "head_dim": _HEAD_DIM,
+        "hidden_size": small_hidden,
+    }
+    for key in ("intermediate_size", "intermediate_size_mlp", "moe_intermediate_size"):
+        if config.get(key):
+            found[key] = _multiple_of_8(small_hidden * config[key] / hidden)
+    if config.get("num_local_experts"):
+        found["num_local_experts"] = min(config["num_local_experts"], _NUM_EXPERTS)
+    return found
+
+
+def _multiple_of_8(size: float) -> int:
+    return max(8, 8 * round(size / 8))

@@ -1,0 +1,129 @@
+"""Rows of tokens from samples: padded, or one after the other in one row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from launcher.runtime.finetune.models import language_model
+from launcher.runtime.finetune.token_scores import TokenBatch
+
+Sample = tuple[np.ndarray, np.ndarray]
+"""Token ids, and whether each is trained; both of shape `(length,)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMasks:
+    """The masks of an architecture whose own do not keep the samples of a row apart.
+
+    Args:
+        window: Tokens that a sliding layer sees, the current one included.
+        dtype: Of the model's activations.
+    """
+
+    window: int
+    dtype: torch.dtype
+
+
+def layer_masks(model: nn.Module) -> LayerMasks | None:
+    """Return the masks that packed samples need; None where transformers' are right.
+
+    Source: transformers, `models/gpt_oss/modeling_gpt_oss.py`: positions are not handed to the masks.
+    """
+    inner = language_model(model)
+    return LayerMasks(inner.config.sliding_window, inner.dtype) if inner.config.model_type == "gpt_oss" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Batcher:
+    """Makes rows of the samples of a rank's micro batch.
+
+    Args:
+        device: Of the rows.
+        packs: Whether all samples go into one row, rather than each into a row of its own.
+        masks: Of an architecture that needs them to keep samples apart.
+    """
+
+    device: torch.device
+    packs: bool = False
+    masks: LayerMasks | None = None
+
+    def rows(self, samples: Sequence[Sample]) -> TokenBatch:
+        """Return the rows of `samples`."""
+        if not self.packs or len(samples) == 1:
+            return padded(samples, self.device)
+        batch = packed(samples, self.device)
+        return batch if self.masks is None else with_masks(batch, self.masks)
+
+
+def padded(samples: Sequence[Sample], device: torch.device) -> TokenBatch:
+    """Return one row for each sample, filled up on the right to the longest.
+
+    Without padding there is no mask, so that attention keeps its fast causal path.
+    """
+    longest = max(len(ids) for ids, _ in samples)
+    ids = torch.zeros((len(samples), longest), dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, (tokens, _) in enumerate(samples):
+        ids[row, : len(tokens)] = torch.from_numpy(tokens.astype(np.int64))
+        mask[row, : len(tokens)] = 1
+    starts = [row * longest for row in range(len(samples))]
+    return _batch(samples, ids, starts, device, mask=None if bool(mask.all()) else mask)
+
+
+def packed(samples: Sequence[Sample], device: torch.device) -> TokenBatch:
+    """Return one row with the samples one after the other; positions begin anew with each.
+
+    Source: transformers finds the borders by the positions where no mask is given, `masking_utils`.
+    """
+    ids = torch.cat([torch.from_numpy(tokens.astype(np.int64)) for tokens, _ in samples])[None]
+    positions = torch.cat([torch.arange(len(tokens)) for tokens, _ in samples])[None]
+    starts = np.cumsum([0, *(len(tokens) for tokens, _ in samples[:-1])]).tolist()
+    return _batch(samples, ids, starts, device, positions=positions)
+
+
+def with_masks(batch: TokenBatch, masks: LayerMasks) -> TokenBatch:
+    """Return a packed row with additive masks that keep its samples apart.
+
+    Args:
+        batch: Of `packed`.
+        masks: Of the architecture.
+    """
+    assert batch.positions is not None
+    place = batch.positions[0]
+    sample = (place == 0).cumsum(0)
+    sees = (sample[:, None] == sample[None, :]) & (place[:, None] >= place[None, :])
+    near = sees & (place[:, None] - place[None, :] < masks.window)
+    by_kind = {"full_attention": _additive(sees, masks.dtype), "sliding_attention": _additive(near, masks.dtype)}
+    return replace(batch, mask=by_kind)
+
+
+def _additive(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return 0 where a token is seen and the least number elsewhere, shape `(1, 1, length, length)`."""
+    mask = torch.zeros(sees.shape, dtype=dtype, device=sees.device)
+    return mask.masked_fill(~sees, torch.finfo(dtype).min)[None, None]
+
+
+def _batch(
+    samples: Sequence[Sample],
+    ids: torch.Tensor,
+    starts: Sequence[int],
+    device: torch.device,
+    *,
+    mask: torch.Tensor | None = None,
+    positions: torch.Tensor | None = None,
+) -> TokenBatch:
+    counted = [np.flatnonzero(trained[1:]) for _, trained in samples]
+    sources = torch.from_numpy(np.concatenate([start + each for start, each in zip(starts, counted, strict=True)]))
+    numbers = torch.from_numpy(np.repeat(np.arange(len(samples)), [len(each) for each in counted]))
+    return TokenBatch(
+        ids=ids.to(device),
+        mask=None if mask is None else mask.to(device),
+        positions=None if positions is None else positions.to(device),
+        sources=sources.to(device),
+        targets=ids.flatten()[sources + 1].to(device),
+        samples=numbers.to(device),
+        num_samples=len(samples),
+    )

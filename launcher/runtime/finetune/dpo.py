@@ -1,0 +1,141 @@
+"""Direct preference optimization: the mean loss over the preference pairs of an optimizer step.
+
+Source: Rafailov et al., Direct Preference Optimization (2023); Azar et al., A General Theoretical Paradigm to
+    Understand Learning from Human Preferences (2023), for `ipo`; Zhao et al., SLiC-HF (2023), for `hinge`;
+    Mitchell, A note on DPO with noisy preferences (2023), for label smoothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import logsigmoid
+
+from launcher.runtime.finetune.batches import Batcher, Sample
+from launcher.runtime.finetune.data.prepared import PreparedPairs
+from launcher.runtime.finetune.objectives import Outcome
+from launcher.runtime.finetune.settings import PreferenceSettings
+from launcher.runtime.finetune.token_scores import TokenBatch
+from launcher.runtime.loss_weighting import LossWeighting
+
+METRICS = ("loss", "rewards/chosen", "rewards/rejected", "rewards/margin", "rewards/accuracy")
+
+
+class LossUnknown(ValueError):
+    """The open trainer does not have the recipe's `loss_type`."""
+
+
+class PairRows:
+    """Rows of preference pairs: the chosen answers, then the rejected ones, each after its prompt.
+
+    Args:
+        pairs: Prepared ones.
+        indices: The batch.
+        batcher: Makes rows.
+    """
+
+    def __init__(self, pairs: PreparedPairs, indices: Sequence[int], batcher: Batcher):
+        parts = [pairs.sample(each) for each in indices]
+        rows = [_answered(prompt, chosen) for prompt, chosen, _ in parts]
+        rows += [_answered(prompt, rejected) for prompt, _, rejected in parts]
+        self.indices = list(indices)
+        self.batch: TokenBatch = batcher.rows(rows)
+
+    def sums(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """Return the sums over the tokens of each answer, chosen and rejected; shape `(pairs, 2)`."""
+        sums = torch.zeros(2 * len(self.indices), dtype=log_probs.dtype, device=log_probs.device)
+        return sums.index_add(0, self.batch.samples, log_probs).view(2, -1).T
+
+    @property
+    def num_tokens(self) -> torch.Tensor:
+        """Tokens of each answer, at least 1; shape `(pairs, 2)`."""
+        return torch.bincount(self.batch.samples, minlength=2 * len(self.indices)).clamp(min=1).view(2, -1).T
+
+
+Reference = Callable[[PreparedPairs, PairRows], torch.Tensor]
+"""Returns the reference's log-probabilities of chosen and rejected answers, shape `(pairs, 2)`."""
+
+
+def _answered(prompt: np.ndarray, answer: np.ndarray) -> Sample:
+    trained = np.concatenate([np.zeros(len(prompt), np.uint8), np.ones(len(answer), np.uint8)])
+    return np.concatenate([prompt, answer]), trained
+
+
+def uniform_reference(pairs: PreparedPairs, rows: PairRows) -> torch.Tensor:
+    """Return zeros: every answer is as likely as any other."""
+    return torch.zeros((len(rows.indices), 2), device=rows.batch.ids.device)
+
+
+def preference_losses(gains: torch.Tensor, num_tokens: torch.Tensor, preference: PreferenceSettings) -> torch.Tensor:
+    """Return the loss of each pair, shape `(pairs,)`.
+
+    Args:
+        gains: Log-probability of chosen and rejected answers beyond the reference's, shape `(pairs, 2)`.
+        num_tokens: Of the answers, shape `(pairs, 2)`; `ipo` compares the means over tokens.
+        preference: Form and strength.
+
+    Raises:
+        LossUnknown: The form is none of `sigmoid`, `ipo`, `hinge`.
+    """
+    margins = gains[:, 0] - gains[:, 1]
+    scaled, smoothing = preference.beta * margins, preference.label_smoothing
+    if preference.loss_type == "sigmoid":
+        return -(1 - smoothing) * logsigmoid(scaled) - smoothing * logsigmoid(-scaled)
+    if preference.loss_type == "hinge":
+        return torch.relu(1 - scaled)
+    if preference.loss_type == "ipo":
+        means = gains / num_tokens
+        return (means[:, 0] - means[:, 1] - 1 / (2 * preference.beta)) ** 2
+    raise LossUnknown(f"loss_type={preference.loss_type!r}; the open trainer supports sigmoid, ipo and hinge")
+
+
+class Preference:
+    """The loss of preference pairs.
+
+    Args:
+        batcher: Makes rows of pairs.
+        preference: Form of the loss.
+        reference: Gives the reference's log-probabilities.
+    """
+
+    num_sums = 1 + len(METRICS)
+
+    def __init__(self, batcher: Batcher, preference: PreferenceSettings, reference: Reference):
+        self._batcher, self._preference, self._reference = batcher, preference, reference
+
+    def lengths(self, samples: PreparedPairs) -> torch.Tensor:
+        """Return the tokens of both rows of each pair, shape `(pairs,)`."""
+        prompt, chosen, rejected = torch.from_numpy(samples.offsets).diff().view(-1, 3).T
+        total: torch.Tensor = 2 * prompt + chosen + rejected
+        return total
+
+    def outcome(self, root: nn.Module, samples: PreparedPairs, indices: Sequence[int]) -> Outcome:
+        """Return the loss, and the sums: loss, pairs, rewards of chosen and rejected, margin, pairs in order."""
+        rows = PairRows(samples, indices, self._batcher)
+        reference = self._reference(samples, rows)
+        log_probs, aux = root(rows.batch)
+        policy, num_tokens = rows.sums(log_probs), rows.num_tokens
+        gains = policy - reference
+        losses = preference_losses(gains, num_tokens, self._preference)
+        if self._preference.nll_coef:
+            losses = losses - self._preference.nll_coef * (policy / num_tokens)[:, 0]
+        loss = losses.sum()
+        rewards = self._preference.beta * gains.detach()
+        return Outcome(loss, _sums(loss.detach(), rewards), aux)
+
+    def weighed(self, outcome: Outcome, samples: PreparedPairs, job: LossWeighting) -> torch.Tensor:
+        """Return the loss to run backward from."""
+        loss = job.weigh(outcome.loss / outcome.sums[1].item())
+        return loss if outcome.aux is None else loss + outcome.aux * job.weight
+
+    def metrics(self, sums: torch.Tensor) -> Mapping[str, float]:
+        """Return loss and rewards, each on average over pairs."""
+        loss, pairs, *others = sums.tolist()
+        return {name: each / max(pairs, 1) for name, each in zip(METRICS, (loss, *others), strict=True)}
+
+
+def _sums(loss: torch.Tensor, rewards: torch.Tensor) -> torch.Tensor:
+    chosen, rejected = rewards.double().cpu().T
+    parts = (chosen, rejected, chosen - rejected, (chosen > rejected).double())
+    return torch.tensor([loss.item(), len(rewards), *(part.sum().item() for part in parts)], dtype=torch.float64)

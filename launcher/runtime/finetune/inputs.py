@@ -1,0 +1,135 @@
+"""Where the model, its tokenizer and the samples of a job come from: the recipe's, or those of a rehearsal."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from launcher.runtime import process_group
+from launcher.runtime.finetune.architectures import read_config, rehearsal_config
+from launcher.runtime.finetune.data.preparation import prepare
+from launcher.runtime.finetune.data.prepared import Prepared, load
+from launcher.runtime.finetune.data.settings import DataSettings, Technique
+from launcher.runtime.finetune.rehearsal_data import VOCABULARY, RehearsalData, write_rehearsal_data
+from launcher.runtime.finetune.settings import DPO, Settings
+
+REHEARSAL = "rehearsal"
+"""Begins the name of every folder of a rehearsal's results."""
+
+CHANNELS = {"train_path": ("train", "training"), "validation_path": ("validation", "val", "test")}
+"""Names of data channels, by the setting that they fill.
+
+Source: SageMaker training toolkit, environment variables SM_CHANNEL_<NAME>.
+"""
+
+
+class ModelMissing(ValueError):
+    """The recipe names no model, or one that cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a job reads.
+
+    Args:
+        data: Settings of the samples.
+        tokenizer: Folder of the tokenizer.
+        config: The model's configuration, as in config.json.
+        weights: Folder of the model's weights; None for random ones.
+        prepared: Folder for prepared samples.
+        results: Folder of the results.
+        is_rehearsal: Whether model and samples are made up.
+    """
+
+    data: DataSettings
+    tokenizer: Path
+    config: Mapping[str, Any]
+    weights: Path | None
+    prepared: Path
+    results: Path
+    is_rehearsal: bool
+
+
+def inputs_of(config: Mapping[str, Any], settings: Settings, run_dir: Path, *, rehearse: bool) -> Inputs:
+    """Return what a job reads. Collective: the first rank of the job, or of each node, writes what is missing.
+
+    Args:
+        config: The compiled recipe.
+        settings: Of the same.
+        run_dir: Of the job; visible to all ranks.
+        rehearse: Whether to make model and samples up.
+
+    Raises:
+        ModelMissing: The recipe names no model that can be had.
+        ModelUnknown: Its architecture is not known.
+    """
+    data = _with_channels(DataSettings.of(config["training_config"]))
+    prepared = Path(data.data_dir) if data.data_dir else run_dir / "prepared"
+    results = Path(os.environ.get("SM_MODEL_DIR") or settings.saving.folder or run_dir / "model")
+    name = settings.model.save_name or settings.name
+    if rehearse:
+        made = _made_up(run_dir / REHEARSAL, settings)
+        small = rehearsal_config(settings.model.path, settings.name, VOCABULARY)
+        data = replace(data, train_path=str(made.train_file), validation_path="")
+        folder = results / f"{REHEARSAL}-{name.replace('/', '-')}"
+        return Inputs(data, made.tokenizer_folder, small, None, prepared, folder, is_rehearsal=True)
+    folder = model_folder(settings.model.path)
+    return Inputs(data, folder, read_config(folder), folder, prepared, results / name, is_rehearsal=False)
+
+
+def prepared_data(inputs: Inputs, *, is_node_first: bool) -> Prepared:
+    """Return the prepared samples, which are prepared once. Collective.
+
+    Args:
+        inputs: Of the job.
+        is_node_first: Whether this is the first rank of its node, which prepares if its disk lacks them.
+    """
+    patient = process_group.patient_group()
+    is_first = process_group.rank() == 0
+    found = prepare(inputs.data, inputs.tokenizer, inputs.prepared).folder if is_first else None
+    process_group.barrier(patient)
+    folder = cast(Path, process_group.share(found))
+    if is_node_first and not folder.exists():
+        prepare(inputs.data, inputs.tokenizer, inputs.prepared)
+    process_group.barrier(patient)
+    return load(folder)
+
+
+def model_folder(path: str) -> Path:
+    """Return the folder of a model: `path`, or the Hub's copy on this node, which one rank of each node downloads.
+
+    Raises:
+        ModelMissing: There is no such folder, and it is not a name on the Hub.
+    """
+    if not path:
+        raise ModelMissing("model_name_or_path is empty: give a model's folder, or its name on the Hugging Face Hub")
+    if Path(path).is_dir():
+        return Path(path)
+    if path.count("/") != 1 or path.startswith((".", "/", "~")):
+        raise ModelMissing(f"model_name_or_path={path!r}: there is no such folder")
+    from huggingface_hub import snapshot_download  # start-up time: a local folder does without
+
+    is_first = int(os.environ.get("LOCAL_RANK", 0)) == 0
+    patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+    if is_first:
+        snapshot_download(path, allow_patterns=patterns)
+    process_group.barrier(process_group.patient_group())
+    return Path(snapshot_download(path, allow_patterns=patterns, local_files_only=True))
+
+
+def _made_up(folder: Path, settings: Settings) -> RehearsalData:
+    """Return the samples and the tokenizer of a rehearsal; the first rank writes them."""
+    technique: Technique = "dpo" if settings.technique == DPO else "sft"
+    made = write_rehearsal_data(folder, technique, settings.seed) if process_group.rank() == 0 else None
+    return cast(RehearsalData, process_group.share(made))
+
+
+def _with_channels(data: DataSettings) -> DataSettings:
+    """Return the settings with the folders of data channels where the recipe names no file."""
+    found: dict[str, Any] = {}
+    for key, channels in CHANNELS.items():
+        folders = [os.environ.get(f"SM_CHANNEL_{name.upper()}") for name in channels]
+        if not getattr(data, key) and any(folders):
+            found[key] = next(folder for folder in folders if folder)
+    return replace(data, **found) if found else data

@@ -1,0 +1,152 @@
+"""The model of a fine-tuning recipe, by transformers, and its adapters, by PEFT."""
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from launcher.runtime.finetune import adapters
+from launcher.runtime.finetune.architectures import Architecture, architecture_of
+from launcher.runtime.finetune.settings import LoraSettings, Settings
+
+TASK = "CAUSAL_LM"
+
+
+def model_class(architecture: Architecture) -> Any:
+    """Return transformers' class of a language model. Imports the module of this architecture only."""
+    package = architecture.package
+    return getattr(importlib.import_module(f"transformers.models.{package}.modeling_{package}"), architecture.model)
+
+
+def model_config(config: Mapping[str, Any]) -> Any:
+    """Return transformers' object of a configuration, as config.json has it.
+
+    Raises:
+        ModelUnknown: The architecture is not known.
+    """
+    architecture = architecture_of(config)
+    package = importlib.import_module(
+        f"transformers.models.{architecture.package}.configuration_{architecture.package}"
+    )
+    return getattr(package, architecture.config)(
+        **{key: value for key, value in config.items() if key not in ("model_type", "quantization_config")}
+    )
+
+
+def random_model(config: Mapping[str, Any], attention: str, *, dtype: torch.dtype, seed: int) -> nn.Module:
+    """Return a language model with random weights, the same for the same seed.
+
+    Args:
+        config: As in config.json.
+        attention: Kernel, by transformers' name.
+        dtype: Of the weights.
+        seed: Seeds the weights; the generator's state is left untouched.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: nn.Module = model_class(architecture_of(config))._from_config(
+            model_config(config), attn_implementation=attention, dtype=dtype
+        )
+    return model
+
+
+def built(
+    config: Mapping[str, Any], settings: Settings, device: torch.device, *, has_weights: bool
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """Return a recipe's model with its adapters, and remarks on wishes of the recipe that this device does not meet.
+
+    Args:
+        config: As in config.json.
+        settings: Of the training.
+        device: That it is trained on.
+        has_weights: Whether weights are loaded later, so that the model is on the meta device until then.
+    """
+    attention, remark = attention_for(config, settings.model.attention, device)
+    dtype = torch.bfloat16 if device.type == "cuda" and settings.model.lora else torch.float32
+    with torch.device("meta" if has_weights else device):
+        model = random_model(config, attention, dtype=dtype, seed=settings.seed)
+        if settings.model.lora:
+            model = with_adapters(model, settings.model.lora, seed=settings.seed, folder=settings.model.adapters_path)
+    return model, (remark,) if remark else ()
+
+
+def attention_for(config: Mapping[str, Any], wish: str, device: torch.device) -> tuple[str, str | None]:
+    """Return the attention kernel to use on a device, and why it is not the one wished for, if it is not.
+
+    Source: transformers, Attention Interface; gpt_oss has attention sinks, which sdpa does not compute.
+    """
+    fallback = architecture_of(config).attention
+    if wish in (fallback, "eager"):
+        return wish, None
+    if device.type != "cuda":
+        return fallback, f"attn_implementation={wish} needs a GPU; {fallback} computes the same here"
+    reason = _missing(wish, fallback)
+    return (
+        (fallback, f"attn_implementation={wish}: {reason}; {fallback} computes the same") if reason else (wish, None)
+    )
+
+
+def _missing(wish: str, fallback: str) -> str | None:
+    if wish == "sdpa":
+        return f"this architecture runs with {fallback}"
+    module = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}.get(wish)
+    module = module or ("kernels" if "/" in wish else None)
+    if module and importlib.util.find_spec(module) is None:
+        return f"the package {module} is not installed"
+    return None
+
+
+def with_adapters(model: nn.Module, lora: LoraSettings, *, seed: int, folder: str | None = None) -> nn.Module:
+    """Return the model as PEFT wraps it: its weights frozen, its adapters trained in 32 bits.
+
+    Args:
+        model: On its device.
+        lora: The adapters.
+        seed: Seeds new ones; every rank gets the same ones.
+        folder: Of the adapters to start from, whose sizes and modules then count; None for new ones.
+    """
+    from peft import get_peft_model  # start-up time: full fine-tuning does without
+
+    config = adapters.saved_config(Path(folder)) if folder else _lora_config(lora)
+    config.lora_dropout = lora.dropout
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        wrapped: nn.Module = get_peft_model(model, config)
+    if folder and not any(parameter.is_meta for parameter in wrapped.parameters()):
+        source, names = Path(folder), adapters.trained_names(wrapped)
+        adapters.put(dict(wrapped.named_parameters()), adapters.read(source, names), source)
+    return wrapped
+
+
+def _lora_config(lora: LoraSettings) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(
+        task_type=TASK,
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        bias=lora.bias,  # type: ignore[arg-type]  # checked with the recipe
+        target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
+        target_parameters=list(lora.parameters) or None,
+        exclude_modules=list(lora.excluded) or None,
+    )
+
+
+def language_model(model: nn.Module) -> Any:
+    """Return transformers' model inside PEFT's wrapper, if there is one."""
+    return cast(Any, model).get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the model's blocks, first to last."""
+    return list(language_model(model).model.layers)
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that train."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,0 +1,243 @@
+"""The open trainer: data, model and technique of a fine-tuning recipe, in the loop that any script can use."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from launcher.common import names
+from launcher.runtime import agent, process_group
+from launcher.runtime.finetune import export, parallel
+from launcher.runtime.finetune.batches import Batcher, layer_masks
+from launcher.runtime.finetune.data.prepared import Prepared
+from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
+from launcher.runtime.finetune.loading import loader_of
+from launcher.runtime.finetune.model_card import facts_of
+from launcher.runtime.finetune.models import built, trained_parameters
+from launcher.runtime.finetune.objectives import Objective
+from launcher.runtime.finetune.optimizers import adamw
+from launcher.runtime.finetune.reference import dealt
+from launcher.runtime.finetune.result_folder import refuse_foreign
+from launcher.runtime.finetune.schedules import learning_rate
+from launcher.runtime.finetune.settings import Settings, settings_of
+from launcher.runtime.finetune.techniques import objective_of
+from launcher.runtime.finetune.token_scores import TokenScorer
+from launcher.runtime.hooks import Hooks
+from launcher.runtime.job import Job
+from launcher.runtime.process_group import Place
+from launcher.runtime.reporting import Reporter, StepMetrics
+from launcher.runtime.resuming import resume
+from launcher.runtime.sampler import StepSampler
+
+
+def run(config: Mapping[str, Any], place: Place, run_dir: Path, *, rehearse: bool) -> None:
+    """Train a compiled recipe to its end, or to the next scale event.
+
+    Args:
+        config: The compiled recipe of this number of ranks.
+        place: Of this process, which has joined the process group.
+        run_dir: Receives metrics, prepared data, checkpoints and results, where the recipe names no other folder.
+        rehearse: Whether a small model with random weights takes the place of the recipe's, and made-up samples that
+            of its data.
+    """
+    settings = settings_of(config, place.world_size)
+    FineTuning(settings, inputs_of(config, settings, run_dir, rehearse=rehearse), place, run_dir).run()
+
+
+class FineTuning:
+    """Trains one recipe on this rank's part of the samples. All ranks of the group run one.
+
+    Args:
+        settings: Of the training, with the shares of this world size.
+        inputs: Where the model, its tokenizer and the samples come from.
+        place: Of this process.
+        run_dir: Receives everything that the recipe puts nowhere else.
+        data: Prepared samples; None to prepare those of `inputs`.
+        event_pending: Returns whether this rank was asked to save and stop.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        inputs: Inputs,
+        place: Place,
+        run_dir: Path,
+        data: Prepared | None = None,
+        event_pending: Callable[[], bool] = agent.event_pending,
+    ):
+        self.settings, self.inputs, self.place, self.run_dir = settings, inputs, place, run_dir
+        self._event_pending = event_pending
+        if inputs.is_rehearsal:
+            self._print("rehearsal: a small model with random weights, and made-up samples")
+        refuse_foreign(inputs.results)
+        self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
+        self.model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)
+        for line in remarks:
+            self._print(line)
+        if settings.parallel.recomputes:
+            parallel.recompute(self.model)
+        self.root = parallel.spread(
+            TokenScorer(self.model, settings.aux_loss_coef),
+            self.model,
+            settings.parallel,
+            place,
+            loader_of(self.model, settings, inputs, place),
+        )
+        batcher = Batcher(place.device, settings.packs, layer_masks(self.model))
+        self.objective: Objective[Any] = objective_of(self.root, self.data, batcher, settings, inputs)
+        self.optimizer = adamw(self.model, settings.optimizer, place.device)
+        tracking = settings.tracking
+        self.reporter = Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
+        self.job = self._job()
+        self._sums: torch.Tensor | None = None
+        self._last: StepMetrics | None = None
+
+    def _job(self) -> Job:
+        settings, shares, saving = self.settings, self.settings.shares, self.settings.saving
+        sampler = StepSampler(
+            len(self.data.train),
+            shares.samples_per_step,
+            settings.max_epochs,
+            seed=settings.seed,
+            micro_batch_size=shares.micro,
+            per_rank=shares.per_rank,
+        )
+        epoch = math.ceil(len(self.data.train) / shares.samples_per_step)
+        return Job(
+            self.root,
+            self.optimizer,
+            sampler=sampler,
+            folder=Path(saving.folder) if saving.folder else self.run_dir / names.CHECKPOINT_DIR,
+            save_every=epoch if saving.every == 0 else max(saving.every, 0),
+            keep=saving.keep,
+            tiers=settings.tiers,
+            reporter=self.reporter,
+            on_step=self._print_step,
+            event_pending=self._event_pending,
+            hooks=self._hooks(),
+        )
+
+    def _hooks(self) -> Hooks:
+        every = self.settings.eval_steps
+        return Hooks(
+            evaluate=self._evaluate if self.data.validation else None,
+            evaluate_every=max(every, 0),
+            evaluate_epochs=every <= 0,
+            export=self._export,
+        )
+
+    def run(self) -> bool:
+        """Train to the end, or to the next scale event; return whether training is finished.
+
+        In both cases a published checkpoint holds all work when this returns.
+        """
+        self._resume()
+        self.root.train()
+        lengths = self.objective.lengths(self.data.train)
+        began = time.monotonic()
+        for indices in self.job.steps(self._batches()):
+            outcome = self.objective.outcome(self.root, self.data.train, indices)
+            torch.autograd.backward(self.objective.weighed(outcome, self.data.train, self.job))
+            if self.job.batch.positions:
+                self._sums = outcome.sums if self._sums is None else self._sums + outcome.sums
+            if self.job.completes_step:
+                self._update(self.job.step_sum(lengths), began)
+                began = time.monotonic()
+        if not self.job.finished:
+            self._print(f"stopped at step {self.job.step} for a scale event")
+            return False
+        self._print(f"finished at step {self.job.step}{self._last_loss()}")
+        return True
+
+    def _resume(self) -> None:
+        saving = self.settings.saving
+        resumed = resume(
+            self.job, self.reporter, seed=self.settings.seed, resumes=saving.resumes, overrides=saving.overrides
+        )
+        if resumed:
+            self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
+
+    def _batches(self) -> Iterator[Sequence[int]]:
+        yield from self.job.sampler
+
+    def _update(self, tokens: float, began: float) -> None:
+        """Step the optimizer and report the step."""
+        limit = self.settings.optimizer.max_norm
+        norm = nn.utils.clip_grad_norm_(trained_parameters(self.model), limit or math.inf)
+        batch, sampler = self.job.batch, self.job.sampler
+        rate = learning_rate(
+            self.settings.optimizer.schedule, (batch.step_start + batch.step_samples / 2) / sampler.total_samples
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.job.report(grad_norm=norm, tokens_per_s=tokens / (time.monotonic() - began))
+        self.job.report(self._step_metrics())
+        if self.settings.logs_memory and self.place.device.type == "cuda":
+            self.job.report(memory_gb=torch.cuda.max_memory_allocated() / 1e9)
+
+    def _step_metrics(self) -> Mapping[str, float]:
+        """Return the technique's own metrics of the step, of all ranks together."""
+        sums, self._sums = self._sums, None
+        totals = _summed(sums if sums is not None else torch.zeros(self.objective.num_sums, dtype=torch.float64))
+        found = self.objective.metrics(totals)
+        return {name: value for name, value in found.items() if name != "loss"}
+
+    def _evaluate(self) -> Mapping[str, object] | None:
+        """Return the technique's metrics on the validation samples; None if training has to stop. Collective."""
+        sums = torch.zeros(self.objective.num_sums, dtype=torch.float64)
+        samples = cast(Sized, self.data.validation)
+        self.root.eval()
+        try:
+            with torch.no_grad():
+                for indices, is_filler in dealt(len(samples), self.settings.shares.micro):
+                    if self.job.stopping():
+                        return None
+                    outcome = self.objective.outcome(self.root, samples, indices)
+                    sums += 0 if is_filler else outcome.sums
+        finally:
+            self.root.train()
+        found = self.objective.metrics(_summed(sums))
+        self._print("evaluation  " + "  ".join(f"{name} {value:.4f}" for name, value in found.items()))
+        return {f"eval/{name}": value for name, value in found.items()}
+
+    def _export(self) -> None:
+        facts = facts_of(
+            self.settings,
+            self.inputs,
+            self.run_dir,
+            digest=self.data.digest,
+            samples=len(self.data.train),
+            steps=self.job.step,
+        )
+        export.write(self.model, self.settings, self.inputs, facts)
+        self._print(f"results  {self.inputs.results}")
+
+    def _print_step(self, metrics: StepMetrics) -> None:
+        self._last = metrics
+        if metrics.step % self.settings.logging_steps == 0:
+            self._print(
+                f"step {metrics.step}/{metrics.step + self.job.sampler.steps_left}{self._last_loss()}  "
+                f"lr {metrics.learning_rate:.3g}  {metrics.further['tokens_per_s']:.0f} tokens/s  "
+                f"world {metrics.world_size}"
+            )
+
+    def _last_loss(self) -> str:
+        return "" if self._last is None or self._last.loss is None else f"  loss {self._last.loss:.4f}"
+
+    def _print(self, message: str) -> None:
+        if self.place.rank == 0:
+            print(message, flush=True)
+
+
+def _summed(sums: torch.Tensor) -> torch.Tensor:
+    """Return the sums over all ranks. Collective."""
+    if process_group.world_size() > 1:
+        dist.all_reduce(sums)
+    return sums

@@ -1,0 +1,37 @@
+"""The architectures of published models, for those who have no config.json at hand."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from launcher.common import yaml_io
+
+_FILE = Path(__file__).parent / "data" / "models.yaml"
+
+
+@cache
+def table() -> Mapping[str, Mapping[str, Any]]:
+    """Return the configuration of every known model by its name on the Hugging Face Hub."""
+    found: Mapping[str, Mapping[str, Any]] = yaml_io.load(_FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def known(name: str) -> Mapping[str, Any] | None:
+    """Return the configuration of a model by its name on the Hub, also with - for the slash; None when unknown."""
+    wanted = _plain(name)
+    return next((config for key, config in table().items() if _plain(key) == wanted), None)
+
+
+def known_beginning(name: str) -> Mapping[str, Any] | None:
+    """Return the configuration of the model whose name `name` begins with; None when unknown.
+
+    The name of a variant (`openai/gpt-oss-20b-bf16`) or of a job (`openai-gpt-oss-20b-c3ki0`) continues a model's.
+    """
+    wanted = _plain(name)
+    matches = [key for key in table() if wanted == _plain(key) or wanted.startswith(f"{_plain(key)}-")]
+    return table()[max(matches, key=len)] if matches else None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("/", "-")
