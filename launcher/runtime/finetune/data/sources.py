@@ -19,6 +19,7 @@ T = TypeVar("T")
 CHUNK_SAMPLES = 1000
 CHUNK_BYTES = 8 << 20
 """Most samples and bytes of text that are held and tokenized at a time."""
+_BUFFER_BYTES = 1 << 20
 _MOST_FAULTS = 10
 """Samples of a chunk that an error names."""
 _LINES = (".jsonl", ".ndjson", ".json")
@@ -250,15 +251,18 @@ def _table_chunks(file: Path, first: int, limit: int) -> Iterator[Chunk]:
 
 
 def _batches(file: Path) -> "Iterator[pyarrow.RecordBatch]":
+    import pyarrow
+
     if file.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
-        with pyarrow.parquet.ParquetFile(file, memory_map=True) as table:
+        with pyarrow.parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as table:
             for batch in table.iter_batches(batch_size=CHUNK_SAMPLES, use_threads=False):
                 yield from _parts(batch)
         return
-    for batch in _arrow_batches(file):
-        yield from _parts(batch)
+    with pyarrow.OSFile(str(file)) as stream:  # mapped, the pages that were read would stay
+        for batch in _arrow_batches(stream):
+            yield from _parts(batch)
 
 
 def _parts(batch: "pyarrow.RecordBatch") -> "Iterator[pyarrow.RecordBatch]":
@@ -269,18 +273,17 @@ def _parts(batch: "pyarrow.RecordBatch") -> "Iterator[pyarrow.RecordBatch]":
         yield batch.slice(start, step)
 
 
-def _arrow_batches(file: Path) -> "Iterator[pyarrow.RecordBatch]":
+def _arrow_batches(stream: "pyarrow.NativeFile") -> "Iterator[pyarrow.RecordBatch]":
     import pyarrow
 
-    with pyarrow.memory_map(str(file)) as stream:
-        try:
-            reader = pyarrow.ipc.open_stream(stream)
-        except pyarrow.ArrowInvalid:  # written as a file of record batches instead
-            stream.seek(0)
-            table = pyarrow.ipc.open_file(stream)
-            yield from (table.get_batch(number) for number in range(table.num_record_batches))
-            return
-        yield from reader
+    try:
+        reader = pyarrow.ipc.open_stream(stream)
+    except pyarrow.ArrowInvalid:  # written as a file of record batches instead
+        stream.seek(0)
+        table = pyarrow.ipc.open_file(stream)
+        yield from (table.get_batch(number) for number in range(table.num_record_batches))
+        return
+    yield from reader
 
 
 def _num_lines(file: Path) -> int:
@@ -289,9 +292,12 @@ def _num_lines(file: Path) -> int:
 
 
 def _num_rows(file: Path) -> int:
+    import pyarrow
+
     if file.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
         with pyarrow.parquet.ParquetFile(file) as table:
             return int(table.metadata.num_rows)
-    return sum(len(batch) for batch in _arrow_batches(file))
+    with pyarrow.memory_map(str(file)) as stream:  # only the heads of batches are read
+        return sum(len(batch) for batch in _arrow_batches(stream))
