@@ -133,6 +133,16 @@ class SavingSettings:
     exports: bool
     gathers: bool
 
+    def steps_between(self, epoch: int) -> int:
+        """Return the steps between two checkpoints; 0 for one at the end only.
+
+        Args:
+            epoch: Steps of an epoch.
+        """
+        if not self.saves_state:
+            return 0
+        return epoch if self.every == 0 else max(self.every, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -103,8 +103,9 @@ class FineTuning:
             self.optimizer,
             sampler=sampler,
             folder=Path(saving.folder) if saving.folder else self.run_dir / names.CHECKPOINT_DIR,
-            save_every=epoch if saving.every == 0 else max(saving.every, 0),
+            save_every=saving.steps_between(epoch),
             keep=saving.keep,
+            max_bytes=saving.max_gb * 1e9,
             tiers=settings.tiers,
             reporter=self.reporter,
             on_step=self._print_step,
@@ -140,13 +141,21 @@ class FineTuning:
         if not self.job.finished:
             self._print(f"stopped at step {self.job.step} for a scale event")
             return False
+        if not self.settings.saving.saves_state:
+            process_group.barrier()  # a rank that fails from here on makes all of them train again
+            self.job.checkpoints.clear()
         self._print(f"finished at step {self.job.step}{self._last_loss()}")
         return True
 
     def _resume(self) -> None:
         saving = self.settings.saving
         resumed = resume(
-            self.job, self.reporter, seed=self.settings.seed, resumes=saving.resumes, overrides=saving.overrides
+            self.job,
+            self.reporter,
+            seed=self.settings.seed,
+            resumes=saving.resumes,
+            overrides=saving.overrides,
+            start=saving.resume_path,
         )
         if resumed:
             self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
