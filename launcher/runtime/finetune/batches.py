@@ -1,15 +1,39 @@
 """Rows of tokens from samples: padded, or one after the other in one row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import nn
 
+from launcher.runtime.finetune.models import language_model
 from launcher.runtime.finetune.token_scores import TokenBatch
 
 Sample = tuple[np.ndarray, np.ndarray]
 """Token ids, and whether each is trained; both of shape `(length,)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMasks:
+    """The masks of an architecture whose own do not keep the samples of a row apart.
+
+    Args:
+        window: Tokens that a sliding layer sees, the current one included.
+        dtype: Of the model's activations.
+    """
+
+    window: int
+    dtype: torch.dtype
+
+
+def layer_masks(model: nn.Module) -> LayerMasks | None:
+    """Return the masks that packed samples need; None where transformers' are right.
+
+    Source: transformers, `models/gpt_oss/modeling_gpt_oss.py`: positions are not handed to the masks.
+    """
+    inner = language_model(model)
+    return LayerMasks(inner.config.sliding_window, inner.dtype) if inner.config.model_type == "gpt_oss" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,22 +43,19 @@ class Batcher:
     Args:
         device: Of the rows.
         packs: Whether all samples go into one row, rather than each into a row of its own.
-        mask_window: Tokens that a sliding layer sees, for an architecture that needs masks to keep samples apart;
-            None for the others.
-        mask_dtype: Of those masks.
+        masks: Of an architecture that needs them to keep samples apart.
     """
 
     device: torch.device
     packs: bool = False
-    mask_window: int | None = None
-    mask_dtype: torch.dtype = torch.float32
+    masks: LayerMasks | None = None
 
     def rows(self, samples: Sequence[Sample]) -> TokenBatch:
         """Return the rows of `samples`."""
         if not self.packs or len(samples) == 1:
             return padded(samples, self.device)
         batch = packed(samples, self.device)
-        return batch if self.mask_window is None else with_masks(batch, self.mask_window, self.mask_dtype)
+        return batch if self.masks is None else with_masks(batch, self.masks)
 
 
 def padded(samples: Sequence[Sample], device: torch.device) -> TokenBatch:
@@ -63,26 +84,20 @@ def packed(samples: Sequence[Sample], device: torch.device) -> TokenBatch:
     return _batch(samples, ids, starts, device, positions=positions)
 
 
-def with_masks(batch: TokenBatch, window: int, dtype: torch.dtype) -> TokenBatch:
-    """Return a packed row with additive masks that keep its samples apart, for gpt_oss.
-
-    That architecture does not hand positions to the masks, so that without these its samples would see each other.
+def with_masks(batch: TokenBatch, masks: LayerMasks) -> TokenBatch:
+    """Return a packed row with additive masks that keep its samples apart.
 
     Args:
         batch: Of `packed`.
-        window: Tokens that a sliding layer sees, its own included.
-        dtype: Of the weights.
+        masks: Of the architecture.
     """
     assert batch.positions is not None
     place = batch.positions[0]
     sample = (place == 0).cumsum(0)
-    order = torch.arange(len(place), device=place.device)
-    sees = (sample[:, None] == sample[None, :]) & (order[:, None] >= order[None, :])
-    near = sees & (order[:, None] - order[None, :] < window)
-    masks = {"full_attention": _additive(sees, dtype), "sliding_attention": _additive(near, dtype)}
-    return TokenBatch(
-        batch.ids, masks, batch.positions, batch.sources, batch.targets, batch.samples, batch.num_samples
-    )
+    sees = (sample[:, None] == sample[None, :]) & (place[:, None] >= place[None, :])
+    near = sees & (place[:, None] - place[None, :] < masks.window)
+    by_kind = {"full_attention": _additive(sees, masks.dtype), "sliding_attention": _additive(near, masks.dtype)}
+    return replace(batch, mask=by_kind)
 
 
 def _additive(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -74,16 +74,6 @@ def built(
     return model, (remark,) if remark else ()
 
 
-def mask_window(model: nn.Module) -> tuple[int | None, torch.dtype]:
-    """Return the window of the masks that packed samples need, and their dtype; no window where they need none.
-
-    Source: transformers, `models/gpt_oss/modeling_gpt_oss.py`: positions are not handed to the masks.
-    """
-    inner = language_model(model)
-    window: int | None = inner.config.sliding_window if inner.config.model_type == "gpt_oss" else None
-    return window, inner.dtype
-
-
 def attention_for(config: Mapping[str, Any], wish: str, device: torch.device) -> tuple[str, str | None]:
     """Return the attention kernel to use on a device, and why it is not the one wished for, if it is not.
 

@@ -63,6 +63,7 @@ def precomputed(root: nn.Module, pairs: PreparedPairs, batcher: Batcher, file: P
     if process_group.share(file.exists()):
         return file
     mine = torch.zeros((len(pairs), 2))
+    root.eval()  # training sets it back: no dropout in the reference
     with torch.no_grad():
         for indices, is_filler in dealt(len(pairs), micro):
             rows = PairRows(pairs, indices, batcher)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,14 +11,14 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.common import names
-from launcher.runtime import process_group
+from launcher.runtime import agent, process_group
 from launcher.runtime.finetune import export, parallel
-from launcher.runtime.finetune.batches import Batcher
+from launcher.runtime.finetune.batches import Batcher, layer_masks
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
 from launcher.runtime.finetune.loading import loader_of
 from launcher.runtime.finetune.model_card import facts_of
-from launcher.runtime.finetune.models import built, mask_window, trained_parameters
+from launcher.runtime.finetune.models import built, trained_parameters
 from launcher.runtime.finetune.objectives import Objective
 from launcher.runtime.finetune.optimizers import adamw
 from launcher.runtime.finetune.reference import dealt
@@ -58,10 +58,20 @@ class FineTuning:
         place: Of this process.
         run_dir: Receives everything that the recipe puts nowhere else.
         data: Prepared samples; None to prepare those of `inputs`.
+        event_pending: Returns whether this rank was asked to save and stop.
     """
 
-    def __init__(self, settings: Settings, inputs: Inputs, place: Place, run_dir: Path, data: Prepared | None = None):
+    def __init__(
+        self,
+        settings: Settings,
+        inputs: Inputs,
+        place: Place,
+        run_dir: Path,
+        data: Prepared | None = None,
+        event_pending: Callable[[], bool] = agent.event_pending,
+    ):
         self.settings, self.inputs, self.place, self.run_dir = settings, inputs, place, run_dir
+        self._event_pending = event_pending
         if inputs.is_rehearsal:
             self._print("rehearsal: a small model with random weights, and made-up samples")
         refuse_foreign(inputs.results)
@@ -78,7 +88,7 @@ class FineTuning:
             place,
             loader_of(self.model, settings, inputs, place),
         )
-        batcher = Batcher(place.device, settings.packs, *mask_window(self.model))
+        batcher = Batcher(place.device, settings.packs, layer_masks(self.model))
         self.objective: Objective[Any] = objective_of(self.root, self.data, batcher, settings, inputs)
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
         tracking = settings.tracking
@@ -109,6 +119,7 @@ class FineTuning:
             tiers=settings.tiers,
             reporter=self.reporter,
             on_step=self._print_step,
+            event_pending=self._event_pending,
             hooks=self._hooks(),
         )
 

@@ -58,6 +58,13 @@ def compiled(model="llama", technique="sft", *, lora=True, model_changes=None, *
     }
 
 
+def fsdp(**changes):
+    """Return the argument of `compiled` that changes the settings of FSDP."""
+    return {
+        "strategy": {"fsdp_config": CONFIG["training_config"]["training_args"]["strategy"]["fsdp_config"] | changes}
+    }
+
+
 def conversations(count, *, seed=0, longest=40):
     """Return conversations of unequal lengths, of random tokens."""
     random = np.random.default_rng(seed)
