@@ -158,6 +158,7 @@ class Settings:
         logging_steps: Steps between two printed lines.
         logs_memory: Whether device memory is reported.
         logs_phases: Whether the time of the parts of a step is reported.
+        logs_adapter: Whether trained adapters become artifacts of the MLflow run.
     """
 
     name: str
@@ -177,6 +178,7 @@ class Settings:
     logs_memory: bool
     logs_phases: bool
     tracking: Tracking
+    logs_adapter: bool
     tiers: TierSettings | None
 
 
@@ -206,6 +208,7 @@ def settings_of(config: Mapping[str, Any], world_size: int) -> Settings:
         logs_memory=bool(args.get("log_gpu_memory")),
         logs_phases=bool(args.get("log_run_time")),
         tracking=_tracking(training.get("mlflow") or {}),
+        logs_adapter=bool((training.get("mlflow") or {}).get("log_adapter")),
         tiers=tier_settings(config.get("checkpointing")),
     )
 

@@ -17,7 +17,7 @@ from launcher.runtime.finetune.batches import Batcher, layer_masks
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs, inputs_of, prepared_data
 from launcher.runtime.finetune.loading import loader_of
-from launcher.runtime.finetune.model_card import facts_of
+from launcher.runtime.finetune.model_card import facts_of, tags_of
 from launcher.runtime.finetune.models import built, trained_parameters
 from launcher.runtime.finetune.objectives import Objective
 from launcher.runtime.finetune.optimizers import adamw
@@ -93,6 +93,8 @@ class FineTuning:
         self.optimizer = adamw(self.model, settings.optimizer, place.device)
         tracking = settings.tracking
         self.reporter = Reporter(run_dir, tracking.uri, tracking.run_id) if place.rank == 0 else None
+        if self.reporter:
+            self.reporter.describe(tags_of(self.model, settings, inputs, self.data))
         self.job = self._job()
         self._sums: torch.Tensor | None = None
         self._last: StepMetrics | None = None
