@@ -32,6 +32,8 @@ def spread(root: nn.Module, model: nn.Module, parallel: ParallelSettings, place:
         parallel: How.
         place: Of this process, which has joined the process group.
     """
+    if place.world_size == 1 and place.device.type == "cpu":
+        return root  # nothing to divide; an accelerator also gets its precision from what follows
     if parallel.sharding == REPLICATED:
         return nn.parallel.DistributedDataParallel(root)
     from torch.distributed.fsdp import fully_shard  # start-up time: replicas do without it
